@@ -1,4 +1,4 @@
-"""What a whole checkpoint is made of, and what each scheme would do to it.
+"""What a whole checkpoint contains, and what each scheme would do to it.
 
 `census` needs only headers and no numpy; `inspect_model` reads values.
 """

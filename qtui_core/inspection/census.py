@@ -1,4 +1,4 @@
-"""What the headers of a checkpoint say, without reading a value."""
+"""What the headers of a checkpoint say; no values are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtui_core.models import ModelSource, TensorInfo
 
 
 def take_census(source: ModelSource) -> Census:
-    """Counts by dtype, largest first."""
+    """Parameters and bytes by dtype, largest first."""
     by_dtype: dict[str, list[TensorInfo]] = {}
     for info in source.tensors.values():
         by_dtype.setdefault(info.dtype, []).append(info)
@@ -39,7 +39,7 @@ def take_census(source: ModelSource) -> Census:
 def select_tensors(source: ModelSource, pattern: str | None) -> tuple[TensorInfo, ...]:
     """The tensors whose name matches a shell pattern (`*.mlp.*`), or all.
 
-    Raises UsageError, naming a tensor that does exist, when nothing matches.
+    Raises UsageError, which names an existing tensor, if nothing matches.
     """
     infos = tuple(source.tensors.values())
     if pattern is None:
@@ -54,7 +54,7 @@ def select_tensors(source: ModelSource, pattern: str | None) -> tuple[TensorInfo
 
 
 def census_only(source: ModelSource, pattern: str | None = None) -> Inspection:
-    """An inspection that read no values."""
+    """An inspection that reads no values."""
     census = take_census(source)
     chosen = select_tensors(source, pattern)
     found = check_completeness(source)

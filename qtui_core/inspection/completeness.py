@@ -1,9 +1,9 @@
-"""Whether a checkpoint has the tensors that its config.json implies, by their headers alone.
+"""Whether a checkpoint has the tensors that its config.json implies, by its headers alone.
 
-What is implied are the parameters of the class of transformers, by the shapes that estimates of
-memory are made from. Checkpoints spell some of them in other ways, which transformers undoes as it
-loads them (conversion_mapping.py of transformers 5): a base model without its wrapper, experts one
-by one, LayerNorm.gamma. No numpy here.
+The implied tensors are the parameters of the transformers class, from the shapes that memory
+estimates use. Checkpoints name some of them differently, and transformers renames them on loading
+(conversion_mapping.py of transformers 5): a base model without its wrapper, experts as separate
+tensors, LayerNorm.gamma. No numpy here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from qtui_core.models.quoting import printable
 
 Sizes = tuple[int, ...]
 
-#: Name prefixes of wrapper modules: some checkpoints have them in their names, others do not.
+#: Name prefixes of wrapper modules, which only some checkpoints have.
 _WRAPPERS: Final = re.compile(
     r"^(model\.language_model\.|language_model\.model\.|language_model\.|module\.|_orig_mod\.|"
     r"transformer\.|gpt_neox\.|bert\.|roberta\.|model\.)+"
 )
-#: Older names: (what checkpoints have, what the class calls it today).
+#: Older names: (in checkpoints, in today's class).
 _RENAMED: Final = (
     (re.compile(r"\.gamma$"), ".weight"),
     (re.compile(r"\.beta$"), ".bias"),
@@ -40,8 +40,8 @@ _RENAMED: Final = (
 #: The matrices of an expert: gate, up and down.
 _QWEN: Final = ("gate_proj", "up_proj", "down_proj")
 _MIXTRAL: Final = ("w1", "w3", "w2")
-#: What is stored beside the parameters and computed anew by the classes of today, or left out by
-#: them on purpose: masks, positions, inverse frequencies, layers that predict further tokens.
+#: Tensors in checkpoints that today's classes compute themselves or leave out on purpose: masks,
+#: positions, inverse frequencies, layers that predict further tokens.
 _LEFT_OUT: Final = re.compile(
     r"(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|"
     r"layer\.1\.EncDecAttention\.relative_attention_bias\.weight|e_score_correction_bias)$"
@@ -97,8 +97,8 @@ def check_completeness(source: ModelSource) -> Completeness:
 
 
 def _shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape of the class that config.json names; of the language model of the family, whose
-    body it shares, where no shape of that class is built in."""
+    """The shape of the class that config.json names. If that class is not built in, the shape of
+    the family's language model, which has the same body."""
     try:
         return ModelShape.from_config(config)
     except UnknownFamily:
@@ -106,7 +106,7 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
 
 
 def _unchecked(source: ModelSource) -> str:
-    """Why nothing can be checked; "" where it can."""
+    """Why nothing can be checked; "" if it can be."""
     if not source.tensors:
         return "there are no weights"
     if source.config is None:
@@ -117,8 +117,8 @@ def _unchecked(source: ModelSource) -> str:
 
 
 def _stored(source: ModelSource) -> dict[str, tuple[str, Sizes | None]]:
-    """By the name that a parameter has in any checkpoint, the name that its tensor has in this
-    one, and its shape; None of codes, whose shape is that of the packing."""
+    """For the canonical name of each parameter: the name of its tensor in this checkpoint, and its
+    shape; None for codes, whose shape is that of the packing."""
     found: dict[str, tuple[str, Sizes | None]] = {}
     for info in source.tensors.values():
         if info.role is Role.VALUES:
@@ -129,15 +129,15 @@ def _stored(source: ModelSource) -> dict[str, tuple[str, Sizes | None]]:
 
 
 def _core(name: str) -> str:
-    """A name without wrappers, in today's spelling."""
+    """The canonical name: without wrappers, in today's spelling."""
     for old, new in _RENAMED:
         name = old.sub(new, name)
     return _WRAPPERS.sub("", name)
 
 
 def _implied(shape: ModelShape, *, headless: bool) -> dict[str, Sizes]:
-    """Name and shape of every parameter; `headless` without what follows the last layer's norm,
-    for a class with another head."""
+    """Name and shape of every parameter; with `headless` only up to the last layer's norm, for a
+    class with another head."""
     found = dict(named_parameters(shape))
     if headless:
         head = {module.name for module in shape.head_modules}
@@ -149,7 +149,8 @@ def _implied(shape: ModelShape, *, headless: bool) -> dict[str, Sizes]:
 def _spelled(
     implied: Mapping[str, Sizes], stored: Mapping[str, tuple[str, Sizes | None]]
 ) -> dict[str, Sizes]:
-    """The same parameters by the names of this checkpoint, where it has experts one by one."""
+    """The implied parameters with the names of this checkpoint, if it stores experts as separate
+    tensors."""
     separate = {name: _one_by_one(name, sizes, *_QWEN) for name, sizes in implied.items()}
     mixtral = {
         name: {new.replace(".mlp.", ".block_sparse_moe."): s for new, s in parts.items()}
@@ -170,7 +171,7 @@ def _found(
 
 
 def _one_by_one(name: str, sizes: Sizes, gate: str, up: str, down: str) -> dict[str, Sizes]:
-    """Stacked experts `[experts, outputs, inputs]`, gate above up, as matrices of their own."""
+    """Stacked experts `[experts, outputs, inputs]`, with gate above up, as separate matrices."""
     prefix, _, last = name.rpartition(".")
     if not prefix.endswith("experts") or len(sizes) != 3:
         return {name: sizes}
@@ -184,8 +185,8 @@ def _one_by_one(name: str, sizes: Sizes, gate: str, up: str, down: str) -> dict[
 
 
 def _twins(shape: ModelShape) -> set[str]:
-    """Names of tensors that a tied model may store and need not: its head, and the table of
-    tokens by the names of the sides that share it."""
+    """Names of tensors that a tied model may store but need not: its head, and the token embedding
+    under the names of the parts that share it."""
     if not shape.tied or shape.head is None:
         return set()
     names = {_core(f"{shape.head.name}.{part}") for part in ("weight", "bias")}
@@ -197,7 +198,7 @@ def _twins(shape: ModelShape) -> set[str]:
 def _tied_elsewhere(
     name: str, shape: ModelShape, stored: Mapping[str, tuple[str, Sizes | None]]
 ) -> bool:
-    """Whether it is the table of tokens, stored by the name of a tensor that it is tied to."""
+    """Whether this is the token embedding, stored under the name of a tensor that is tied to it."""
     first = f"{shape.embeddings[0].name}.weight"
     return name == first and any(twin in stored for twin in _twins(shape))
 
@@ -209,15 +210,15 @@ def _is_left_out(core: str, name: str, shape: ModelShape, source: ModelSource) -
     packed = source.quantization is not None and source.quantization.method == "gptq"
     if packed and core.endswith(".bias"):
         return True
-    # Layers that predict further tokens come after the last one.
+    # Layers that predict further tokens come after the last layer.
     further = source.config.get("num_nextn_predict_layers") if source.config else None
     layer = re.match(r"layers\.(\d+)\.", core)
     return bool(further and layer and int(layer[1]) >= len(shape.layers))
 
 
 def faults(found: Completeness, model: str) -> str:
-    """What is wrong and what loading it would do, as the beginning of a sentence; "" where
-    nothing is, or nothing was checked."""
+    """What is wrong and what loading the checkpoint would do, as the beginning of a sentence; "" if
+    nothing is wrong or nothing was checked."""
     said, then = [], []
     if found.missing:
         which = f"'{printable(found.missing[0])}'"

@@ -1,4 +1,4 @@
-"""The one sentence an inspection ends in, computed from what was measured."""
+"""The sentence at the end of an inspection, computed from what was measured."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from qtui_core.quant import explain
 from qtui_core.quant.verdicts.case import Case
 from qtui_core.quantities import counted, percent
 
-#: A tensor this far below what a Gaussian tensor of its shape would reach is worth naming.
+#: A tensor is mentioned if its SQNR is this far below that of a Gaussian tensor of its shape.
 NOTICEABLE_DB = 1.0
-#: A tensor with less than this part of both the parameters and the squared error is none to watch.
+#: A tensor is not mentioned if its shares of the parameters and of the squared error are both below
+#: this.
 LEAST_SHARE = 0.01
-#: Below about this a scheme leaves under ten times as much signal as noise in amplitude.
+#: At this SQNR the amplitude of the signal is ten times that of the noise.
 COARSE_DB = 20.0
-#: Outliers with this share of a tensor's sum of squares decide what its SQNR says.
+#: From this share of the sum of squares on, outliers determine the SQNR of a tensor.
 CARRIED_SHARE = 0.2
-#: Above this a scheme does not count as small: 4 bits with scales do.
+#: Schemes above this do not count as small: 4 bits with scales do.
 SMALL_BITS = 5.0
-#: Schemes this close count as equally good, and the smaller one is better.
+#: Schemes this close count as equally good; the smaller one is then better.
 SAME_DB = 0.1
-#: What an error of weights does not tell.
+#: What the error of weights does not tell.
 _NOT_MEASURED = "which of them matters most to the loss of the model is not measured"
 
 
 def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
     """What the numbers mean and what to do.
 
-    Broken weights come first, then the choice among the schemes at 5 bits or fewer, then
-    the tensor that is worst for the reason most worth knowing.
+    Broken weights come first, then the choice among the schemes of 5 bits or fewer, then the tensor
+    that most needs attention.
     """
     where = _where(tensors)
     broken = [t for t in tensors if t.statistics and t.statistics.nan + t.statistics.inf]
@@ -58,7 +59,7 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
             f"exactly."
         )
     stored = sum(t.info.nbytes for t in tensors)
-    # The decibels of a scheme that lost values are those of the remaining values only.
+    # The decibels of a scheme that lost values to overflow count only the remaining values.
     best = choose_total([t for t in measured if not t.overflowed] or measured, stored)
     shrink = stored / best.nbytes if best.nbytes else 1.0
     size = ""
@@ -91,7 +92,7 @@ def _also(clause: str) -> str:
 
 
 def _overflowed(tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
-    """What values became infinite or NaN under which scheme, and what to do; "" without any."""
+    """Which values became infinite or NaN under which scheme, and what to do; "" if none did."""
     found = [(i, t) for i, t in enumerate(totals) if t.overflowed]
     if not found:
         return ""
@@ -109,7 +110,7 @@ def _overflowed(tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) 
 
 
 def _where(tensors: Sequence[TensorReport]) -> str:
-    """Says first when the sentence is about a sample."""
+    """The beginning of a sentence that is about a sample; "" for whole tensors."""
     read = sum(t.sampled_parameters for t in tensors)
     there = sum(t.info.elements for t in tensors if t.sampled_parameters)
     return "" if read == there else f"In a sample of {read / there:.2g} of the elements: "
@@ -130,8 +131,8 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
 
 
 def choose_total(totals: Sequence[SchemeTotal], stored: int) -> SchemeTotal:
-    """The scheme to talk about: the best small one, and the smallest of equally good ones; one
-    that takes less than the `stored` bytes where there is one."""
+    """The scheme to recommend: the best small one, of equally good ones the smallest; one that
+    takes less than the `stored` bytes if there is one."""
     saving = [t for t in totals if t.nbytes < stored] or totals
     small = [t for t in saving if t.bits_per_parameter <= SMALL_BITS] or saving
     highest = max(_quality(t) for t in small)
@@ -140,7 +141,7 @@ def choose_total(totals: Sequence[SchemeTotal], stored: int) -> SchemeTotal:
 
 
 def _quality(total: SchemeTotal) -> float:
-    """SQNR in dB; no error at all is infinitely good."""
+    """SQNR in decibels; infinite if there is no error."""
     return math.inf if total.sqnr_db is None else total.sqnr_db
 
 
@@ -153,7 +154,8 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
         clipped = max(quantized, key=lambda t: t.errors[index].saturated)
         return _to_watch(clipped, "", index)
     if worse:
-        # Errors beyond a Gaussian's, relative to each tensor and counted by its size.
+        # Errors beyond those of a Gaussian tensor, relative to each tensor and weighted by its
+        # size.
         beyond = {t.info.name: _beyond_gaussian(t, index) * t.info.parameters for t in worse}
         most = max(worse, key=lambda t: beyond[t.info.name])
         name = quoted(most.info.name)
@@ -187,7 +189,7 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
 
 
 def _to_watch(tensor: TensorReport, held: str, index: int) -> str:
-    """Names a tensor, and says what scheme number `index` does to it; the others are
+    """Names a tensor and says what scheme number `index` does to it; the other schemes are
     alternatives."""
     others = [e for i, e in enumerate(tensor.errors) if i != index]
     why = explain(
@@ -208,14 +210,14 @@ def _total(tensors: Sequence[TensorReport], index: int) -> float:
 
 
 def _beyond_gaussian(tensor: TensorReport, index: int) -> float:
-    """The part of the relative error that exceeds that of Gaussian values."""
+    """By how much the relative error exceeds that of Gaussian values."""
     case = Case(tensor.errors[index], tensor.statistics, tensor.outliers)
     return max(0.0, case.relative_mse - case.ordinary)
 
 
 def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
-    """A warning where a few values hold much of a tensor's energy: they are what the decibels
-    are measured against, and the rest may fare far worse than they say."""
+    """A warning if a few values hold much of a tensor's energy: they raise its SQNR, and the other
+    values may fare far worse."""
     parameters = sum(t.info.parameters for t in tensors)
     energy = sum(t.energy for t in tensors if t.errors) or 1.0
     found = [
@@ -242,8 +244,8 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
 
 
 def _below_gaussian(tensor: TensorReport, index: int) -> float:
-    """Decibels between a tensor and Gaussian values that the scheme fits: with a scale of
-    their own where the model shares one, near 1 for a cast. Above them it is negative."""
+    """By how many decibels a tensor is worse than Gaussian values with a suitable scale: of their
+    own if the model shares one, near 1 for a cast. Negative if it is better."""
     error = tensor.errors[index]
     if not error.relative_mse:
         return 0.0

@@ -28,21 +28,21 @@ from qtui_core.quant.measure import ErrorScan
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import StatisticsScan
 
-#: Reports how far an inspection is: elements done, elements in all, tensor at work.
+#: Called with the progress of an inspection: elements done, elements in all, current tensor.
 Progress = Callable[[int, int, str], None]
 
 FLOATS = frozenset(
     {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 )
-#: Largest values kept of each tensor. As many as a report lists, so that its list of the
-#: largest of all tensors leaves none out.
+#: Largest values kept of each tensor. As many as a report lists, so its list of the largest in all
+#: tensors is complete.
 TOP_OUTLIERS = 20
 
 
 def is_quantizable(info: TensorInfo) -> bool:
-    """Whether schemes are applied to a tensor: plain floating-point values in two dimensions
-    or more. Norms and biases stay as stored, as quantization libraries leave them, and so
-    does what is quantized already."""
+    """Whether schemes are applied to a tensor: plain floating-point values in two dimensions or
+    more. Norms and biases stay as stored, as quantization libraries leave them, and so do tensors
+    that are quantized already."""
     return (
         info.readable
         and info.role is Role.VALUES
@@ -65,11 +65,11 @@ def inspect_model(
     Args:
         source: an open model.
         schemes: what to measure; totals come in the same order.
-        full: read every element; else a bounded, evenly spread sample of rows.
+        full: read every element; otherwise a bounded, evenly spread sample of rows.
         pattern: shell pattern of tensor names; None takes all.
         progress: called as chunks are done.
 
-    Memory is bounded by one sample or, with `full`, by the chunks `measure` works in.
+    Memory is bounded by one sample or, with `full`, by the chunks of `measure`.
 
     Raises:
         ModelError: rows could not be read.
@@ -113,7 +113,7 @@ def inspect_model(
 def _model_extent(
     source: ModelSource, infos: Sequence[TensorInfo], limit: int | None
 ) -> tuple[float, float] | None:
-    """The smallest and largest value among the tensors a scheme would be applied to."""
+    """The smallest and largest value in the tensors to which schemes are applied."""
     matrices = [info for info in infos if is_quantizable(info)]
     found = [statistics(rows) for _, rows, _ in read_ahead(source, matrices, limit)]
     low = [s.min for s in found if s.min is not None]
@@ -132,7 +132,7 @@ def _inspect_tensor(
     found, errors = StatisticsScan(), []
     if is_quantizable(info):
         errors = [ErrorScan(scheme) for scheme in schemes]
-    scanned = (1 + len(errors)) / (2 + len(errors))  # of the work, as the outliers are alone
+    scanned = (1 + len(errors)) / (2 + len(errors))  # of the work; the outliers are a second pass
     advance(0.0)
     scan(
         rows,
@@ -157,8 +157,8 @@ def _inspect_tensor(
 
 
 def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> ErrorReport:
-    """A report on a sample as one on the tensor: storage is that of the whole tensor, whose
-    scales are shared by more elements, and places are rows of the tensor."""
+    """A report on a sample, turned into one on the tensor: storage is that of the whole tensor,
+    whose scales are shared by more elements, and positions are rows of the tensor."""
     place = report.max_abs_error_index
     return replace(
         report,
@@ -170,7 +170,7 @@ def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> Erro
 
 
 def _in_tensor_rows(outliers: OutlierReport, info: TensorInfo, sample: RowSample) -> OutlierReport:
-    """Outliers by row and column of the tensor. A vector is one row, as schemes see it."""
+    """Outliers by row and column of the tensor. A vector counts as one row, as in schemes."""
     if len(info.shape) < 2:
         top = (replace(o, row=0, column=sample.original_row(o.row)) for o in outliers.top)
         return replace(outliers, top=tuple(top), columns=())

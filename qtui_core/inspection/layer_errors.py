@@ -1,4 +1,4 @@
-"""The error that each scheme for a weight makes in the output of its layer."""
+"""The error in the output of a layer under each scheme for its weight."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def layer_errors(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> dict[str, LayerErrors]:
-    """The errors of every layer of which finite inputs were seen, by the name of its weight.
+    """The errors of every layer for which finite inputs were seen, by the name of its weight.
 
-    Rows of a weight are outputs, so a sample of rows, as an inspection takes it, gives the error
-    of a sample of outputs. With `full` all are read, of a weight beyond MAX_ELEMENTS as many. A
-    transposed weight is read whole, for its rows are inputs; one beyond MAX_ELEMENTS is left out.
+    Rows of a weight are outputs, so a sample of rows, as in an inspection, gives the error of a
+    sample of outputs. With `full` all rows are read, up to MAX_ELEMENTS elements. The rows of a
+    transposed weight are inputs, so it is read whole; if it has more than MAX_ELEMENTS elements it
+    is left out.
 
-    Raises Cancelled, and ModelError where a weight cannot be read.
+    Raises Cancelled, and ModelError if a weight cannot be read.
     """
     found = {}
     limit = min(limit_of(source, full=full) or MAX_ELEMENTS, MAX_ELEMENTS)
@@ -45,7 +46,7 @@ def layer_errors(
         taken = None if given.transposed else limit
         strips = sample_rows(*shape, taken, strips_of(source.origin)).strips
         weight = _rows(source, name, strips)
-        # As in the errors of weights, values that are not finite count for nothing.
+        # As in the errors of weights, values that are not finite do not count.
         np.nan_to_num(weight, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         beside = name.removesuffix(".weight") + ".bias"
         bias = None

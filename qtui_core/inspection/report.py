@@ -1,4 +1,4 @@
-"""The result of an inspection, as data. No numpy: a header-only census is one of these too."""
+"""The result of an inspection, as data. No numpy: an inspection of headers alone gives one too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DtypeCount:
-    """How much of a checkpoint is stored in one dtype (safetensors' name of it)."""
+    """How much of a checkpoint is stored in one dtype (with safetensors' name)."""
 
     dtype: str
     tensors: int
@@ -26,8 +26,8 @@ class DtypeCount:
 
 @dataclass(frozen=True)
 class Census:
-    """What the headers alone say. `parameters` counts what packed codes stand for, and scales
-    as none, where names and shapes tell; `quantization` says how the codes are stored."""
+    """What the headers say. If names and shapes tell, `parameters` counts the weights that packed
+    codes stand for, and no scales; `quantization` says how the codes are stored."""
 
     model: str
     origin: str
@@ -52,9 +52,8 @@ class Census:
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One tensor. `statistics` is None where values were not read; `errors` is empty where
-    a scheme would leave the tensor alone. Rows in `outliers` are rows of the whole tensor
-    and not of the sample."""
+    """One tensor. `statistics` is None if no values were read; `errors` is empty if schemes leave
+    the tensor as it is. Rows in `outliers` are rows of the whole tensor, not of the sample."""
 
     info: TensorInfo
     sampled_parameters: int
@@ -78,21 +77,21 @@ class TensorReport:
 
     @property
     def energy(self) -> float:
-        """The sum of squares of the whole tensor, as its statistics estimate it."""
+        """The sum of squares of the whole tensor, estimated from its statistics."""
         return self.statistics.mean_square * self.info.elements if self.statistics else 0.0
 
 
 @dataclass(frozen=True)
 class SchemeTotal:
-    """A scheme applied to every matrix of the model, everything else kept as stored.
+    """A scheme applied to every matrix of the model, with everything else kept as stored.
 
-    `bits_per_parameter` and `nbytes` are those of the whole model, scales and zero points
-    counted. `relative_mse` is the squared error of all matrices over their squared values,
-    a sampled tensor weighing as its whole; None when nothing was measured.
+    `bits_per_parameter` and `nbytes` are those of the whole model, with scales and zero points.
+    `relative_mse` is the squared error of all matrices over their squared values, where a sampled
+    tensor weighs as much as the whole; None if nothing was measured.
 
-    `saturated` and `overflowed` count values of what was read that lie beyond the largest number
-    of the format: those that became it, and those that became infinite or NaN. The latter are in
-    no error above.
+    `saturated` and `overflowed` count values beyond the largest number of the format, among those
+    that were read: those that became that number, and those that became infinite or NaN. The latter
+    are left out of the errors.
     """
 
     scheme: str
@@ -120,7 +119,7 @@ class SchemeTotal:
 
 @dataclass(frozen=True)
 class Misshapen:
-    """A tensor whose shape is not the one that the config implies."""
+    """A tensor whose shape differs from the one that the config implies."""
 
     name: str
     shape: tuple[int, ...]
@@ -131,15 +130,16 @@ class Misshapen:
 
 @dataclass(frozen=True)
 class Completeness:
-    """The tensors of a checkpoint beside those that its config.json implies.
+    """The tensors of a checkpoint compared with those that its config.json implies.
 
     Attributes:
-        architecture: the class of transformers whose parameters are implied; None where nothing
-            was checked, and `unchecked` says why.
-        implied: how many tensors are, spelled as in this checkpoint.
-        missing: of them those that are not there. A tied head may be absent.
-        unexpected: those that are there and not implied, buffers that classes compute anew left
-            out. Empty too where `partly_of` names a class that has more than what is implied.
+        architecture: the transformers class whose parameters are implied; None if nothing was
+            checked, and then `unchecked` says why.
+        implied: how many tensors are implied, in the spelling of this checkpoint.
+        missing: implied tensors that are not stored. A tied head may be absent.
+        unexpected: stored tensors that are not implied, without buffers that classes compute
+            themselves. Empty too if `partly_of` names a class with more than the implied
+            parameters.
     """
 
     architecture: str | None = None
@@ -164,8 +164,8 @@ class Completeness:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A census, and where values were read what each scheme does to them. The report of a command
-    puts its estimate in the place of `memory`."""
+    """A census and, if values were read, what each scheme does to them. The report of a command
+    puts its memory estimate into `memory`."""
 
     census: Census
     tensors: tuple[TensorReport, ...]

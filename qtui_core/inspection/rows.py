@@ -1,4 +1,4 @@
-"""Reads what an inspection measures: a bounded sample, or a reader of everything."""
+"""Reads what an inspection measures: a bounded sample, or everything chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qtui_core.models.files.arrays import RowReader
 
 Rows = np.ndarray | RowReader
 
-#: Requests to a hub under way at once. Each waits on the network and not on this machine.
+#: Concurrent requests to a hub: they wait on the network, not on this machine.
 REMOTE_READS = 8
 
 
 def open_rows(source: ModelSource, info: TensorInfo, limit: int | None) -> tuple[Rows, RowSample]:
-    """What to measure of a tensor, and which of its rows those are.
+    """The rows of a tensor to measure, and which rows these are.
 
-    Without a limit a reader, which holds nothing; else the sampled rows, float32
-    `[rows, columns]`.
+    Without a limit it is a reader, which holds nothing in memory; with one, the sampled rows,
+    float32 `[rows, columns]`.
     """
     sample = sample_rows(rows_of(info), row_elements(info), limit, strips=strips_of(source.origin))
     reader = RowReader(source, info.name)
@@ -33,7 +33,8 @@ def open_rows(source: ModelSource, info: TensorInfo, limit: int | None) -> tuple
 
 
 def strips_of(origin: str) -> int:
-    """A strip costs a request where rows come from a hub and nothing where they are here."""
+    """The number of strips of a sample. Each strip costs a request if rows come from a hub, and
+    nothing if they are local."""
     return 4 if origin == "hub" else 16
 
 

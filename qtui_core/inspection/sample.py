@@ -1,4 +1,4 @@
-"""A bounded sample of the rows of a tensor: the same rows on every run, spread evenly."""
+"""A bounded sample of the rows of a tensor: evenly spread, and the same on every run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from bisect import bisect_right
 from qtui_core.dataclass import dataclass
 from qtui_core.models import ModelSource
 
-#: Elements read of each tensor unless everything is asked for. A matrix up to
-#: 1024 x 1024 is read whole; remote rows cost a transfer each, so fewer of them.
+#: Elements read of each tensor unless everything is asked for: a matrix up to 1024 x 1024 is read
+#: whole. Fewer for remote models, whose rows must be transferred.
 LOCAL_LIMIT = 1 << 20
 REMOTE_LIMIT = 1 << 17
 
@@ -22,9 +22,9 @@ def limit_of(source: ModelSource, *, full: bool) -> int | None:
 
 @dataclass(frozen=True)
 class RowSample:
-    """Strips of consecutive rows of a tensor of `rows` rows, as (first, last + 1) pairs in
-    order. Whole rows keep row and group scales exactly as they would be; consecutive rows
-    keep the blocks of a flattened tensor mostly intact."""
+    """Strips of consecutive rows of a tensor with `rows` rows, as (first, last + 1) pairs in order.
+    Whole rows keep the scales of rows and groups exact; consecutive rows keep the blocks of a
+    flattened tensor mostly intact."""
 
     rows: int
     strips: tuple[tuple[int, int], ...]
@@ -50,8 +50,8 @@ class RowSample:
 
 
 def sample_rows(rows: int, columns: int, limit: int | None, strips: int = 16) -> RowSample:
-    """At most about `limit` elements (at least one row) in so many strips, or every row when
-    `limit` is None."""
+    """About `limit` elements at most (at least one row) in `strips` strips, or every row if `limit`
+    is None."""
     wanted = rows if limit is None else max(1, limit // max(1, columns))
     if wanted >= rows:
         return RowSample(rows, ((0, rows),))

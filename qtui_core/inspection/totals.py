@@ -1,4 +1,4 @@
-"""What a scheme would do to the whole model, summed from its tensors."""
+"""What a scheme would do to the whole model, summed over its tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         saturated += error.saturated
         overflowed += error.overflowed
         power = tensor.energy
-        if error.overflowed:  # it is in no error, so it has no weight either
+        if error.overflowed:  # left out of the error, so of the weight too
             power = error.signal * info.elements / tensor.sampled_parameters
         if error.relative_mse is None or power == 0.0:
             if error.overflowed and worst_sqnr > -math.inf:
@@ -36,7 +36,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
             continue
         squared_error += error.relative_mse * power
         if error.gaussian_relative_mse is None:
-            expected = None  # an expectation known for some tensors only says nothing of the model
+            expected = None  # an expectation for only some tensors says nothing about the model
         elif expected is not None:
             expected += error.gaussian_relative_mse * power
         signal += power
@@ -59,7 +59,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
 
 
 def _model_scale_bytes(scheme: Scheme) -> int:
-    """Bytes of the scale of a whole model and its zero point, which belong to no tensor."""
+    """Bytes of the scale and zero point of a whole model, which belong to no tensor."""
     if not isinstance(scheme.granularity, PerModel):
         return 0
     own = replace(scheme, granularity=PerTensor())

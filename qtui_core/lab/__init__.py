@@ -1,1 +1,1 @@
-"""The numerics lab: experiments on what low precision does to learning, shown by training."""
+"""The numerics lab: training experiments that show what low precision does to learning."""

@@ -1,4 +1,4 @@
-"""The experiments: what they ask, what they cost, what can be set. Standard library only."""
+"""The experiments: their questions, costs and settings. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS: Final = Setting(
     "seeds", "wholes", (0,), "Seeds, with commas between; each is a run more.", 0, 2**31 - 1
 )
 TEXT: Final = Setting("text", "text", None, "A text file to learn from; without one a text inside.")
-#: Of qtui_core.lab.numerics.products, in the order of the table.
+#: The names of `qtui_core.lab.numerics.products.SCHEMES`, in the order of the table.
 PRODUCT_SCHEMES: Final = (
     "bf16",
     "int8 row",
@@ -37,7 +37,7 @@ PRODUCT_SCHEMES: Final = (
     "nvfp4 full",
 )
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
-#: Floating-point formats that a term can be kept in without a scale.
+#: Floating-point formats in which a term can be stored without a scale.
 _FLOATS: Final = ("bf16", "fp16", "e4m3")
 _STORE: Final = Setting("store", "choice", "bf16", "The format it is about.", allowed=_FLOATS)
 _DECAY: Final = Setting("decay", "number", 0.1, "Weight decay.", 0, 10, steps=(0.0, 0.01, 0.1))
@@ -67,10 +67,10 @@ class Experiment:
 
     Attributes:
         name: as it is typed.
-        question: that it answers.
-        seconds: of its default run on two idle cores, about.
-        settings: its rows.
-        takes_model: whether it runs on the user's model; else it has weights of its own.
+        question: the question that it answers.
+        seconds: about how long its default run takes on two idle cores.
+        settings: its settings.
+        takes_model: whether it runs on the user's model; otherwise it makes its own weights.
     """
 
     name: str
@@ -80,11 +80,12 @@ class Experiment:
     takes_model: bool = True
 
     def settle(self, given: Mapping[str, Any]) -> dict[str, Value]:
-        """Every setting with its value. Raises UsageError for what is none."""
+        """All settings with their values. Raises UsageError for unknown names and invalid
+        values."""
         return settle(self.settings, given)
 
     def module(self) -> Any:
-        """What does it: `jobs` and `conclude`. Imports torch."""
+        """The module that does it, with `jobs` and `conclude`. Imports torch."""
         return importlib.import_module(f"qtui_core.lab.experiments.{self.name.replace('-', '_')}")
 
 
@@ -156,7 +157,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
 
 
 def experiment_named(name: str) -> Experiment:
-    """Raises UsageError for a name that there is not, with those that there are."""
+    """The experiment of that name. Raises UsageError, with the known names, if there is none."""
     for found in EXPERIMENTS:
         if found.name == name:
             return found

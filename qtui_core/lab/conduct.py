@@ -1,4 +1,4 @@
-"""Runs the jobs of an experiment, in this process and one beside it, and concludes after each."""
+"""Runs the jobs of an experiment in this process and a second one, and concludes after each job."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, StepSe
 Told = LabBegun | StepSeen | JobDone | LabResult
 Tell = Callable[[Told], None]
 
-#: Whose versions are told: they decide the figures.
+#: The libraries that affect the figures: their versions are reported.
 _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
-#: Work of less than so many seconds is not worth a second process, which imports torch first.
+#: Less work than this, in seconds, is not worth a second process, which must import torch first.
 _ALONE: Final = 8.0
-#: Seconds between two steps that are told.
+#: Seconds between two reported steps.
 _PAUSE: Final = 0.1
 
 
@@ -43,13 +43,13 @@ def conduct(
     done: Mapping[str, JobDone] | None = None,
     processes: int | None = None,
 ) -> LabResult:
-    """Runs what is not `done` and tells of it: first LabBegun, then steps and jobs, and what is
-    known after each job as a LabResult, of which the last is returned.
+    """Runs the jobs that are not `done` and reports to `tell`: first LabBegun, then StepSeen and
+    JobDone, and after each job the findings so far as a LabResult. Returns the last one.
 
-    `check` is called between steps and raises where the run is to stop; what it raises comes out
-    of here once the other process is gone. A job that fails leaves its fault in its place, and the
-    others go on. `processes` is 1 or 2; None takes two where there are cores and work for them.
-    Raises UsageError for settings that contradict, ModelError for a model that cannot be run.
+    `check` is called between steps and raises to stop the run; what it raises leaves this function
+    once the other process has ended. A job that fails has a fault in place of an outcome, and the
+    others go on. `processes` is 1 or 2; None takes two if there are enough cores and work. Raises
+    UsageError for settings that contradict each other, ModelError for a model that cannot be run.
     """
     return _Conductor(experiment, settings, model, tell, check, done or {}).run(processes)
 
@@ -108,7 +108,7 @@ class _Conductor:
                 while beside.is_alive():
                     self._check()
                     beside.join(0.1)
-        # A helper that broke off gave its job back.
+        # If the second process ended early, its job is in the list again.
         while (job := self._next()) is not None:
             self._finish(run_job(job, self._see(job)))
         result = self.result("done")
@@ -116,7 +116,7 @@ class _Conductor:
         return result
 
     def result(self, ended: str = "") -> LabResult:
-        """What the jobs that are done say."""
+        """The findings from the finished jobs."""
         outcomes = {
             key: from_plain(self._jobs[key].outcome, told.outcome)
             for key, told in self._done.items()
@@ -166,7 +166,7 @@ class _Conductor:
         return see
 
     def _feed(self, helper: _Helper) -> None:
-        """Gives jobs to the other process until there are none, or it is gone."""
+        """Passes jobs to the second process until none are left or that process has ended."""
         while (job := self._next()) is not None:
             try:
                 told = helper.run(job, self._hear)
@@ -182,13 +182,14 @@ class _Conductor:
 
 
 def run_job(job: Job, see: Callable[..., None]) -> JobDone:
-    """A job, done. What it cannot do is its fault; what `see` raises, no Exception, goes on up."""
+    """Runs a job. Exceptions become the fault of its JobDone, except what `see` raises to stop the
+    run, which is no Exception."""
     began = time.perf_counter()
     try:
         outcome = to_plain(job.run(see, **job.arguments), strict=True)
     except QtuiError as error:
         return JobDone(job.key, None, time.perf_counter() - began, str(error))
-    except Exception as error:  # whatever a library makes of a model
+    except Exception as error:  # a library can raise anything on a model
         traceback.print_exc()
         first = (str(error).strip().splitlines() or [""])[0]
         said = f"{type(error).__name__}: {first}"[:400]
@@ -197,7 +198,7 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
 
 
 class _Helper:
-    """The process beside: `python -m qtui_core.lab.conduct`, a line a job."""
+    """The second process, `python -m qtui_core.lab.conduct`, which gets one line per job."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
         self._process = subprocess.Popen(
@@ -209,7 +210,7 @@ class _Helper:
         self._ask({"experiment": experiment.name, "settings": settings, "model": model})
 
     def run(self, job: Job, hear: Callable[[StepSeen], None]) -> JobDone:
-        """Raises OSError or ValueError where the process is gone."""
+        """Runs a job there. Raises OSError or ValueError if the process has ended."""
         self._ask({"job": job.key})
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -230,7 +231,7 @@ class _Helper:
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that decide the figures, those that are installed."""
+    """The versions of Python and of the installed libraries that affect the figures."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -239,9 +240,10 @@ def versions() -> dict[str, str]:
 
 
 def _help() -> None:
-    """The process beside: jobs from stdin, what comes of them to what was stdout."""
+    """The main program of the second process: reads jobs from stdin and writes outcomes to the
+    original stdout."""
     sink = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print must not mix with the outcomes
     torch.set_num_threads(1)
     asked = json.loads(sys.stdin.readline())
     experiment = experiment_named(asked["experiment"])

@@ -1,4 +1,4 @@
-"""A part of an experiment that is run by itself, in whichever process is free."""
+"""A part of an experiment that can run in either process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Job:
     """A part of an experiment.
 
     Attributes:
-        key: names it within the experiment, in recordings too.
-        run: a function of a module, which is given `see` and the arguments; `see(step, steps,
-            value)` tells how far it is and raises where the run was stopped.
-        arguments: what JSON has words for.
-        outcome: the type that `run` returns, as the codec reads it.
-        cost: seconds of one thread, about; the dearest is begun first.
+        key: its name within the experiment, also in recordings.
+        run: a module's function that is called with `see` and the arguments; `see(step, steps,
+            value)` reports progress, and raises if the run was stopped.
+        arguments: values that JSON can hold.
+        outcome: the type that `run` returns, for the codec.
+        cost: about how many seconds of one thread it takes; the most expensive job starts first.
     """
 
     key: str

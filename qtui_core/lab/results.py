@@ -1,5 +1,5 @@
-"""What an experiment finds: a table, pictures, and the sentence that they mean. Standard library
-only, so that the screen, the report and a replay hold the same object."""
+"""What an experiment finds: a table, pictures, and the sentence about them. Standard library only,
+so that the screen, the report and a replay use the same object."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from qtui_core.dataclass import dataclass
 
 SCHEMA_VERSION: Final = 1
 
-#: What stands in a cell of a table: None where there is nothing to say.
+#: The content of a table cell; None if there is nothing to say.
 Cell = int | float | str | None
 Unit = Literal["", "share", "bytes", "seconds", "nats", "log2"]
 
 
 @dataclass(frozen=True)
 class LabColumn:
-    """A column of the table: the key of its cells, what stands above them, and their unit."""
+    """A column of the table: the key of its cells, its heading, and their unit."""
 
     key: str
     title: str
@@ -27,9 +27,9 @@ class LabColumn:
 
 @dataclass(frozen=True)
 class LabLine:
-    """A line of a chart, with a band where `low` and `high` are given, one number a point.
+    """A line of a chart, with one number per point, and a band if `low` and `high` are given.
 
-    `x` None counts from 1. A `faint` line is drawn behind the others, as the truth is.
+    `x` None counts from 1. A `faint` line, such as the true course, is drawn behind the others.
     """
 
     name: str
@@ -42,8 +42,8 @@ class LabLine:
 
 @dataclass(frozen=True)
 class LabChart:
-    """Lines over an axis. `floor` is half of the height of the band around zero in which a
-    difference says nothing; None where there is none."""
+    """Lines over an axis. `floor`: differences within ± this around zero mean nothing; None if
+    there is no such band."""
 
     title: str
     x: str
@@ -58,8 +58,9 @@ class LabChart:
 class Heat:
     """Numbers in rows and columns, drawn as colours; `values[row][column]`, None for no number.
 
-    `unit` says what they are. `log` colours by their logarithm. `scaled` names, for each row, the
-    axis that its scales lie along, where they do; `summed` the axis that each column sums over.
+    `unit` is the unit of the numbers. `log` colours by their logarithm. `scaled` names for each row
+    the axis along which its scales lie, `summed` for each column the axis that it sums over; either
+    may be empty.
     """
 
     title: str
@@ -74,8 +75,8 @@ class Heat:
 
 @dataclass(frozen=True)
 class FormatSpan:
-    """A bar under a histogram: what a format can hold, from its smallest to its largest number,
-    as base-2 logarithms; what is below `whole` keeps fewer bits."""
+    """A bar under a histogram: the range of a format from its smallest to its largest number, as
+    base-2 logarithms. Numbers below `whole` have fewer bits."""
 
     name: str
     low: float
@@ -85,9 +86,9 @@ class FormatSpan:
 
 @dataclass(frozen=True)
 class ExponentHistogram:
-    """How many values lie at each power of two: `counts[i]` of them have a magnitude in
-    [2^(first+i), 2^(first+i+1)). Each span is a bar beneath; `shift` is the base-2 logarithm of
-    the scale that values have before they reach the formats."""
+    """How many values lie at each power of two: `counts[i]` of a series have a magnitude in
+    [2^(first+i), 2^(first+i+1)). Each span is a bar below; `shift` is the base-2 logarithm of the
+    scale that multiplies the values before they are cast."""
 
     title: str
     first: int
@@ -113,7 +114,7 @@ class Density:
 
 @dataclass(frozen=True)
 class Point:
-    """A named place on a plane."""
+    """A named point on a plane."""
 
     name: str
     x: float
@@ -122,7 +123,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LabFrontier:
-    """The best that can be had (`line`), and named choices beside it."""
+    """The best possible choices (`line`), and named choices beside it."""
 
     title: str
     x: str
@@ -136,14 +137,14 @@ Picture = LabChart | Heat | ExponentHistogram | Density | LabFrontier
 
 @dataclass(frozen=True)
 class Findings:
-    """What the jobs that are done so far say.
+    """The findings from the jobs that are done so far.
 
     Attributes:
         columns: of the table.
-        rows: of the table, a cell a key; a cell that is not there is not known yet.
-        pictures: the first is the one to look at.
-        verdict: the sentence. Empty as long as nothing can be said.
-        floor: the difference below which nothing is claimed; None where there is no such.
+        rows: of the table, cells by key; a missing cell is not known yet.
+        pictures: the most important first.
+        verdict: the sentence. Empty as long as nothing can be concluded.
+        floor: the difference below which nothing is claimed; None if there is no such limit.
         notes: sentences about what is missing, emulated or left out.
     """
 
@@ -160,13 +161,13 @@ class LabResult:
     """An experiment, finished or not.
 
     Attributes:
-        experiment, question: of the catalogue.
-        model: as it was asked for.
-        settings: every one of them.
+        experiment, question: from the catalogue.
+        model: as the user named it.
+        settings: all settings with their values.
         seeds: that were run.
-        seconds: of this run; what a recording gave is not in it.
+        seconds: of this run, without jobs that came from a recording.
         versions: library -> version.
-        jobs, done: how many parts there are, and how many are done.
+        jobs, done: how many jobs there are, and how many are done.
         ended: "done", "stopped" or "failed"; empty while it runs.
         findings: what is known so far.
     """
@@ -187,7 +188,7 @@ class LabResult:
 
 @dataclass(frozen=True)
 class LabBegun:
-    """The first line: what is to be run."""
+    """The first report of a run: what will be run."""
 
     experiment: str
     question: str
@@ -201,7 +202,7 @@ class LabBegun:
 
 @dataclass(frozen=True)
 class StepSeen:
-    """A step of a job: what it is doing, and how far it is."""
+    """A step of a job: how far it is, and a value to show."""
 
     job: str
     step: int
@@ -211,7 +212,7 @@ class StepSeen:
 
 @dataclass(frozen=True)
 class JobDone:
-    """A job's outcome, from which alone the findings are made; `fault` is why there is none."""
+    """The outcome of a job, from which the findings are made; `fault` says why there is none."""
 
     job: str
     outcome: Any

@@ -1,5 +1,5 @@
-"""A row of the table of settings: what is said once of a setting of an experiment, and read by the
-command line, the form of the panel, the check and the JSON. Standard library only."""
+"""The settings of experiments as rows of a table, which the command line, the form of the panel,
+the check and the JSON all read. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 Kind = Literal["whole", "number", "choice", "several", "wholes", "numbers", "text"]
-#: What a setting may be: several names are a tuple, and so are several numbers.
+#: The values that a setting can have: several names are a tuple, and so are several numbers.
 Value = int | float | str | tuple[Any, ...] | None
 
-#: Characters of a setting that are read at most.
+#: The most characters of a setting that are read.
 _LONGEST: Final = 4096
-#: Values of a setting that takes several, at most.
+#: The most values of a setting that takes several.
 _MOST: Final = 64
 
 
@@ -26,12 +26,12 @@ class Setting:
     """A setting of an experiment.
 
     Attributes:
-        name: in JSON and Python, `_` for the `-` of the flag.
+        name: in JSON and Python, with `_` for the `-` of the flag.
         kind: what it takes: a whole number, a number, one of `allowed`, several of them, several
             numbers, or a text.
-        default: None where nothing is chosen.
+        default: None if nothing is chosen.
         help: one line.
-        least, most: bounds of its numbers, both of them allowed.
+        least, most: the bounds of its numbers, inclusive.
         allowed: the names of a choice.
         steps: the values that the keys of the form step through.
     """
@@ -47,15 +47,15 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """On the command line."""
+        """Its flag on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
     def but(self, default: Value, **more: Any) -> Setting:
-        """The setting with another default, as an experiment may want it."""
+        """The same setting with another default, for an experiment that needs one."""
         return replace(self, default=default, **more)
 
     def read(self, text: str) -> Value:
-        """What is typed, as a value. Raises UsageError for what is none."""
+        """The value that was typed. Raises UsageError if it is not valid."""
         text = text.strip()
         if len(text) > _LONGEST:
             raise UsageError(f"{self.flag} has {len(text):,} characters; {_LONGEST:,} are read.")
@@ -65,7 +65,7 @@ class Setting:
         return self.check(self._one(text))
 
     def check(self, value: Any) -> Value:
-        """The value, if it is one. Raises UsageError for what is none."""
+        """The value itself. Raises UsageError if it is not valid."""
         if self.kind in ("several", "wholes", "numbers"):
             if not isinstance(value, tuple | list) or not value:
                 raise UsageError(f"{self.flag} takes one or more values, with commas between them.")
@@ -80,7 +80,7 @@ class Setting:
         return self._checked(value)
 
     def written(self, value: Value) -> str:
-        """A value as it is typed."""
+        """A value as it would be typed."""
         if isinstance(value, tuple):
             return ",".join(map(self.written, value))
         return f"{value:g}" if isinstance(value, float) else str(value)
@@ -110,7 +110,7 @@ class Setting:
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             what = "a whole number" if whole else "a number"
             raise UsageError(f"{self.flag} takes {what}, not {value!r}.")
-        if not self.least <= value <= self.most:  # NaN is in no bounds
+        if not self.least <= value <= self.most:  # also refuses NaN
             raise UsageError(
                 f"{self.flag} is between {self.least:g} and {self.most:g}; {value:g} is not."
             )
@@ -118,9 +118,9 @@ class Setting:
 
 
 def settle(rows: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, Value]:
-    """Every setting of an experiment with its value: what was given, or its default.
+    """Every setting of an experiment with its value: the given one, or its default.
 
-    Raises UsageError for a name that the experiment does not have, or a value that is none.
+    Raises UsageError for a name that the experiment does not have, or an invalid value.
     """
     known = {row.name: row for row in rows}
     unknown = sorted(given.keys() - known.keys())

@@ -1,1 +1,1 @@
-"""Two checkpoints of the same weights, held against each other."""
+"""Compares two checkpoints of the same weights."""

@@ -1,4 +1,4 @@
-"""The same weights in two checkpoints: what the second made of the first."""
+"""Compares the weights that two checkpoints have in common."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from qtui_core.quant import Scheme, measure
 
 #: Cells of the map of the worst weight.
 MAP_ROWS, MAP_COLUMNS = 16, 48
-#: Dtypes whose values float32 does not hold: equal there is not equal.
+#: Dtypes that float32 does not hold exactly: their values may differ though they are equal as
+#: float32.
 _WIDER = frozenset({"F64", "I64", "U64", "I32", "U32"})
 
 
@@ -36,19 +37,19 @@ def compare_models(
     pattern: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Every weight that both models have, decoded, and how far b's is from a's.
+    """Decodes every weight that both models have, and measures how far b's is from a's.
 
     Args:
-        a, b: open models; a is what errors are measured against.
-        full: read every element; else a bounded, evenly spread sample of rows of each.
+        a, b: open models; errors are relative to a.
+        full: read every element; otherwise a bounded, evenly spread sample of rows of each weight.
         pattern: shell pattern of names, in either model.
         progress: called as chunks are done.
 
-    Memory is bounded by two samples or, with `full`, by chunks of half a million elements; a
-    weight that its library only decodes as a whole takes that once.
+    Memory is bounded by two samples or, with `full`, by chunks of half a million elements; a weight
+    that its library decodes only as a whole takes its full size once.
 
     Raises:
-        ModelError: no weight matches, or none that does could be read.
+        ModelError: no weight matches, or none of the matching ones could be read.
         UsageError: nothing matches `pattern`, or a library that decodes is not installed.
     """
     pairing = pair_weights(a, b, pattern)
@@ -70,7 +71,7 @@ def compare_models(
         try:
             reports.append(_compare_pair(a, b, pair, sample, advance))
         except UsageError:
-            raise  # A library is missing, which every other weight would say again.
+            raise  # a missing library, which would fail every other weight too
         except QtuiError as error:
             unread.append((pair.name, str(error)))
         advance(1.0)
@@ -107,7 +108,7 @@ def _compare_pair(
 
 
 class _Kept:
-    """Rows that are kept as they are read, to be looked at again: a sample."""
+    """Rows that are kept as they are read, so that a sample can be used again."""
 
     def __init__(self, rows: Rows) -> None:
         self.shape = rows.shape
@@ -120,15 +121,15 @@ class _Kept:
         return part
 
     def sample(self) -> np.ndarray:
-        """Everything read so far, in that order: float32 `[rows, columns]`."""
+        """All rows read so far, in that order: float32 `[rows, columns]`."""
         return np.concatenate(self._parts)
 
 
 def _plain_rounding(
     text: str, values: Rows | np.ndarray, advance: Callable[[float], None]
 ) -> tuple[str | None, float | None]:
-    """The scheme as it is written in full, and its relative MSE; None for a scheme that this
-    version has no coder for."""
+    """The scheme's full text, and its relative MSE; None and None for a scheme that has no
+    coder."""
     try:
         scheme = Scheme.parse(text)
         report = measure(values, scheme, progress=lambda share: advance(0.7 + 0.3 * share))
@@ -140,7 +141,8 @@ def _plain_rounding(
 def _recheck(
     a: ModelSource, b: ModelSource, pair: Pair, sample: RowSample, found: Difference
 ) -> Difference:
-    """Equal as float32; of wider numbers the stored bytes decide."""
+    """The difference with `identical` decided anew: values of dtypes wider than float32 are equal
+    only if their stored bytes are."""
     if pair.b.method != pair.a.method:
         return replace(found, identical=False)
     same = all(
@@ -151,7 +153,8 @@ def _recheck(
 
 
 def _badness(report: PairReport) -> tuple[int, float]:
-    """Orders weights: values that are not finite, then relative error; identical ones last."""
+    """A key that orders weights: first those with values that are not finite, then by relative
+    error; identical ones last."""
     found = report.difference
     if found.nonfinite:
         return (2, found.lost or 0.0)
@@ -187,7 +190,7 @@ def _summarise(
     worst_map: WorstMap | None,
 ) -> Comparison:
     matrices = [r for r in ranked if len(r.pair.info.shape) >= 2]
-    # Norms hold much energy and are seldom quantized: they would flatter the matrices.
+    # Norms have much energy and are seldom quantized: they would make the total look better.
     counted = matrices if any(r.error for r in matrices) else ranked
     parameters = sum(r.pair.info.elements for r in ranked)
     rounded = [r for r in ranked if r.scheme_relative_mse is not None and r.power]
@@ -214,7 +217,8 @@ def _summarise(
 
 
 def _bits(reports: Sequence[PairReport], parameters: int, *, of_b: bool) -> float:
-    """Bits per parameter of all pairs in one model; of an expert, its share of its tensor."""
+    """Bits per parameter of all pairs in one model; an expert counts its share of its stored
+    tensor."""
     bits = sum(
         (r.pair.b if of_b else r.pair.a).bits_per_parameter * r.pair.info.elements for r in reports
     )
@@ -224,7 +228,7 @@ def _bits(reports: Sequence[PairReport], parameters: int, *, of_b: bool) -> floa
 def _weighted(
     reports: Sequence[PairReport], of: Callable[[PairReport], float | None]
 ) -> float | None:
-    """Relative errors summed as energy."""
+    """Mean of relative errors, weighted by energy."""
     power = sum(r.power for r in reports)
     return sum((of(r) or 0.0) * r.power for r in reports) / power if power else None
 

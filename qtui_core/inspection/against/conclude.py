@@ -1,4 +1,4 @@
-"""The sentence a comparison of two checkpoints ends in, computed from what was measured."""
+"""The sentence at the end of a comparison of two checkpoints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from qtui_core.inspection.against.report import Comparison, PairReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quantities import percent
 
-#: Below this the two are hardly the same weights: the error is a quarter of the energy and more.
+#: Below this SQNR the two are hardly the same weights: the error is a quarter of the energy or
+#: more.
 UNRELATED_DB = 6.0
-#: From here on a published file does noticeably better or worse than plain rounding.
+#: From this difference on, a published file is noticeably better or worse than plain rounding.
 NOTICEABLE_DB = 0.3
-#: A weight so far below the whole is worth an exception.
+#: A weight this far below the total is mentioned.
 STANDS_OUT_DB = 3.0
 
 
@@ -61,7 +62,7 @@ def conclude_comparison(comparison: Comparison) -> str:
 
 
 def _where(comparison: Comparison) -> str:
-    """Says first when the sentence is about a sample."""
+    """The beginning of a sentence that is about a sample; "" for whole tensors."""
     read = sum(r.difference.count for r in comparison.pairs)
     there = sum(r.pair.info.elements for r in comparison.pairs)
     return "" if read == there else f"In a sample of {read / there:.2g} of the elements: "
@@ -100,8 +101,8 @@ def _quantized(comparison: Comparison) -> str:
 
 
 def _foreign(report: PairReport) -> bool:
-    """A weight that shares next to nothing with the original, though its levels could: no
-    rounding and no calibration does that."""
+    """Whether a weight has almost nothing in common with the original although its levels could
+    hold it. Neither rounding nor calibration does that."""
     db, plain = report.difference.sqnr_db, report.scheme_sqnr_db
     return db is not None and plain is not None and db < UNRELATED_DB and plain >= 2 * UNRELATED_DB
 
@@ -144,7 +145,8 @@ def _worst(comparison: Comparison) -> str:
 
 
 def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
-    """Of a pair that is not quantized: before and after training, or another dtype."""
+    """The sentence for models of which none is quantized: before and after training, or another
+    dtype."""
     share = 100 * math.sqrt(comparison.relative_mse or 0.0)
     total = sum(r.error for r in differing)
     most = max(differing, key=lambda r: r.error)

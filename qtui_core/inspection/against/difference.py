@@ -1,4 +1,4 @@
-"""How far one matrix is from another, in one pass over both."""
+"""The difference of two matrices, in one pass over both."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from qtui_core.dataclass import dataclass
 from qtui_core.packed.views import Rows
 from qtui_core.quant.measure import decibels
 
-#: Elements of each matrix that are decoded at a time.
+#: Elements of each matrix per decoded chunk.
 _CHUNK = 1 << 19
-#: Elements that the sums go over while they stay in the cache. Fewer than the 10,000 from which
-#: OpenBLAS adds up a product on several threads, which costs far more when a core is busy.
+#: Elements per sum, so that they stay in the cache. Below 10,000, OpenBLAS computes a product in
+#: one thread; several threads cost far more when a core is busy.
 _CACHED = 1 << 13
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What b makes of a, over the elements that were read and are finite in both.
+    """The difference of b from a, over the elements that were read and are finite in both.
 
     Attributes:
         count: elements read.
-        nonfinite: of them NaN or infinite in a or in b, and left out below.
-        identical: whether all have the same 32 bits.
+        nonfinite: elements that are NaN or infinite in a or in b; they are left out below.
+        identical: whether all elements have the same 32 bits.
         mean_square: of a.
         mse: mean of (b - a)^2.
-        relative_mse: mse over the mean square of a; None where a is zero.
-        sqnr_db: -10 log10(relative_mse); None where relative_mse is None or 0.
-        max_abs_error: the largest |b - a|, first at `max_abs_error_index` (row, column); None
-            where nothing was read.
+        relative_mse: mse over the mean square of a; None if a is zero.
+        sqnr_db: -10 log10(relative_mse), decibels; None if relative_mse is None or 0.
+        max_abs_error: the largest |b - a|, first at `max_abs_error_index` (row, column); None if
+            nothing was read.
         mean_shift: mean of b - a.
-        cosine: of the angle between a and b; None where one of them is zero.
-        lost: of the nonfinite ones those that are finite in a: b made them NaN or infinite.
+        cosine: of the angle between a and b; None if one of them is zero.
+        lost: nonfinite elements that are finite in a: b made them NaN or infinite.
     """
 
     count: int
@@ -89,10 +89,10 @@ def difference(
     """The difference over the rows of `strips`, (first, last + 1) pairs.
 
     Args:
-        a, b: of one shape.
+        a, b: rows of the same shape.
         progress: called with the fraction done.
 
-    Memory: about a megabyte, and what the decoders of a and b take for half a million elements.
+    Takes about a megabyte, and what the decoders of a and b need for half a million elements.
     """
     columns = a.shape[1]
     height = max(1, _CHUNK // max(1, columns))

@@ -1,4 +1,4 @@
-"""Where two matrices differ, small enough to draw."""
+"""A map of where two matrices differ, small enough to draw."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CHUNK = 1 << 19
 
 @dataclass(frozen=True, eq=False)
 class DifferenceMap:
-    """The largest |b - a| of each cell of a grid over the rows that were read.
+    """The largest |b - a| in each cell of a grid over the rows that were read.
 
     Attributes:
-        cells: float32 `[r, c]`; what is not finite counts as without difference.
+        cells: float32 `[r, c]`; a difference that is not finite counts as zero.
         rows: (first, last + 1) of the tensor's rows in each row of cells.
         column_edges: `[c + 1]`; cell j covers columns column_edges[j] to column_edges[j + 1] - 1.
     """
@@ -32,8 +32,8 @@ class DifferenceMap:
 def difference_map(
     a: Rows, b: Rows, strips: Sequence[tuple[int, int]], rows_out: int, columns_out: int
 ) -> DifferenceMap:
-    """|b - a| over the rows of `strips`, max-pooled to at most about `rows_out` by
-    `columns_out` cells; a row of cells never spans two strips that do not touch."""
+    """b - a| over the rows of `strips`, max-pooled to about `rows_out` by `columns_out` cells at
+    most. A row of cells does not span a gap between two strips."""
     bands = _bands(strips, rows_out)
     columns = a.shape[1]
     parts = max(1, min(columns, columns_out))

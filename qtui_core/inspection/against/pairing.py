@@ -1,4 +1,4 @@
-"""Which weight of one model is which of another."""
+"""Finds which weight of one model is which weight of another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qtui_core.packed.gguf_names import (
 )
 from qtui_core.packed.views import Reshaped, Rows
 
-#: Wrappers that one tool puts around a model and another does not.
+#: Wrappers around a model that some tools include in names and others do not.
 _WRAPPERS = re.compile(
     r"^(base_model\.model\.|model\.language_model\.|language_model\.model\.|language_model\.|"
     r"module\.|_orig_mod\.|transformer\.|model\.)+"
@@ -35,10 +35,10 @@ class Pair:
     """One weight in both models.
 
     Attributes:
-        name: what Hugging Face calls it, where one of them does; else its name in both.
-        a, b: how each stores it.
-        place: where it is in the one that is GGUF, if only one is.
-        gguf_is_a: which that is.
+        name: its Hugging Face name, if one of the models has it; else its name in both.
+        a, b: how each model stores it.
+        place: where the GGUF model stores it, if exactly one of the two is GGUF.
+        gguf_is_a: whether the GGUF model is a.
     """
 
     name: str
@@ -49,17 +49,19 @@ class Pair:
 
     @property
     def info(self) -> TensorInfo:
-        """The weight as a tensor, in the shape of the side that is not GGUF."""
+        """The weight as a tensor, in the shape of the model that is not GGUF."""
         return (self.b if self.gguf_is_a else self.a).info
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Attributes:
-    pairs: in the order of a.
-    only_a, only_b: names without a partner.
-    shapes: weights of one name and two shapes: (name, shape in a, shape in b).
-    notes: what to bear in mind, as sentences.
+    """The weights of two models, matched.
+
+    Attributes:
+        pairs: in the order of a.
+        only_a, only_b: names without a partner.
+        shapes: weights with the same name and two shapes: (name, shape in a, shape in b).
+        notes: what to bear in mind, as sentences.
     """
 
     pairs: tuple[Pair, ...]
@@ -70,8 +72,8 @@ class Pairing:
 
 
 def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> Pairing:
-    """The weights of both by name: the same one; what a GGUF file calls it; or the same but for
-    a wrapper around the model (`model.layers…` and `layers…`).
+    """Pairs the weights of both models by name: equal names, a GGUF file's name for a weight, or
+    names that differ only in a wrapper around the model (`model.layers…` and `layers…`).
 
     Args:
         pattern: shell pattern that chooses weights by their name in either model.
@@ -110,7 +112,8 @@ def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> 
 
 
 def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[Rows, Rows]:
-    """Rows of both sides, of one shape and in one order. Raises as `open_weight`."""
+    """Rows of a pair in both models, in the same shape and order. Raises what `open_weight`
+    raises."""
     rows_a: Rows = open_weight(a, pair.a)
     rows_b: Rows = open_weight(b, pair.b)
     if pair.place is not None and pair.gguf_is_a:
@@ -153,7 +156,7 @@ def _pairs_by_name(mine: Weights, theirs: Weights) -> list[Pair]:
 
 
 def _by_core(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names by what is left of them without wrappers."""
+    """Names grouped by the name without wrappers."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_WRAPPERS.sub("", name), []).append(name)
@@ -161,8 +164,8 @@ def _by_core(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _fits(pair: Pair, gguf: ModelSource) -> bool:
-    """Whether both sides are one shape, once GGUF's is turned back. Dimensions of one element
-    do not count."""
+    """Whether both sides have the same shape once the GGUF side is turned back. Dimensions of size
+    one do not count."""
     plain, stored = (pair.b, pair.a) if pair.gguf_is_a else (pair.a, pair.b)
     shape = stored.shape
     if pair.place is not None:

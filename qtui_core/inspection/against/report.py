@@ -31,9 +31,9 @@ class PairReport:
 
     Attributes:
         difference: of b from a, over the rows that were read.
-        scheme: the scheme that rounds a to the levels b is stored in, without calibration;
-            None where there is none, or a is quantized itself.
-        scheme_relative_mse: what that would do to a.
+        scheme: the scheme that rounds a to the levels in which b is stored, without calibration;
+            None if there is none, or a is quantized itself.
+        scheme_relative_mse: the error of that scheme on a.
     """
 
     pair: Pair
@@ -65,19 +65,19 @@ class PairReport:
 
     @property
     def gain_db(self) -> float | None:
-        """By how much b is better than plain rounding of a: positive is better."""
+        """By how many decibels b is better than plain rounding of a."""
         if self.scheme_sqnr_db is None or self.difference.sqnr_db is None:
             return None
         return self.difference.sqnr_db - self.scheme_sqnr_db
 
     @property
     def power(self) -> float:
-        """Sum of squares of the weight in a, the sample standing for the whole."""
+        """Sum of squares of the weight in a, estimated from the sample for the whole."""
         return self.difference.mean_square * self.pair.info.elements
 
     @property
     def error(self) -> float:
-        """Sum of squared differences, the sample standing for the whole."""
+        """Sum of squared differences, estimated from the sample for the whole."""
         return self.difference.mse * self.pair.info.elements
 
 
@@ -101,18 +101,19 @@ class Comparison:
     """Two checkpoints compared.
 
     Attributes:
-        a, b: what each is made of.
+        a, b: what each contains.
         pairs: weights in both that were read, the largest relative error first.
         only_a, only_b: names without a partner.
-        shapes: (name, shape in a, shape in b) of those that differ in it.
-        unread: (name, reason) of weights in both whose values could not be had.
+        shapes: (name, shape in a, shape in b) of weights whose shapes differ.
+        unread: (name, reason) of weights in both whose values could not be read.
         notes: what to bear in mind.
         sample: what was read, as a sentence.
-        relative_mse: of all matrices, weighted by the energy of a (of all pairs where no matrix
-            differs); None where a is zero.
+        relative_mse: of all matrices, weighted by the energy of a (of all pairs if no matrix
+            differs); None if a is zero.
         bits_a, bits_b: bits per parameter of the pairs.
-        rounded: how many pairs have a figure for plain rounding, and over those
-        rounded_relative_mse, stored_relative_mse: its error, and that of b.
+        rounded: how many pairs have a figure for plain rounding.
+        rounded_relative_mse, stored_relative_mse: over those pairs, the error of plain rounding,
+            and that of b.
         worst_map: of the first pair that differs and is a matrix.
         conclusion: one sentence.
     """
@@ -178,7 +179,7 @@ class Comparison:
 
     @property
     def gain_db(self) -> float | None:
-        """By how much b is better than plain rounding to its levels would be."""
+        """By how many decibels b is better than plain rounding to its levels would be."""
         plain, stored = decibels(self.rounded_relative_mse), decibels(self.stored_relative_mse)
         return None if plain is None or stored is None else stored - plain
 

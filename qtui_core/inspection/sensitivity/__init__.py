@@ -1,1 +1,1 @@
-"""Which scheme for which tensor, so that the bytes fit and the error is least."""
+"""Assigns a scheme to each tensor, for the least error within a budget of bytes."""

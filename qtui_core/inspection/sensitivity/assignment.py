@@ -1,10 +1,10 @@
-"""Which option to take for each tensor, so that the bytes fit and the error is least.
+"""Chooses an option for each tensor, so that the bytes fit and the error is least.
 
-This is the multiple-choice knapsack problem. The whole frontier, the least error for every
-number of bytes, comes from adding one tensor at a time to the set of pairs (bytes, error) that
-no other pair beats in both. The sets stay small because tensors of one shape cost the same. One
-that grows beyond a limit is thinned; then the linear relaxation of the problem gives an answer of
-its own, the better one is taken, and it says how far from the best that can be at most.
+This is the multiple-choice knapsack problem. The whole frontier, the least error for every number
+of bytes, is found by adding one tensor at a time to the set of pairs (bytes, error) that no other
+pair beats in both. The sets stay small because tensors of the same shape cost the same. A set that
+grows beyond a limit is thinned. Then the linear relaxation of the problem gives a second answer;
+the better of the two is taken, with a bound on how far it can be from the best.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.inspection.sensitivity.relaxation import GreedyPath, Option
 
-#: Pairs kept of a frontier. At 10,000 a model of 300 matrices and 8 options takes about two
+#: Pairs kept of a frontier. With 10,000, a model of 300 matrices and 8 options takes about two
 #: seconds.
 MAX_PAIRS = 10_000
-#: With more tensors than this a thinned set is a worse answer than the relaxation's, and large.
+#: With more tensors than this, a thinned frontier is large and worse than the relaxation's answer.
 MAX_THINNED = 1000
 
 
@@ -31,8 +31,8 @@ MAX_THINNED = 1000
 class Assignment:
     """An option for each tensor, by its index among the tensor's options.
 
-    `bound` is an error that no assignment of the same bytes or fewer can be below: equal to
-    `error` where this one is known to be best.
+    `bound` is a lower bound on the error of any assignment with the same bytes or fewer; it equals
+    `error` if this assignment is known to be the best.
     """
 
     chosen: tuple[int, ...]
@@ -43,7 +43,7 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """The pairs after one more tensor, and for each the pair before and the option taken."""
+    """The pairs after one more tensor, and for each pair its predecessor and the option taken."""
 
     nbytes: npt.NDArray[np.int64]
     error: npt.NDArray[np.float64]
@@ -53,9 +53,8 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """Pairs (bytes, error), bytes ascending and error descending, that no assignment beats in
-    both; all such pairs where `exact`. `steps` is empty where there were too many tensors to
-    thin."""
+    """Pairs (bytes, error), bytes ascending and error descending, that no assignment beats in both;
+    all such pairs if `exact`. `steps` is empty if there were too many tensors to thin."""
 
     tensors: tuple[tuple[Option, ...], ...]
     steps: tuple[_Step, ...]
@@ -76,7 +75,7 @@ class Frontier:
         return GreedyPath(self.tensors)
 
     def best_within(self, budget: int) -> Assignment | None:
-        """The least error in at most `budget` bytes; None where nothing fits."""
+        """The assignment of least error with at most `budget` bytes; None if nothing fits."""
         added = self._by_adding(budget)
         if self.exact:
             return added
@@ -131,7 +130,8 @@ def _add_tensor(last: _Step, options: Sequence[Option]) -> _Step:
     harm = np.array([o.error for o in options], np.float64)
     nbytes = np.add.outer(cost, last.nbytes).reshape(-1)
     error = np.add.outer(harm, last.error).reshape(-1)
-    # By bytes, and of equal bytes the least error first; then each must beat all before it.
+    # Sort by bytes, and for equal bytes by error; then keep each pair with less error than all
+    # before it.
     order = np.lexsort((error, nbytes))
     least = np.minimum.accumulate(error[order])
     beats = np.append(True, least[1:] < least[:-1])
@@ -141,7 +141,7 @@ def _add_tensor(last: _Step, options: Sequence[Option]) -> _Step:
 
 
 def _thin(step: _Step, max_pairs: int) -> _Step:
-    """The pair of least error in each of `max_pairs` equal ranges of bytes, and the first."""
+    """The pair of least error in each of `max_pairs` equal ranges of bytes, and the first pair."""
     low, high = int(step.nbytes[0]), int(step.nbytes[-1])
     edges = low + (high - low) * np.arange(1, max_pairs) // (max_pairs - 1)
     last_in_range = np.searchsorted(step.nbytes, edges, side="right") - 1

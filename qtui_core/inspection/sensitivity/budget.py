@@ -1,4 +1,4 @@
-"""A budget as people write it: bits per parameter, or bytes."""
+"""Parses a budget as people write it: bits per parameter, or bytes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from qtui_core.models.quoting import quoted
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 _BUDGET = re.compile(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", re.IGNORECASE)
-#: A number without a unit is bits per parameter, and nothing is stored in more than this.
+#: A number without a unit is bits per parameter; no dtype stores more than this.
 MAX_BITS = 64
 
 
 @dataclass(frozen=True)
 class Budget:
-    """So many bytes, or so many bits of each parameter where `is_bits`."""
+    """A number of bytes, or of bits per parameter if `is_bits`."""
 
     amount: float
     is_bits: bool
 
     def nbytes(self, parameters: int) -> int:
-        """Whole bytes for a model of so many parameters."""
+        """Whole bytes for a model with this many parameters."""
         return int(self.amount * parameters / 8) if self.is_bits else int(self.amount)
 
 

@@ -1,4 +1,5 @@
-"""Which scheme for which tensor: the least total error in a budget, and what each byte buys."""
+"""Chooses schemes for tensors: the least total error within a budget, and what more bytes would
+gain."""
 
 from __future__ import annotations
 
@@ -19,25 +20,25 @@ from qtui_core.inspection.sensitivity.report import (
 from qtui_core.inspection.sensitivity.weighing import Weighing
 from qtui_core.quant.measure import decibels
 
-#: Points of the frontier that are kept of it, for a curve.
+#: Points of the frontier that are kept for a curve.
 CURVE_POINTS = 160
-#: How much larger than the recommended scheme for all tensors the budget is unless one is given:
-#: with as many bytes and no more there may be no bits to give to the tensors that deserve them.
+#: The default budget as a multiple of the bytes of the recommended scheme for all tensors. With no
+#: more bytes than that there may be none to give to the tensors that gain most.
 ROOM = 1.1
 
 
 def default_budget(inspection: Inspection) -> int:
-    """A tenth more bytes than the one scheme for all tensors takes that an inspection
-    recommends."""
+    """Bytes: a tenth more than the single scheme takes that an inspection recommends for all
+    tensors."""
     measured = [t for t in inspection.schemes if t.relative_mse is not None]
     best = choose_total(measured, sum(t.info.nbytes for t in inspection.tensors))
     return int(ROOM * best.nbytes)
 
 
 def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
-    """The assignment of least error within `budget` bytes of the whole model.
+    """The assignment of least error within `budget` bytes for the whole model.
 
-    Raises UsageError where not even the smallest options fit.
+    Raises UsageError if even the smallest options do not fit.
     """
     found = frontier([t.options for t in weighing.tensors])
     best = found.best_within(budget - weighing.kept_bytes)
@@ -85,7 +86,7 @@ def _point(weighing: Weighing, nbytes: int, error: float) -> FrontierPoint:
 
 
 def _curve(weighing: Weighing, found: Frontier) -> tuple[FrontierPoint, ...]:
-    """Points of the frontier at about equal distances in bytes, both ends among them."""
+    """Points of the frontier at about equal distances in bytes, including both ends."""
     wanted = np.linspace(found.nbytes[0], found.nbytes[-1], CURVE_POINTS)
     at = np.unique(np.searchsorted(found.nbytes, wanted, side="right") - 1)
     return tuple(_point(weighing, int(found.nbytes[i]), float(found.error[i])) for i in at)
@@ -100,7 +101,7 @@ def _uniform(weighing: Weighing, found: Frontier) -> tuple[UniformPoint, ...]:
         own = _point(weighing, nbytes, error)
         best = found.best_within(nbytes)
         assigned = own
-        # A frontier that was thinned may have lost even this assignment.
+        # A thinned frontier may miss even this assignment.
         if best is not None and best.error < error:
             assigned = _point(weighing, best.nbytes, best.error)
         points.append(UniformPoint(scheme or AS_STORED, own, assigned))

@@ -1,4 +1,4 @@
-"""The one sentence an assignment of schemes to tensors ends in."""
+"""The sentence at the end of an assignment of schemes to tensors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qtui_core.inspection.sensitivity.weighing import Weighing
 from qtui_core.models.quoting import quoted
 from qtui_core.quantities import percent
 
-#: A gain below this is not worth a sentence.
+#: A smaller gain is not mentioned.
 NOTICEABLE_DB = 0.1
-#: A larger budget is worth a look from here on.
+#: A larger budget is mentioned if it gains at least this much.
 WORTH_DB = 1.0
-#: What neither way of weighing knows.
+#: What neither way of weighing measures.
 NOT_MEASURED = "What a tensor's error does to the loss of the model is not measured."
 
 
@@ -30,7 +30,7 @@ def conclude_sensitivity(
     uniform: Sequence[UniformPoint],
     curve: Sequence[FrontierPoint],
 ) -> str:
-    """What the assignment reaches, what it gives to whom, and what that is worth."""
+    """What the assignment achieves, which schemes it gives, and how much that gains."""
     if not choices:
         return "No tensor could be quantized, so there is nothing to assign: every byte is kept."
     counts = Counter(c.scheme or AS_STORED for c in choices)
@@ -63,7 +63,8 @@ def conclude_sensitivity(
 
 
 def _bytes(point: FrontierPoint, uniform: UniformPoint) -> str:
-    """Whether a comparison was one of equal bytes, and else what it is in those."""
+    """The words for the bytes of a comparison: equal, or else how many bits it takes and what the
+    gain at equal bytes is."""
     own = uniform.point
     bits = f"{own.bits_per_parameter:.2f}"
     if bits == f"{point.bits_per_parameter:.2f}":
@@ -75,7 +76,7 @@ def _bytes(point: FrontierPoint, uniform: UniformPoint) -> str:
 
 
 def _broken(weighing: Weighing) -> str:
-    """A warning to begin with, where the errors are not those of every value."""
+    """A warning for the beginning, if values that are not finite are left out of the errors."""
     if not weighing.nonfinite:
         return ""
     count = weighing.nonfinite
@@ -92,8 +93,8 @@ def _given(scheme: str, count: int, of: int) -> str:
 
 
 def _larger_budget(point: FrontierPoint, curve: Sequence[FrontierPoint]) -> str:
-    """What the first point of the curve that is worth it would bring: which tensors deserve bits
-    shows only where there are some to give. The last point is everything as stored."""
+    """What the first sufficiently better point of the curve would achieve. Only with bits to give
+    does it show which tensors deserve them. The last point of the curve is everything as stored."""
     before = point.sqnr_db
     for after in curve[:-1]:
         if before is not None and after.sqnr_db is not None and after.sqnr_db >= before + WORTH_DB:
@@ -111,8 +112,7 @@ def _tensors(count: int, of: int) -> str:
 
 
 def _gaining(weighing: Weighing, choices: Sequence[TensorChoice], uniform: int) -> str:
-    """The tensor that the largest part of a gain comes from, beside scheme number `uniform` for
-    all."""
+    """The tensor with the largest part of the gain over scheme number `uniform` for all."""
     saved = {
         choice.name: (tensor.options[uniform].error - choice.error, choice)
         for tensor, choice in zip(weighing.tensors, choices, strict=True)

@@ -1,11 +1,10 @@
-"""The linear relaxation of choosing an option for each tensor, and what is near it.
+"""The linear relaxation of choosing an option for each tensor, and assignments close to it.
 
-If tensors could be split between two options, the best is greedy: start with the smallest
-option of each and take the steps along the lower convex hulls of (bytes, error) in the order of
-what a byte of them saves (Sinha and Zoltners 1979). Wherever a whole number of steps is taken no
-tensor is split, so that assignment is the best of its bytes; between two such places the
-relaxation is below every assignment by at most what one step saves, which is little where there
-are many tensors.
+If a tensor could be split between two options, the best choice would be greedy: start with the
+smallest option of each, and take the steps along the lower convex hulls of (bytes, error), those
+that save most error per byte first (Sinha and Zoltners 1979). After each whole step no tensor is
+split, so that assignment is the best for its bytes. Between two such points the relaxation is below
+every assignment by at most what one step saves, which is little if there are many tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Option:
-    """One way to store a tensor: its bytes, and the error that it makes (additive, >= 0)."""
+    """One way to store a tensor: its bytes and its error (additive, >= 0)."""
 
     nbytes: int
     error: float
@@ -33,7 +32,7 @@ Tensors = Sequence[Sequence[Option]]
 
 @dataclass(frozen=True, eq=False)
 class _HullStep:
-    """From one option on the hull of a tensor to the next; both by their index."""
+    """A step from one option on the hull of a tensor to the next; both by index."""
 
     tensor: int
     before: int
@@ -47,7 +46,7 @@ class GreedyPath:
 
     Attributes:
         nbytes: of each, ascending, int64 `[steps + 1]`.
-        error: of each, descending, float64 `[steps + 1]`; the least of these bytes.
+        error: of each, descending, float64 `[steps + 1]`; the least possible for these bytes.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -64,7 +63,7 @@ class GreedyPath:
             for index, (options, hull) in enumerate(zip(tensors, hulls, strict=True))
             for small, large in pairwise(hull)
         ]
-        # Of one tensor the slopes fall, so its steps keep their order.
+        # The slopes of one tensor fall, so its steps stay in order.
         self._steps = sorted(steps, key=lambda s: s.saved / s.nbytes, reverse=True)
         self._first = [hull[0] for hull in hulls]
         least = sum(options[i].nbytes for options, i in zip(tensors, self._first, strict=True))
@@ -72,11 +71,11 @@ class GreedyPath:
         sizes = np.array([s.nbytes for s in self._steps], np.int64)
         saved = np.array([s.saved for s in self._steps], np.float64)
         self.nbytes: npt.NDArray[np.int64] = least + np.append(0, np.cumsum(sizes))
-        # Summed from the end, where the error is smallest: it never falls below zero.
+        # Summed from the end, where the error is smallest, so that it never falls below zero.
         self.error: npt.NDArray[np.float64] = last + np.append(np.cumsum(saved[::-1])[::-1], 0.0)
 
     def bound(self, budget: int) -> float:
-        """An error that no assignment of at most `budget` bytes is below; infinite where
+        """A lower bound on the error of any assignment with at most `budget` bytes; infinite if
         nothing fits."""
         taken = self._taken(budget)
         if taken < 0:
@@ -88,8 +87,8 @@ class GreedyPath:
         return max(0.0, error)
 
     def best_within(self, budget: int) -> tuple[int, ...] | None:
-        """The option of each tensor: all steps that fit, and of the later ones those that still
-        do. None where nothing fits."""
+        """The option of each tensor: all steps that fit in order, then those later ones that still
+        fit. None if nothing fits."""
         taken = self._taken(budget)
         if taken < 0:
             return None
@@ -102,12 +101,12 @@ class GreedyPath:
         return tuple(chosen)
 
     def _taken(self, budget: int) -> int:
-        """How many whole steps fit; -1 where not even the smallest options do."""
+        """How many whole steps fit; -1 if not even the smallest options do."""
         return int(np.searchsorted(self.nbytes, budget, side="right")) - 1
 
 
 def lower_hull(options: Sequence[Option]) -> list[int]:
-    """Which options lie on the lower convex hull of (bytes, error), by bytes ascending."""
+    """The indices of the options on the lower convex hull of (bytes, error), by bytes ascending."""
     hull: list[int] = []
     for index in sorted(range(len(options)), key=lambda i: (options[i].nbytes, options[i].error)):
         option = options[index]

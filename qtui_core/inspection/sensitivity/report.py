@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from qtui_core.dataclass import dataclass
 
-#: What an option is called that leaves the tensor as it is.
+#: The name of the option that leaves a tensor as it is stored.
 AS_STORED = "as stored"
 
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """What one tensor gets: a scheme, or None to stay as it is stored. `error` is its share of
-    the total relative error."""
+    """The scheme of one tensor; None leaves it as stored. `error` is its share of the total
+    relative error."""
 
     name: str
     parameters: int
@@ -24,7 +24,8 @@ class TensorChoice:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """The least relative error in so many bytes of the model; `sqnr_db` is None without error."""
+    """The least relative error with `nbytes` bytes for the model; `sqnr_db` is None if there is no
+    error."""
 
     nbytes: int
     bits_per_parameter: float
@@ -36,7 +37,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class UniformPoint:
-    """One scheme for every tensor, and what an assignment of the same bytes reaches."""
+    """One scheme for every tensor, and what an assignment with the same bytes achieves."""
 
     scheme: str
     point: FrontierPoint
@@ -54,8 +55,9 @@ class UniformPoint:
 class Sensitivity:
     """The assignment for a budget, and the frontier around it.
 
-    `bound` is a relative error that no assignment within the budget can be below; equal to that
-    of `point` where `exact`. `tokens`, by outputs: the fewest and the most of a layer.
+    `bound` is a lower bound on the relative error of any assignment within the budget; it equals
+    that of `point` if `exact`. If weighed by outputs, `tokens` are the fewest and the most tokens
+    of a layer.
     """
 
     by: str

@@ -1,9 +1,9 @@
-"""What each way to store a tensor costs in bytes and in error, made ready to be added up.
+"""The bytes and the error of each way to store a tensor, with errors that can be added up.
 
 Weighed by weights, the error of a tensor is its squared error, and the total is relative to the
 energy of all matrices, as in the totals of an inspection. Weighed by outputs, it is the squared
-error of the layer's output over the square of that output, on the inputs that a calibration text
-gave the layer; the total is the mean over the layers. Neither is the loss of the model.
+error of the layer's output over the square of that output, on the layer's inputs for a calibration
+text; the total is the mean over the layers. Neither is the loss of the model.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from qtui_core.quant import PerModel, Scheme
 
 @dataclass(frozen=True)
 class TensorOptions:
-    """The ways to store one tensor: schemes (None leaves it as stored) with bytes and the share
-    that each adds to the total error."""
+    """The ways to store one tensor: schemes (None leaves it as stored), with the bytes and the part
+    of the total error of each."""
 
     name: str
     parameters: int
@@ -32,10 +32,10 @@ class TensorOptions:
 
 @dataclass(frozen=True)
 class Weighing:
-    """What errors are counted by: "weights" or "outputs". `kept_bytes` are those of tensors no
-    scheme applies to; `unweighed` names tensors of whose layer no finite input was seen, which
-    count by their weights instead; `nonfinite` values that were read of the tensors count in no
-    error. `tokens`, of outputs: the fewest and the most that a layer was weighed on."""
+    """The options of all tensors. `by` is "weights" or "outputs". `kept_bytes` are those of tensors
+    to which no scheme applies. `unweighed` names tensors whose layer had no finite input; they are
+    weighed by their weights. `nonfinite` counts values that were read and are left out of the
+    errors. `tokens`, for outputs: the fewest and the most tokens of a layer."""
 
     by: str
     tensors: tuple[TensorOptions, ...]
@@ -47,8 +47,8 @@ class Weighing:
 
 
 def refuse_shared_scales(schemes: Sequence[Scheme]) -> None:
-    """Raises UsageError for a scheme whose scale belongs to the whole model: tensors with
-    schemes of their own do not share one."""
+    """Raises UsageError for a scheme whose scale belongs to the whole model: tensors with different
+    schemes cannot share one."""
     for scheme in schemes:
         if isinstance(scheme.granularity, PerModel):
             raise UsageError(
@@ -58,7 +58,7 @@ def refuse_shared_scales(schemes: Sequence[Scheme]) -> None:
 
 
 def weigh_by_weights(inspection: Inspection) -> Weighing:
-    """Options from the errors that an inspection measured."""
+    """Options with the errors that an inspection measured."""
     quantized = [t for t in inspection.tensors if t.errors]
     total = sum(t.energy for t in quantized) or 1.0
 
@@ -69,13 +69,12 @@ def weigh_by_weights(inspection: Inspection) -> Weighing:
 
 
 def weigh_by_outputs(inspection: Inspection, layers: Mapping[str, LayerErrors]) -> Weighing:
-    """Options whose errors are those of the layers' outputs.
+    """Options with the errors of the layers' outputs.
 
     Args:
         inspection: of the same tensors and schemes.
         layers: tensor name -> the errors of its layer, in the order of the schemes. A tensor
-            without them counts by its weights: of an embedding the rows themselves are the
-            output.
+            without them is weighed by its weights: the rows of an embedding are its output.
     """
     quantized = [t for t in inspection.tensors if t.errors]
     relative: dict[str, Sequence[float]] = {
@@ -110,7 +109,7 @@ def _weighing(
             continue
         if tensor.statistics:
             nonfinite += tensor.statistics.nan + tensor.statistics.inf
-        # Infinity and NaN spoil whatever they touch: such an option keeps nothing of the tensor.
+        # Infinity and NaN spoil everything they touch: such an option keeps nothing of the tensor.
         found = [
             Option(e.bytes, error_of(tensor, i) if not e.overflowed else lost_of(tensor))
             for i, e in enumerate(tensor.errors)

@@ -1,1 +1,1 @@
-"""The experiments: each gives its jobs, does them, and concludes from what they found."""
+"""The experiments. Each module lists its jobs, runs them, and concludes from their outcomes."""

@@ -1,8 +1,8 @@
-"""Which terms of an optimizer do nothing at all, whatever the weight?
+"""Which terms of an optimizer have no effect at all, whatever the weight?
 
-A multiplicative term x <- x(1-a), rounded to nearest with p stored bits of mantissa, never does
-anything if a < 2^-(p+2), for it is then less than half of the distance to the next number down for
-every x, and always acts if a > 2^-(p+1). Nothing but `a` decides it.
+A multiplicative term x <- x(1-a), rounded to nearest with p stored mantissa bits, never has an
+effect if a < 2^-(p+2): for every x the change is less than half of the distance to the next number
+down. It always has an effect if a > 2^-(p+1). Only `a` matters.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from qtui_core.lab.numerics.rounding import STORAGES, Storage, unscaled
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.twins import See
 
-#: Copies of a number that a term works on, spread over one power of two.
+#: Numbers on which a term is tried, spread over one power of two.
 _COPIES: Final = 4096
 #: Steps of the decay and of the longest average.
 _DECAYS: Final = 100
 _LONGEST: Final = 20_000
-#: A term that is off by more than this share is no longer fine.
+#: A term whose result is off by more than this share is not fine.
 _OFF: Final = 0.02
 #: Points of a picture.
 _POINTS: Final = 100
@@ -32,15 +32,15 @@ _POINTS: Final = 100
 
 @dataclass(frozen=True)
 class LabTerm:
-    """A term, tried.
+    """The result of trying a term.
 
     Attributes:
         name: decay, second moment, average or accumulation.
-        share: `a`, how much of a number one application changes.
-        threshold: `a` below which it never acts; None where that depends on how far it has come.
-        moved: share of the numbers that it has changed.
-        reached, true: where the numbers stand at the end, on average, and where they should.
-        course: that average over the steps, and what it should be.
+        share: `a`, the relative change of a number in one application.
+        threshold: the `a` below which it never has an effect; None if that depends on the state.
+        moved: the share of the numbers that it changed.
+        reached, true: the mean of the numbers at the end, and what it should be.
+        course: that mean over the steps, and what it should be.
     """
 
     name: str
@@ -54,12 +54,12 @@ class LabTerm:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One: every term takes a second at most."""
+    """One job: each term takes a second at most."""
     return [Job("terms", terms, dict(settings), tuple[LabTerm, ...], 3)]
 
 
 def thresholds(mantissa_bits: int) -> tuple[float, float]:
-    """(a below which x(1-a) is x for every x, a above which it is x for none)."""
+    """(a below which x(1-a) rounds to x for every x, a above which it does for no x)."""
     return 2.0 ** -(mantissa_bits + 2), 2.0 ** -(mantissa_bits + 1)
 
 
@@ -73,7 +73,7 @@ def terms(
     ema: float,
     accumulation: int,
 ) -> tuple[LabTerm, ...]:
-    """The four terms, each run as an optimizer runs it."""
+    """The four terms, each run as in an optimizer."""
     storage = unscaled(STORAGES[store])
     assert storage.mantissa_bits is not None
     least, _ = thresholds(storage.mantissa_bits)
@@ -92,12 +92,12 @@ def terms(
 
 
 def _spread() -> torch.Tensor:
-    """Numbers in [1, 2), where every format has all of its mantissas."""
+    """Numbers in [1, 2), which contain all mantissas of every format."""
     return 1 + torch.arange(_COPIES) / _COPIES
 
 
 def _decay(storage: Storage, a: float, least: float) -> LabTerm:
-    """Weights w <- w(1 - lr·decay), as AdamW of PyTorch multiplies the stored weight."""
+    """Weights w <- w(1 - lr·decay), as PyTorch's AdamW multiplies the stored weight."""
     start = weight = storage.nearest(_spread())
     course, due = [1.0], [1.0]
     for step in range(1, _DECAYS + 1):
@@ -109,8 +109,8 @@ def _decay(storage: Storage, a: float, least: float) -> LabTerm:
 
 
 def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
-    """v <- beta2·v + (1-beta2)·g², from 1 towards gradients of a tenth: over three times the steps
-    that it remembers."""
+    """v <- beta2·v + (1-beta2)·g², from 1, with gradients of standard deviation 0.1, over three
+    times its time constant 1/(1-beta2)."""
     a = 1 - beta2
     generator = torch.Generator().manual_seed(0)
     start = v = storage.nearest(_spread())
@@ -128,7 +128,7 @@ def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
 
 
 def _average(storage: Storage, decay: float) -> LabTerm:
-    """An average of weights from 0 towards 1: e <- e + (1-d)(w - e)."""
+    """A moving average of weights that goes from 0 to 1: e <- e + (1-d)(w - e)."""
     a = 1 - decay
     at, true = torch.zeros(()), 0.0
     course, due = [0.0], [0.0]
@@ -142,7 +142,7 @@ def _average(storage: Storage, decay: float) -> LabTerm:
 
 
 def _accumulation(storage: Storage, count: int) -> LabTerm:
-    """The sum of so many equal gradients, each 1/N of it."""
+    """The sum of `count` equal gradients, of which each should be 1/N."""
     gradient = storage.nearest(_spread())
     total = torch.zeros(_COPIES)
     course, due = [0.0], [0.0]
@@ -163,19 +163,19 @@ def _thin(course: list[float], due: list[float]) -> tuple[tuple[float, ...], tup
 
 
 def judged(term: LabTerm) -> str:
-    """ "dead", "biased" or "fine"; "off" for a term that has nothing to do."""
+    """ "dead", "biased" or "fine"; "off" for a term with a share of zero."""
     if not term.share or (term.name == "accumulation" and term.share == 1):
         return "off"
     if term.name in ("decay", "second moment") and not term.moved:
         return "dead"
     if term.name == "decay":
-        # What should go and what went: the norm itself hardly moves in a hundred steps.
+        # Compare the changes: the norm itself hardly changes in a hundred steps.
         wanted = 1 - term.true
         return "biased" if abs((1 - term.reached) / wanted - 1) > _OFF else "fine"
     return "biased" if abs(term.reached / term.true - 1) > _OFF else "fine"
 
 
-#: Judgements, the worst first.
+#: The judgements, worst first.
 _ORDER: Final = ("dead", "biased", "fine", "off")
 _CURES: Final = {
     "decay": "weights or masters in fp32, or stochastic rounding",
@@ -192,7 +192,8 @@ _CALLED: Final = {
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a term, each course beside what it should be, and what is dead."""
+    """A row for each term, the course of each beside what it should be, and which terms are
+    dead."""
     found: tuple[LabTerm, ...] = outcomes.get("terms", ())
     columns = (
         LabColumn("term", "term"),

@@ -1,8 +1,8 @@
-"""Which linear layers to leave in high precision: what each costs the gradient.
+"""Which linear layers should stay in high precision? What quantizing each costs the gradient.
 
-e_l = |g_q(l) - g| / |g| over all parameters, with linear layer l alone quantized in its three
-products, on one batch. The squares add up, so that leaving a set out gains the sum of its e_l²:
-which layers to leave is a knapsack, its price their parameters.
+e_l = |g_q(l) - g| / |g| over all parameters, where only linear layer l is quantized in its three
+products, on one batch. The squares nearly add up, so leaving out a set of layers gains the sum of
+its e_l². Choosing the set is a knapsack problem whose price is the parameters.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, LabFrontier, 
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
 
-#: The error at which a choice of layers is told: this share of that of all quantized.
+#: The share of the error with all layers quantized, at which a choice of layers is recommended.
 _GOAL: Final = 2 / 3
 
 
 @dataclass(frozen=True)
 class LabLayerErrors:
-    """Relative error of the gradient with each layer alone quantized, and with all of them.
+    """The relative error of the gradient with each layer alone quantized, and with all of them.
 
     Attributes:
-        names, parameters, errors: one a linear layer, in the order of the model.
-        whole: all quantized at once.
-        rules: what published rules leave, measured: name -> (share of the weights, error).
+        names, parameters, errors: one for each linear layer, in the order of the model.
+        whole: with all layers quantized.
+        rules: published rules for what to leave: name -> (share of the weights, measured error).
     """
 
     names: tuple[str, ...]
@@ -45,13 +45,13 @@ class LabLayerErrors:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One: a forward and backward pass a layer."""
+    """One job: a forward and a backward pass for each layer."""
     arguments = {"model": model, "text": settings["text"], "scheme": settings["scheme"]}
     return [Job("layers", layers, arguments, LabLayerErrors, 15)]
 
 
 def layers(see: See, *, model: str, text: str | None, scheme: str) -> LabLayerErrors:
-    """Raises ModelError for a model without linear layers."""
+    """The errors. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.start()
     found = linears(net)
@@ -86,7 +86,7 @@ def layers(see: See, *, model: str, text: str | None, scheme: str) -> LabLayerEr
 
 
 def _rules(names: Sequence[str]) -> dict[str, set[str]]:
-    """What published rules leave in high precision."""
+    """The layers that published rules leave in high precision."""
     head = {name for name in names if is_head(name)}
     numbers = [n for name in names if (n := layer_of(name)) is not None]
     if not numbers:
@@ -102,8 +102,8 @@ def _rules(names: Sequence[str]) -> dict[str, set[str]]:
 
 
 def frontier(found: LabLayerErrors) -> tuple[list[tuple[float, float]], list[str]]:
-    """((share of the weights left, error that remains), ...), best buy first, and the layers in
-    that order."""
+    """((share of the weights left in high precision, error that remains), ...) with the most error
+    per weight removed first, and the layers in that order."""
     order = sorted(
         range(len(found.names)),
         key=lambda i: -(found.errors[i] ** 2) / max(1, found.parameters[i]),
@@ -118,7 +118,7 @@ def frontier(found: LabLayerErrors) -> tuple[list[tuple[float, float]], list[str
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a layer, the frontier with the published rules on it, and what to leave."""
+    """A row for each layer, the frontier with the published rules on it, and what to leave out."""
     found: LabLayerErrors | None = outcomes.get("layers")
     if found is None:
         return Findings((), ())

@@ -1,7 +1,8 @@
-"""What low precision does to the three products of a linear layer, and why each has its own axis.
+"""What low precision does to the three products of a linear layer, and why each needs scales along
+its own axis.
 
-Errors are relative, in the norm of Frobenius, against float64: of real activations, weights and
-gradients of every linear layer, the output head apart.
+Errors are relative, in the Frobenius norm, against float64. The operands are real activations,
+weights and gradients of every linear layer except the output head.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import See
 
 PRODUCTS: Final = ("Y = X W'", "dX = G W", "dW = G' X")
-#: The schemes in the table, from the finest to the coarsest kind.
+#: The schemes in the table, from fine to coarse.
 TABLE: Final = tuple(name for name in SCHEMES if name not in ("fp32", "nvfp4 full"))
 _AXIS: Final = ("exact G", "folded into G", "requantized", "one scale", "mean of scales")
 _OUTLIER: Final = 100.0
@@ -32,7 +33,7 @@ _OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")
 
 @dataclass(frozen=True)
 class ProductErrors:
-    """Relative errors of Y, dX and dW, a row a layer, by scheme."""
+    """Relative errors of Y, dX and dW by scheme, one row for each layer."""
 
     layers: tuple[str, ...]
     errors: Mapping[str, tuple[tuple[float, float, float], ...]]
@@ -40,7 +41,7 @@ class ProductErrors:
 
 @dataclass(frozen=True)
 class LayerOperands:
-    """What a linear layer multiplies: x `[tokens, inputs]`, w `[outputs, inputs]`, g `[tokens,
+    """The operands of a linear layer: x `[tokens, inputs]`, w `[outputs, inputs]`, g `[tokens,
     outputs]`, all float32."""
 
     x: torch.Tensor
@@ -49,7 +50,8 @@ class LayerOperands:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One a scheme is too little work; one for the table, the axis and the outliers each."""
+    """Three jobs: the table, the axis and the outliers. A job for each scheme would be too little
+    work."""
     shared = {"model": model, "text": settings["text"]}
     return [
         Job("schemes", schemes, shared | {"names": settings["schemes"]}, ProductErrors, 18),
@@ -59,7 +61,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def capture(model: str, text: str | None) -> dict[str, LayerOperands]:
-    """Operands of one batch, by layer, the output head apart. Raises ModelError for a model
+    """Operands of one batch by layer, without the output head. Raises ModelError for a model
     without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.fresh(0)
@@ -94,7 +96,7 @@ def _keep_gradient(into: dict[str, torch.Tensor]) -> Any:
 
 
 def schemes(see: See, *, model: str, text: str | None, names: tuple[str, ...]) -> ProductErrors:
-    """Errors of each scheme over every layer."""
+    """The errors of each scheme over every layer."""
     operands = capture(model, text)
     exact = {name: _exact(part) for name, part in operands.items()}
     found = {}
@@ -128,15 +130,15 @@ def _errors(
 
 
 def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
-    """|made - exact| / |exact|, 0 where both are zero."""
+    """made - exact| / |exact| in the Frobenius norm; 0 if both are zero."""
     norm = float(exact.double().norm())
     off = float((made.double() - exact.double()).norm())
     return off / norm if norm else (0.0 if not off else float("inf"))
 
 
 def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
-    """dX with an int8 weight that is stored by rows, whose scales lie along the axis that dX sums:
-    what can be done about it. Y and dW are not looked at."""
+    """The errors of dX with an int8 weight stored by rows, whose scales lie along the axis that dX
+    sums over, and with the remedies. Only dX is measured."""
     operands = capture(model, text)
     row = Operand("int8", "row")
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in _AXIS}
@@ -160,7 +162,7 @@ def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
 
 
 def outliers(see: See, *, model: str, text: str | None) -> ProductErrors:
-    """The same with one channel of X a hundred times larger."""
+    """The errors of each scheme with one channel of X a hundred times larger."""
     operands = {
         name: LayerOperands(_with_outlier(part.x), part.w, part.g)
         for name, part in capture(model, text).items()
@@ -182,7 +184,8 @@ def _with_outlier(x: torch.Tensor) -> torch.Tensor:
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """The median over layers and the worst, the heat rows, and which scheme to take."""
+    """The median and the worst over the layers, the rows of the heat map, and which scheme to
+    take."""
     columns = (
         LabColumn("scheme", "scheme"),
         LabColumn("y", "Y"),

@@ -1,10 +1,10 @@
-"""Does the format's noise average out, as the batch's does?
+"""Does the noise of a format average out over a batch, as the noise of the data does?
 
-Over N micro batches with exact gradients g_i and quantized ones q_i, errors e_i = q_i - g_i: what
-no batch averages out is b = mean of <e_i, e_j> over i != j, and what it does is the rest of
-|e_i|². The noise of the batch itself is the variance of g_i. All of it comes from the products of
-the rows of two N x N matrices, without a fit. The batch at which b equals the noise of the batch
-is the largest that the format can use.
+Over N micro batches with exact gradients g_i and quantized ones q_i, the errors are e_i = q_i -
+g_i. The part of |e_i|² that no batch averages out is b, the mean of <e_i, e_j> over i != j; the
+rest averages out. The noise of the data is the variance of g_i. Both come from two N x N matrices
+of inner products, without a fit. The batch at which b equals the noise of the data is the largest
+that the format can use.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
 
-#: Half of an interval, in standard errors.
+#: Half the width of an interval, in standard errors.
 _ERRORS: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What a scheme adds to the gradient.
+    """The noise that a scheme adds to the gradient.
 
     Attributes:
         tokens: of a micro batch.
-        batch: variance of the exact gradient of one micro batch around their mean.
+        batch: variance of the exact gradient over the micro batches.
         fixed, averaged: b, and the part of |e|² that averages out.
         fixed_error, batch_error: standard errors of `fixed` and `batch`, by the jackknife.
         norm: of the mean of the exact gradients.
@@ -50,7 +50,8 @@ class Noise:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One a scheme; each makes the exact gradients too, which costs less than to share them."""
+    """A job for each scheme. Each computes the exact gradients again, which costs less than sharing
+    them between processes."""
     shared = {"model": model, "text": settings["text"], "micro": settings["micro"]}
     return [
         Job(scheme, noise, shared | {"scheme": scheme}, Noise, 0.9 * settings["micro"])
@@ -59,7 +60,8 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def noise(see: See, *, model: str, text: str | None, micro: int, scheme: str) -> Noise:
-    """Raises ModelError for a model without linear layers besides its head."""
+    """The noise of one scheme. Raises ModelError for a model without linear layers besides its
+    head."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.start()
     names = [name for name in linears(net) if not is_head(name)]
@@ -80,13 +82,14 @@ def noise(see: See, *, model: str, text: str | None, micro: int, scheme: str) ->
 
 
 def _gram(rows: list[torch.Tensor]) -> torch.Tensor:
-    """Products of each with each, float64 `[N, N]`."""
+    """The inner products of all pairs of rows, float64 `[N, N]`."""
     whole = torch.stack(rows)
     return (whole @ whole.T).double()
 
 
 def measured(exact: torch.Tensor, errors: torch.Tensor, tokens: int) -> Noise:
-    """Of the products of the exact gradients, and of their errors, each `[N, N]`."""
+    """The noise from the inner products of the exact gradients and those of their errors, each `[N,
+    N]`."""
     fixed, fixed_error = _jackknife(errors, _off_diagonal)
     batch, batch_error = _jackknife(exact, _variance)
     averaged = float(errors.diagonal().mean()) - fixed
@@ -104,7 +107,7 @@ def _variance(gram: torch.Tensor) -> float:
 
 
 def _jackknife(gram: torch.Tensor, of: Any) -> tuple[float, float]:
-    """(the figure, its standard error) by leaving out one micro batch after the other."""
+    """(the figure `of(gram)`, its standard error), leaving out one micro batch at a time."""
     count = gram.shape[0]
     parts = []
     for left in range(count):
@@ -115,8 +118,8 @@ def _jackknife(gram: torch.Tensor, of: Any) -> tuple[float, float]:
 
 
 def usable(found: Noise) -> tuple[float | None, float | None, float | None]:
-    """(tokens of a batch whose own noise is as large as what the format adds whatever the batch,
-    and the ends of its interval); None for more than can be said."""
+    """(tokens of the batch whose own noise equals what the format adds to every batch, and the ends
+    of its interval); None where there is no finite value."""
 
     def at(fixed: float) -> float | None:
         return found.batch / fixed * found.tokens if fixed > 0 else None
@@ -126,7 +129,8 @@ def usable(found: Noise) -> tuple[float | None, float | None, float | None]:
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a scheme, both noises over the batch, and the batch that each scheme can use."""
+    """A row for each scheme, both kinds of noise over the batch size, and the batch that each
+    scheme can use."""
     found: dict[str, Noise] = {s: outcomes[s] for s in settings["schemes"] if s in outcomes}
     columns = (
         LabColumn("scheme", "scheme"),

@@ -1,8 +1,9 @@
-"""Can the second moment of an optimizer fall again? A low-bit v, rounded to nearest, can rise and
-not fall: what a step takes of it, 1 - beta2, is less than half of the way to the next code down.
+"""Can the second moment of an optimizer fall again? A low-bit v, rounded to nearest, can rise but
+not fall if the share 1 - beta2 that a step removes is less than half of the distance to the next
+code down.
 
-Gradients are N(0, 1) for a while; then those of one half of the elements become N(0, 0.1²). The
-other half stays, so that the scale of a block, which both share, does not follow.
+Gradients are N(0, 1) at first; then those of one half of the elements become N(0, 0.1²). The other
+half, which shares their blocks, stays as it was, so that the scales do not follow.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qtui_core.lab.training.twins import See
 
 ELEMENTS: Final = 8192
 QUIET: Final = 0.1
-#: A second moment so many times too large is stuck.
+#: A second moment this many times too large is stuck.
 STUCK: Final = 2.0
 _POINTS: Final = 120
 MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "4-bit")
@@ -30,12 +31,12 @@ MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "4-bit")
 
 @dataclass(frozen=True)
 class Ratchet:
-    """v of the quiet half over the steps, as a map keeps it.
+    """v of the quiet half over the steps, as one map stores it.
 
     Attributes:
         name: of the map.
-        steps, course: mean of v at some steps.
-        ratio: v at the end over the true 0.01.
+        steps, course: some steps, and the mean of v at each.
+        ratio: v at the end over its true value 0.01.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Ratchet:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One a map and seed."""
+    """A job for each map and seed."""
     shared = {name: settings[name] for name in ("beta2", "block", "loud", "quiet")}
     steps = settings["loud"] + settings["quiet"]
     return [
@@ -56,7 +57,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def map_of(name: str, block: int, generator: torch.Generator) -> state_maps.Map:
-    """How a map keeps a second moment, which has no sign."""
+    """The map of that name for a second moment, which has no sign."""
     if name == "fp32":
         return lambda x: x
     if name == "bf16 stochastic":
@@ -73,7 +74,7 @@ def map_of(name: str, block: int, generator: torch.Generator) -> state_maps.Map:
 def ratchet(
     see: See, *, name: str, seed: int, beta2: float, block: int, loud: int, quiet: int
 ) -> Ratchet:
-    """v <- map(beta2·v + (1 - beta2)·g²) over both parts."""
+    """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet part."""
     random = torch.Generator().manual_seed(seed)
     keep = map_of(name, block, torch.Generator().manual_seed(seed + 1))
     v = torch.zeros(ELEMENTS)
@@ -96,7 +97,7 @@ def ratchet(
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a map, the courses on a log axis, and which cannot fall."""
+    """A row for each map, the courses on a logarithmic axis, and which maps cannot fall."""
     found = {
         name: [o for seed in settings["seeds"] if (o := outcomes.get(f"{name} {seed}"))]
         for name in MAPS

@@ -1,8 +1,8 @@
-"""Does this run survive weights of low precision? On the user's model, text and learning rate.
+"""Does a run survive weights of low precision? With the user's model, text and learning rate.
 
-Ten batches say what an optimizer wants to change; the share of it that arrives, tensor by tensor,
-says whether weights may be stored so. What multiplies a weight by nearly one does nothing at all
-below a threshold (`dead`).
+Ten batches show what the optimizer wants to change. The share of this that each stored tensor takes
+on says whether weights may be stored in a format. Terms that multiply a weight by nearly one have
+no effect at all below a threshold (`dead`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from qtui_core.lab.training.tasks import LabTask, subject_of
 from qtui_core.lab.training.twins import See
 
 STORED: Final = ("bf16", "fp16", "e4m3")
-#: Rates that are looked at: four a decade.
+#: The learning rates that are tried: four per decade.
 RATES: Final = tuple(round(10 ** (-6 + i / 4), 10) for i in range(17))
-#: Parameters that are looked at as they are; of more only some layers are.
+#: A model with more parameters than this is tried on some of its layers only.
 _WHOLE: Final = 100_000_000
-#: Elements of a tensor that are looked at.
+#: Elements tried of each tensor.
 _ELEMENTS: Final = 1 << 16
 _BYTES: Final = {"stochastic rounding": 0, "Kahan summation": 2, "fp32 masters": 4}
 
 
 @dataclass(frozen=True)
 class LabKept:
-    """Shares of one tensor in one format: kept and lost at each of RATES, and at the run's rate."""
+    """Shares of one tensor's update in one format: kept and lost at each of RATES, and at the run's
+    learning rate."""
 
     tensor: str
     stored: str
@@ -48,7 +49,7 @@ class LabKept:
 
 @dataclass(frozen=True)
 class Survival:
-    """What was looked at: how many of how many tensors, and their shares."""
+    """The shares of the tensors that were tried; `looked_at` of `tensors`."""
 
     looked_at: int
     tensors: int
@@ -56,7 +57,7 @@ class Survival:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One: the gradients are the work."""
+    """One job: most of the work is the gradients."""
     names = ("text", "lr", "beta1", "beta2", "batch", "sequence")
     arguments = {name: settings[name] for name in names} | {"model": model}
     return [Job("tensors", tensors, arguments, Survival, 6)]
@@ -73,7 +74,8 @@ def tensors(
     batch: int,
     sequence: int,
 ) -> Survival:
-    """Shares of each tensor; of a large model of each eighth layer and what is in no layer."""
+    """The shares of each tensor; in a large model those of every eighth layer and of what belongs
+    to no layer."""
     task = LabTask("prose", batch, sequence, None, False, betas=(beta1, beta2))
     subject = subject_of(task, model, text)
     names = [name for name, _ in subject.start().named_parameters()]
@@ -90,14 +92,15 @@ def tensors(
 
 
 def _some_layers(names: list[str]) -> Callable[[str], bool]:
-    """First, last and each eighth layer between, and what is of no layer."""
+    """Whether to try the parameter of that name: true for the first, the last and every eighth
+    layer, and for what belongs to no layer."""
     numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
     kept = set(numbers[::8]) | set(numbers[-1:])
     return lambda name: layer_of(name) is None or layer_of(name) in kept
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer that a parameter is of: that of the first number in its name."""
+    """The number of the layer that a parameter belongs to: the first number in its name."""
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
@@ -130,7 +133,8 @@ def _shares(name: str, weight: torch.Tensor, u: torch.Tensor, lr: float) -> list
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a tensor and format at the run's rate, kept over rates, and whether it survives."""
+    """A row for each tensor and format at the run's learning rate, the kept shares over the rates,
+    and whether the run survives."""
     found: Survival | None = outcomes.get("tensors")
     if found is None:
         return Findings((), ())
@@ -170,7 +174,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _enough(share: LabKept) -> float | None:
-    """The least rate from which on enough is kept; None where there is none."""
+    """The lowest rate above which enough is always kept; None if there is none."""
     least = None
     for rate, kept in zip(reversed(RATES), reversed(share.kept), strict=True):
         if kept <= ENOUGH:
@@ -213,7 +217,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
 
 
 def _dead(settings: Mapping[str, Any], stored: str) -> list[str]:
-    """Terms that do nothing, as sentences without their ends."""
+    """Terms that have no effect, as sentences without their full stops."""
     bits = STORAGES[stored].mantissa_bits
     assert bits is not None
     least, _ = thresholds(bits)

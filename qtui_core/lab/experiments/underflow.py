@@ -1,8 +1,8 @@
-"""Does the update reach the weight? What of a step is lost where the stored weight is too coarse.
+"""Does the update reach the weight? What of a step is lost because the stored weight is too coarse.
 
-With w on the grid of its format and a wanted update delta = -lr·u, u = m^/(sqrt(v^) + eps), the
-stored weight becomes w' = Q(w + delta). The lost share is that of the elements with delta != 0
-whose w' = w; what is kept is sum((w'-w)·delta)/sum(delta^2), 1 where all of it arrives.
+Let w be on the grid of its format and delta = -lr·u the wanted update, with u = m^/(sqrt(v^) +
+eps). The stored weight becomes w' = Q(w + delta). The lost share is that of the elements with delta
+!= 0 and w' = w. The kept share is sum((w'-w)·delta)/sum(delta^2): 1 if the whole update arrives.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from qtui_core.lab.training.twins import (
     train,
 )
 
-#: Batches that give u, and eps of AdamW.
+#: Batches from which u is computed, and eps of AdamW.
 UPDATE_STEPS: Final = 10
 EPSILON: Final = 1e-8
-#: What has to be kept of a step for weights to be called good enough.
+#: The share of a step that must be kept for weights to count as good enough.
 ENOUGH: Final = 0.9
 _STORED: Final = ("bf16", "fp16", "e4m3", "int8")
-#: Cells of the picture, and what its axes span: log2|w| and log2|delta|.
+#: Cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
 _COLUMNS, _ROWS = 60, 40
 _LEFT, _RIGHT, _LOW, _HIGH = -16.0, 1.0, -26.0, -4.0
-#: Copies of the one weight, and how often each is moved by how much.
+#: Copies of the single weight, how often each is moved, and by how much.
 _COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What of an update arrives.
+    """The part of an update that arrives.
 
     Attributes:
         stored, lr: the format, the learning rate.
         group: "all", or a part of the model.
         lost, kept: shares.
-        elements: whose wanted update is not zero.
+        elements: those whose wanted update is not zero.
     """
 
     stored: str
@@ -61,7 +61,8 @@ class Reach:
 
 @dataclass(frozen=True)
 class Updates:
-    """What ten steps want, against what formats let through; the plane of it at one rate."""
+    """What formats keep of the updates of ten steps, and the weights over |w| and |delta| at one
+    rate."""
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
@@ -79,7 +80,7 @@ class OneWeight:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The updates, one weight, and short runs of each way to store weights."""
+    """The updates, the single weight, and short runs of each way to store weights."""
     shared = {"model": model, "text": settings["text"]}
     run = shared | {"steps": settings["steps"], "lr": settings["lr"], "store": settings["store"]}
     found = [
@@ -97,8 +98,8 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 def wanted_updates(
     subject: LabSubject, see: See, chosen: Callable[[str], bool] = lambda name: True
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """(weight, u) of every chosen parameter, float32: u = m^/(sqrt(v^) + eps) of AdamW after ten
-    batches. The weights stay where they are, so that one u serves every rate and format."""
+    """(weight, u) of every chosen parameter, float32, where u = m^/(sqrt(v^) + eps) of AdamW after
+    ten batches. The weights are not changed, so that one u serves all rates and formats."""
     model = subject.start()
     first, second = subject.task.betas
     trained = {}
@@ -130,12 +131,13 @@ def wanted_updates(
     return found
 
 
-#: Elements that should move, those that do not, sum of (w'-w)·delta, sum of delta².
+#: Elements with a wanted update, those of them that do not change, sum of (w'-w)·delta, sum of
+#: delta².
 Sums = tuple[int, int, float, float]
 
 
 def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
-    """Of one tensor, whose float32 weight is put on the grid first."""
+    """What arrives of the update of one tensor. Its float32 weight is rounded to the grid first."""
     scale = storage.scale_of(weight)
     stored = storage.nearest(weight, scale)
     arrived = (storage.nearest(stored + update, scale) - stored).double()
@@ -151,7 +153,7 @@ def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
 
 
 def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
-    """Lost and kept shares over formats and rates, by part of the model at `lr`."""
+    """Lost and kept shares by format and rate; at `lr` also by part of the model."""
     subject = subject_of(TASKS["prose"], model, text)
     wanted = wanted_updates(subject, see)
     rates = sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True)
@@ -169,7 +171,7 @@ def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
 
 
 def group_of(name: str, weight: torch.Tensor) -> str:
-    """The part of a model that a parameter is of."""
+    """The part of a model that a parameter belongs to."""
     if weight.dim() < 2:
         return "norms and biases"
     if "embed" in name:
@@ -192,7 +194,7 @@ def _summed(stored: str, lr: float, group: str, parts: list[Sums]) -> Reach:
 
 
 def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -> Any:
-    """How many weights are where in log2|w| and log2|lr·u|."""
+    """How many weights lie in each cell of log2|w| and log2|lr·u|."""
     counts = torch.zeros(_ROWS * _COLUMNS, dtype=torch.int64)
     for weight, u in wanted.values():
         there = (weight != 0) & (u != 0)
@@ -206,16 +208,16 @@ def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -
 
 
 def threshold(storage: Storage, magnitude: float) -> float:
-    """Updates below it are lost at a weight of so much, to nearest: half of the distance to the
-    next number up, 2^(floor(log2|w|) - p - 1)."""
+    """Smaller updates are lost, rounding to nearest, at a weight of this magnitude: half of the
+    distance to the next number up, 2^(floor(log2|w|) - p - 1)."""
     assert storage.mantissa_bits is not None
     exponent = max(math.frexp(magnitude)[1] - 1, storage.least_exponent)
     return math.ldexp(1.0, exponent - storage.mantissa_bits - 1)
 
 
 def one_weight(see: See) -> tuple[OneWeight, ...]:
-    """A weight of 1.0 that is moved by 0.001 a thousand times: where it arrives. The int8 one has
-    a scale of 1/64."""
+    """Where a weight of 1.0 arrives that is moved by 0.001 a thousand times, in several formats.
+    The int8 weight has a scale of 1/64."""
     generator = torch.Generator().manual_seed(0)
     ways = [("bf16", False), ("bf16", True), ("fp16", False), ("e4m3", False), ("e4m3", True)]
     ways += [("int8", False), ("int8", True)]
@@ -254,7 +256,8 @@ def short_run(
     lr: float,
     store: str,
 ) -> TrainedRun:
-    """A run whose weights are kept in `store`, to nearest or stochastically, or its twin."""
+    """A run whose weights are stored in `store`, rounded to nearest or stochastically, or its twin
+    in float32."""
     subject = subject_of(TASKS["prose"], model, text)
     recipes = {
         "fp32": Recipe,
@@ -269,8 +272,9 @@ def short_run(
 
 
 def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
-    """Weights on the grid of a format from the start on, put back on it after each step; with a
-    generator stochastically. Optimizer and products are float32, so that nothing else differs."""
+    """Weights that are on the grid of a format from the start and are rounded to it after each
+    step; with a generator stochastically. Optimizer and products are float32, so nothing else
+    differs."""
 
     def onto_grid(model: Any) -> None:
         with torch.no_grad():
@@ -290,7 +294,8 @@ def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recip
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """The table of shares, the plane with its staircase, the curves, and what they mean."""
+    """The table of shares, the plane of updates with the threshold of each weight, the curves, and
+    what they mean."""
     store = settings["store"]
     found: Updates | None = outcomes.get("updates")
     runs = LabComparison(("nearest", "stochastic"), settings["seeds"], outcomes)

@@ -1,1 +1,1 @@
-"""Arithmetic of the lab: rounding, products of low precision, states of optimizers."""
+"""Arithmetic of the lab: rounding, products in low precision, stored optimizer states."""

@@ -1,5 +1,4 @@
-"""Gradients of a model with some linear layers quantized, as one row of numbers, and how far they
-are from the exact ones."""
+"""The gradient of a model with some linear layers quantized, as one vector."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from qtui_core.lab.training.tasks import loss_of
 
 
 def gradients_of(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """(gradient over all parameters that train: float32 `[parameters]`, loss in nats a token) of
-    int64 `[batch, length]`."""
+    """(gradient over all trainable parameters, float32 `[parameters]`; loss, nats per token) on
+    token ids int64 `[batch, length]`."""
     model.zero_grad(set_to_none=True)
     loss = loss_of(model, ids)
     loss.backward()
@@ -33,7 +32,8 @@ def gradients_of(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
 def quantized(
     model: nn.Module, schemes: Mapping[str, Products], random: torch.Generator | None = None
 ) -> Iterator[None]:
-    """The named linear layers with quantized products inside the `with`, and as they were after."""
+    """Within the block the named linear layers have quantized products; after it they are as
+    before."""
     kept = {name: module for name, module in linears(model).items() if name in schemes}
     for name, linear in kept.items():
         _put(model, name, QuantizedLinear(linear, schemes[name], random))

@@ -1,8 +1,8 @@
-"""How the operands of a product are quantized, each with the axis that is summed last.
+"""How the operands of a product are quantized, by where their scales lie.
 
-A scale can be taken out of a sum only where it does not lie along the axis that is summed. So an
-operand comes as float32 `[rows, summed]`, and goes as the numbers that its codes and scales stand
-for, in the same shape.
+A scale can be taken out of a sum only if it does not vary along the summed axis. So an operand is
+given as float32 `[rows, summed]`, and returned as the values of its codes and scales, in the same
+shape.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Operand:
     """A way to quantize an operand.
 
     Attributes:
-        storage: of the codes; "fp32" leaves it as it is.
+        storage: the format of the codes; "fp32" does not change the operand.
         scales: "none", "tensor", "row" (one for each index that is not summed), "tile" (32 x 32),
             "block" (128 x 128), "group" (128 along the summed axis), "mx" (32 along it, powers of
-            two, rounded down) or "nv" (16 along it, in E4M3, under one scale a tensor), "nv-tile"
-            (as "nv", for 16 x 16).
-        stochastic: whether codes are rounded so.
+            two, rounded down) or "nv" (16 along it, in E4M3, with one scale for the tensor),
+            "nv-tile" (as "nv", for 16 x 16).
+        stochastic: whether codes are rounded stochastically.
     """
 
     storage: str
@@ -37,7 +37,7 @@ class Operand:
     stochastic: bool = False
 
     def __call__(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """float32 `[rows, summed]` as its codes and scales stand for."""
+        """The values of the codes and scales of float32 `[rows, summed]`, in the same shape."""
         if self.storage == "fp32":
             return x
         if self.scales == "none" and self.storage == "bf16" and not self.stochastic:
@@ -53,7 +53,7 @@ class Operand:
         return found if shape is None else _untiled(found, x.shape)
 
     def _scale(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int] | None]:
-        """The scale, and the shape of the tiles that it belongs to, None for no tiles."""
+        """The scale, and the shape of the tiles that share one; None without tiles."""
         storage = STORAGES[self.storage]
         if self.scales == "none":
             return x.new_ones(()), None
@@ -74,7 +74,7 @@ class Operand:
         return _safe(most / storage.largest), shape
 
 
-#: What shares a scale: (indices that are not summed, indices that are).
+#: The tiles that share a scale: (indices that are not summed, indices that are).
 TILES: Final[dict[str, tuple[int, int]]] = {
     "tile": (32, 32),
     "block": (128, 128),
@@ -86,12 +86,12 @@ TILES: Final[dict[str, tuple[int, int]]] = {
 
 
 def _safe(scale: torch.Tensor) -> torch.Tensor:
-    """Scales that can be divided by: 1 where all is zero."""
+    """Scales to divide by: 1 in place of 0."""
     return torch.where(scale > 0, scale, torch.ones_like(scale))
 
 
 def _tiles(x: torch.Tensor, rows: int, summed: int) -> torch.Tensor:
-    """`[rows / r, summed / s, r, s]`, with zeros where the shape is no multiple."""
+    """`[rows / r, summed / s, r, s]`, padded with zeros if the shape is not a multiple."""
     padded = functional.pad(x, (0, -x.shape[1] % summed, 0, -x.shape[0] % rows))
     across, along = padded.shape[0] // rows, padded.shape[1] // summed
     return padded.view(across, rows, along, summed).transpose(1, 2)
@@ -107,8 +107,8 @@ EXACT: Final = Operand("fp32")
 
 
 def rotation(size: int, generator: torch.Generator | None = None) -> torch.Tensor:
-    """A random Hadamard rotation: orthogonal float32 `[size, size]`, size a power of two, whose
-    rows have random signs."""
+    """A random Hadamard rotation: orthogonal float32 `[size, size]` whose rows have random signs.
+    `size` is a power of two."""
     matrix = torch.ones(1, 1)
     while matrix.shape[0] < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
@@ -117,8 +117,8 @@ def rotation(size: int, generator: torch.Generator | None = None) -> torch.Tenso
 
 
 def rotated(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """`[rows, summed]` times a rotation, block by block along the summed axis, which is padded
-    with zeros. Two operands that are turned alike have the same product."""
+    """`[rows, summed]` times a rotation, block by block along the summed axis, which is padded with
+    zeros. Two operands with the same rotation keep their product."""
     size = matrix.shape[0]
     padded = functional.pad(x, (0, -x.shape[1] % size))
     return (padded.view(x.shape[0], -1, size) @ matrix).view(x.shape[0], -1)

@@ -1,5 +1,5 @@
-"""The three products of a linear layer, each operand quantized as a scheme says. Emulated: codes
-are multiplied as the numbers they stand for, in float32."""
+"""The three products of a linear layer, with each operand quantized as a scheme says. This is an
+emulation: decoded codes are multiplied in float32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.numerics.operands import EXACT, Operand, rotated, rotation
 
-#: Of the rotation of operands, which is that of the published recipe.
+#: The size of the rotation of operands in the published recipe.
 _ROTATED: Final = 16
 
 
@@ -21,8 +21,8 @@ _ROTATED: Final = 16
 class Products:
     """How the operands of the three products are quantized.
 
-    Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens; `x` is X in the first
-    and `x_dw` in the last, and so on. With `turned` both operands of dW are rotated.
+    Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens. `x` quantizes X in the
+    first product and `x_dw` in the last, and so on. With `turned`, both operands of dW are rotated.
     """
 
     x: Operand = EXACT
@@ -34,15 +34,15 @@ class Products:
     turned: bool = False
 
     def y(self, x: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
-        """`[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
+        """Y `[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
         return self.x(x, random) @ self.w(w, random).T
 
     def dx(self, g: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
-        """`[tokens, inputs]` of g `[tokens, outputs]` and w."""
+        """dX `[tokens, inputs]` of g `[tokens, outputs]` and w."""
         return self.g_dx(g, random) @ self.w_dx(w.T.contiguous(), random).T
 
     def dw(self, g: torch.Tensor, x: torch.Tensor, random: Random = None) -> torch.Tensor:
-        """`[outputs, inputs]` of g and x."""
+        """dW `[outputs, inputs]` of g and x."""
         across, along = g.T.contiguous(), x.T.contiguous()
         if self.turned:
             matrix = rotation(_ROTATED, random)
@@ -50,7 +50,7 @@ class Products:
         return self.g_dw(across, random) @ self.x_dw(along, random).T
 
     def only(self, *, forward: bool) -> Products:
-        """The same in the forward pass alone, or in the backward pass alone."""
+        """The same products quantized only in the forward pass, or only in the backward pass."""
         if forward:
             return Products(self.x, self.w)
         return replace(self, x=EXACT, w=EXACT)
@@ -60,14 +60,14 @@ Random = torch.Generator | None
 
 
 def alike(operand: Operand, gradient: Operand | None = None) -> Products:
-    """Every operand in the same way, gradients perhaps in another."""
+    """Every operand quantized in the same way; gradients in another, if given."""
     g = gradient or operand
     return Products(operand, operand, g, operand, g, operand)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose three products are quantized. Straight through: what rounding does is
-    not differentiated."""
+    """A linear layer with three quantized products. The gradient is straight-through: rounding
+    counts as the identity."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, w: Any, bias: Any, products: Products, random: Random) -> Any:
@@ -90,7 +90,7 @@ class _Linear(torch.autograd.Function):
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer over the weight of another, float32."""
+    """A linear layer with quantized products over the float32 weight of another linear layer."""
 
     def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class QuantizedLinear(nn.Module):
 
 
 def linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Every linear layer by name, the output head too."""
+    """Every linear layer by name, including the output head."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
 def is_head(name: str) -> bool:
-    """Whether a linear layer gives the logits: recipes leave it as it is."""
+    """Whether a linear layer gives the logits; recipes do not quantize it."""
     return name.rpartition(".")[2] in ("lm_head", "output", "embed_out")
 
 
@@ -118,7 +118,8 @@ def convert(
     names: Iterable[str],
     make: Callable[[nn.Linear], nn.Module],
 ) -> tuple[str, ...]:
-    """Puts another module in the place of each named linear layer; returns which were."""
+    """Replaces each named linear layer by the module that `make` makes of it; returns the names of
+    those that were replaced."""
     done = []
     for name in names:
         parent, _, last = name.rpartition(".")
@@ -129,8 +130,8 @@ def convert(
     return tuple(done)
 
 
-#: Schemes by name, as published recipes have them: both operands of a product quantized along the
-#: axis that is not summed, so that its scales can be taken out.
+#: Schemes by name, as in published recipes. Both operands of a product have scales along the axes
+#: that are not summed, so that the scales can be taken out of the sum.
 SCHEMES: Final[dict[str, Products]] = {
     "fp32": Products(),
     "bf16": alike(Operand("bf16")),
@@ -156,6 +157,6 @@ SCHEMES: Final[dict[str, Products]] = {
     "nvfp4 stochastic": alike(Operand("e2m1", "nv"), Operand("e2m1", "nv", stochastic=True)),
 }
 #: The parts of the NVFP4 recipe: stochastic gradients, rotated operands of dW, and weights in tiles
-#: of 16 x 16, so that W and W' are one tensor.
+#: of 16 x 16, so that W and W' are the same tensor.
 _TILED: Final = Operand("e2m1", "nv-tile")
 SCHEMES["nvfp4 full"] = replace(SCHEMES["nvfp4 stochastic"], w=_TILED, w_dx=_TILED, turned=True)

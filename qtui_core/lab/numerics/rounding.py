@@ -1,8 +1,8 @@
-"""Rounding into a format, to nearest or stochastically, as values of float32.
+"""Rounding to a format, to nearest or stochastically, with float32 values as the result.
 
-Nearest is to nearest, ties to even, as the casts of PyTorch. Stochastic takes the neighbour above
-with the probability of the way to it, so that the mean of many is the value itself. What is beyond
-the largest number becomes that, with any format.
+To nearest means ties to even, as PyTorch casts. Stochastic rounding goes up with a probability
+equal to the fraction of the way to the number above, so that its expectation is the value. In every
+format, values beyond the largest number become that number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.spec import FloatFormat
 
-#: Where one scale belongs to: the whole tensor, each row, or nothing has one.
+#: What shares a scale: the whole tensor, each row, or nothing ("none": no scale).
 Scales = str
 
 
@@ -26,13 +26,13 @@ class Storage:
     """How a tensor is stored.
 
     Attributes:
-        name: as settings call it.
+        name: in settings.
         mantissa_bits: of a floating-point format; None for integers.
-        least_exponent: of its smallest normal number.
-        largest: the largest number it holds.
-        scales: "none", "tensor" or "row": absmax / `largest` for the whole tensor, or each row of
-            the last dimension.
-        nbytes: of an element, scales apart.
+        least_exponent: the exponent of its smallest normal number.
+        largest: its largest number.
+        scales: "none", "tensor" or "row": absmax / `largest` of the whole tensor, or of each row
+            along the last dimension.
+        nbytes: of an element, without scales.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Storage:
         return self.mantissa_bits is None
 
     def scale_of(self, x: torch.Tensor) -> torch.Tensor:
-        """The scale of a tensor: float32, `[]`, or `[..., 1]` by rows; 1 where it has none or the
-        values are all zero."""
+        """The scale of a tensor: float32, `[]`, or `[..., 1]` by rows; 1 if it has none or all
+        values are zero."""
         if self.scales == "none":
             return x.new_ones(())
         if self.scales == "row" and x.dim() > 1:
@@ -60,16 +60,17 @@ class Storage:
         return torch.where(scale > 0, scale, torch.ones_like(scale))
 
     def step_of(self, x: torch.Tensor) -> torch.Tensor:
-        """The distance of neighbours around each value, which is in units of the scale."""
+        """The spacing of the format at each value, which is in units of the scale."""
         if self.mantissa_bits is None:
             return torch.ones_like(x)
-        exponent = torch.frexp(x)[1] - 1  # |x| in [2^e, 2^(e+1)); of zero it is -1
+        exponent = torch.frexp(x)[1] - 1  # |x| in [2^e, 2^(e+1)); for zero it is -1
         exponent = torch.where(x == 0, self.least_exponent, exponent)
         exponent = exponent.clamp_min(self.least_exponent) - self.mantissa_bits
         return torch.ldexp(torch.ones_like(x), exponent)
 
     def nearest(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
-        """float32 `x` as it is stored, rounded to nearest, with its own scale or the given one."""
+        """`x` as stored, rounded to nearest: float32 in the same shape. Uses its own scale or the
+        given one."""
         cast = _CASTS.get(self.name)
         if cast is None or x.dtype is not torch.float32:
             return self.by_arithmetic(x, scale, torch.round)
@@ -84,10 +85,11 @@ class Storage:
         generator: torch.Generator | None = None,
         scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """float32 `x` as it is stored, rounded up with the probability of the way to there."""
+        """`x` as stored, rounded up with a probability equal to the fraction of the way up: float32
+        in the same shape."""
 
         def up_or_down(ratio: torch.Tensor) -> torch.Tensor:
-            # The fraction is exact, which the sum of a ratio near 127 and a random number is not.
+            # The fraction is exact. The sum of a ratio near 127 and a random number would not be.
             below = ratio.floor()
             drawn = torch.rand(ratio.shape, generator=generator, device=ratio.device)
             return below + (drawn < ratio - below)
@@ -100,7 +102,8 @@ class Storage:
         scale: torch.Tensor | None,
         to_whole: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """`x` in units of the distance of its neighbours, made whole by a function."""
+        """`x` in units of the spacing at each value, made whole by `to_whole`, and converted
+        back."""
         scale = self.scale_of(x) if scale is None else scale
         scaled = x / scale
         step = self.step_of(scaled)
@@ -108,7 +111,7 @@ class Storage:
         return found.clamp(-self.largest, self.largest) * scale
 
 
-#: PyTorch rounds into these to nearest, faster than arithmetic does.
+#: PyTorch casts to these formats, rounding to nearest, which is faster than arithmetic.
 _CASTS: Final = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -131,7 +134,8 @@ def _float(name: str, scales: Scales) -> Storage:
 
 
 def integers(bits: int, scales: Scales = "row") -> Storage:
-    """Integers of so many bits in [-q, q], q = 2^(bits-1) - 1, with a scale for each row."""
+    """Integers of `bits` bits in [-q, q], q = 2^(bits-1) - 1, by default with a scale for each
+    row."""
     largest = 2 ** (bits - 1) - 1
     return Storage(f"int{bits}", None, 0, float(largest), scales, bits / 8)
 
@@ -149,5 +153,5 @@ STORAGES: Final[dict[str, Storage]] = {
 
 
 def unscaled(storage: Storage) -> Storage:
-    """The same numbers without a scale."""
+    """The same format without a scale."""
     return replace(storage, scales="none")

@@ -1,7 +1,7 @@
-"""How optimizers keep their moments in few bits: emulations of the maps, values in float32 out.
+"""How optimizers store their moments in few bits: emulations that give float32 values.
 
-Each takes float32 `[n]` and gives what would be read again. Codes of the 8-bit and 4-bit maps are
-those of torchao.optim 0.18, against which tests hold them.
+Each map takes float32 `[n]` and gives the values that would be read back. The codes of the 8-bit
+and 4-bit maps are those of torchao.optim 0.18; tests compare them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 def dynamic_codes(signed: bool, bits: int = 8) -> torch.Tensor:
     """The values of the dynamic map, ascending: float32 `[2^bits]` in [-1, 1] or [0, 1].
 
-    A run of zeros gives the power of ten, what remains divides that decade evenly (Dettmers et
-    al., 8-bit Optimizers via Block-wise Quantization, 2021).
+    The number of leading zeros of a code gives the power of ten, and the remaining bits divide that
+    decade evenly (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021).
     """
     exponents = bits - 1
     found = [0.0, 1.0]
@@ -41,13 +41,13 @@ def linear_codes(bits: int = 4) -> torch.Tensor:
 
 
 def blockwise(codes: torch.Tensor, block: int) -> Map:
-    """To the nearest code, with an absmax for each block."""
+    """A map that rounds to the nearest of `codes`, with an absmax for each block."""
     between = (codes[1:] + codes[:-1]) / 2
 
     def apply(x: torch.Tensor) -> torch.Tensor:
         blocks = x.view(-1, block)
         scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
-        # What lies in the middle goes up.
+        # A value half way between two codes goes up.
         index = torch.bucketize((blocks / scale).contiguous(), between, right=True)
         return (codes[index] * scale).view(x.shape)
 
@@ -55,7 +55,7 @@ def blockwise(codes: torch.Tensor, block: int) -> Map:
 
 
 def fp8_blocks(block: int) -> Map:
-    """E4M3 with an absmax/448 for each block, as AdamWFp8 keeps its moments."""
+    """A map to E4M3 with a scale of absmax/448 for each block, as AdamWFp8 stores its moments."""
     storage = STORAGES["e4m3"]
 
     def apply(x: torch.Tensor) -> torch.Tensor:
@@ -67,14 +67,14 @@ def fp8_blocks(block: int) -> Map:
 
 
 def nearest(name: str) -> Map:
-    """A format without scales, to nearest."""
+    """A map to a format without scales, rounded to nearest."""
     return STORAGES[name].nearest
 
 
 def stochastic(name: str, generator: torch.Generator) -> Map:
-    """A format without scales, stochastically."""
+    """A map to a format without scales, rounded stochastically."""
     return lambda x: STORAGES[name].stochastic(x, generator)
 
 
-#: Bytes of an element, scales apart.
+#: Bytes of an element, without scales.
 BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "8-bit": 1.0, "fp8": 1.0, "4-bit": 0.5}

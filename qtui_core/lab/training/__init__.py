@@ -1,1 +1,1 @@
-"""What experiments train: tasks, twins on the same batches, recipes."""
+"""What experiments train: tasks, recipes, and twins: runs on the same batches."""

@@ -1,4 +1,5 @@
-"""Recipes beside their twin in float32, over seeds: differences, the floor, curves, sentences."""
+"""Compares recipes with their float32 twin over several seeds: differences, floor, curves,
+sentences."""
 
 from __future__ import annotations
 
@@ -12,22 +13,22 @@ from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference
 
 TWIN: Final = "fp32"
 NULL: Final = "null"
-#: A disturbance of a millionth that moves the loss by more makes a run chaotic.
+#: A run is chaotic if weights that differ by a millionth change the loss by more than this.
 CHAOTIC: Final = 3e-4
-#: Points that a curve is drawn with, at least so many steps a mean.
+#: Steps in the mean of each point of a curve, at least.
 _SMOOTH: Final = 5
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A recipe against its twin.
+    """A recipe compared with its twin.
 
     Attributes:
         name: of the recipe.
-        differences: one a seed, nats a token: mean over the last steps.
-        held_out: one a seed, at the end.
-        diverged: what became not finite, and when; empty where all was.
-        runs: one a seed.
+        differences: one for each seed, nats per token: mean over the last steps.
+        held_out: one for each seed, at the end.
+        diverged: which tensor stopped being finite, and when; empty if none did.
+        runs: one for each seed.
     """
 
     name: str
@@ -46,8 +47,8 @@ class Compared:
 
 
 class LabComparison:
-    """The runs of an experiment that are done, named `recipe seed`, with `fp32` for the twin and
-    `null` for the disturbed one."""
+    """The finished runs of an experiment, named `recipe seed`; the recipe `fp32` is the twin,
+    `null` the twin with disturbed weights."""
 
     def __init__(
         self, recipes: Sequence[str], seeds: Sequence[int], outcomes: Mapping[str, Any]
@@ -62,13 +63,13 @@ class LabComparison:
         return found if isinstance(found, TrainedRun) else None
 
     def clears(self, value: float | None) -> bool:
-        """Whether a difference is one that these runs can see."""
+        """Whether a difference is large enough to be seen above the floor."""
         return value is not None and self.floor is not None and abs(value) > FLOORS * self.floor
 
     @property
     def chaotic(self) -> str:
-        """A sentence where a millionth on the weights changes the loss so much that nothing here
-        can be told apart; empty where not."""
+        """A sentence, if weights that differ by a millionth change the loss so much that no
+        difference means anything; else empty."""
         if self.floor is None or self.floor <= CHAOTIC:
             return ""
         return (
@@ -77,7 +78,7 @@ class LabComparison:
         )
 
     def gains(self) -> tuple[float, ...]:
-        """How far the twin's held-out loss fell, nats a token, one a seed."""
+        """How far the twin's held-out loss fell, nats per token, one for each seed."""
         found = []
         for seed in self.seeds:
             run = self.run(TWIN, seed)
@@ -86,8 +87,8 @@ class LabComparison:
         return tuple(found)
 
     def share_of_gain(self, name: str) -> float | None:
-        """What share of its twin's held-out gain a recipe has; None where the twin gains nothing
-        that can be told from the floor."""
+        """A recipe's share of its twin's gain in held-out loss; None if that gain does not clear
+        the floor."""
         found = self.compared.get(name)
         gains = self.gains()
         if found is None or found.held is None or not gains or not self.clears(fmean(gains)):
@@ -95,7 +96,7 @@ class LabComparison:
         return 1 - found.held / fmean(gains)
 
     def rows(self) -> Iterator[dict[str, Cell]]:
-        """A row a recipe, with the cells that every comparison has."""
+        """A row for each recipe, with the cells that every comparison has."""
         for name, found in self.compared.items():
             spread = found.differences
             yield {
@@ -110,7 +111,8 @@ class LabComparison:
             }
 
     def charts(self, title: str) -> tuple[LabChart, ...]:
-        """Differences to the twin over the steps, the floor shaded, seeds as a band."""
+        """Differences from the twin over the steps, with the floor shaded and the seeds as a
+        band."""
         lines = []
         for name, found in self.compared.items():
             curves = [
@@ -192,5 +194,5 @@ COLUMNS: Final = (
 
 
 def _smoothed(values: list[float]) -> list[float]:
-    """Means over a few steps up to each one."""
+    """Moving averages, each over the few steps up to and including its own."""
     return [fmean(values[max(0, i - _SMOOTH + 1) : i + 1]) for i in range(len(values))]

@@ -1,4 +1,5 @@
-"""What is trained on what: the named tasks, whose figures can be repeated, and the user's own."""
+"""Tasks: a model, a text and how to train. Named tasks, which are reproducible, and the user's
+own."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
 
 TEXTS: Final = Path(__file__).parents[1] / "text"
-#: Bytes of Python that `code` and `nano` draw their batches from.
+#: Bytes of Python source from which `code` and `nano` draw their batches.
 _CODE_BYTES: Final = 1 << 20
-#: Held-out tokens that a loss is measured on, and of a window.
+#: Held-out tokens on which a loss is measured, and tokens of a window.
 HELD_OUT: Final = 16_384
 WINDOW: Final = 128
-#: Of a text of the user: the share held out, at its end.
+#: The share of a user's text that is held out, at its end.
 _HELD_SHARE: Final = 8
 
 
@@ -37,9 +38,10 @@ class LabTask:
 
     Attributes:
         name: "prose", "code" or "nano".
-        batch, sequence: tokens of a step.
-        clip: the norm that gradients are clipped to; None for no clipping.
-        decays: whether the learning rate falls linearly to 0, else it stays after its ramp.
+        batch, sequence: sequences of a step, and tokens of a sequence.
+        clip: the norm to which gradients are clipped; None for no clipping.
+        decays: whether the learning rate falls linearly to 0; otherwise it is constant after its
+            ramp.
         betas: of AdamW.
         ramp: steps over which the learning rate rises.
     """
@@ -53,7 +55,7 @@ class LabTask:
     ramp: int = 10
 
     def rate(self, step: int, steps: int, lr: float) -> float:
-        """The learning rate of a step, counted from 0."""
+        """The learning rate of a step; steps count from 0."""
         risen = min(1.0, (step + 1) / self.ramp) if self.ramp else 1.0
         return lr * risen * ((1 - step / steps) if self.decays else 1.0)
 
@@ -66,12 +68,12 @@ TASKS: Final[dict[str, LabTask]] = {
 
 
 class LabSubject:
-    """A model and a text, from which runs start alike.
+    """A model and a text from which runs start identically.
 
     Attributes:
         task: how it is trained.
         held_out: int64 `[windows, WINDOW]`.
-        origin: the text in words.
+        origin: where the text is from, in words.
     """
 
     def __init__(self, task: LabTask, model: str = DEMO, text: str | None = None) -> None:
@@ -103,16 +105,16 @@ class LabSubject:
         self.held_out = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
 
     def fresh(self, seed: int) -> Any:
-        """A model as every run starts from it: float32, in training mode. Of `nano` one made from
-        the seed, else a copy of the one that was opened."""
+        """A model as every run starts with it: float32, in training mode. `nano` is initialised
+        from the seed, others are copies of the loaded model."""
         return nano(seed) if self._net is None else deepcopy(self._net)
 
     def start(self) -> Any:
-        """The model itself, for who does not change its weights."""
+        """The loaded model itself, for callers that do not change its weights."""
         return nano(0) if self._net is None else self._net
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
-        """int64 `[batch, sequence + 1]`, without an end; the same for the same seed."""
+        """Endless batches int64 `[batch, sequence + 1]`; the same for the same seed."""
         random = np.random.default_rng(seed)
         length = self.task.sequence + 1
         while True:
@@ -134,8 +136,8 @@ class LabSubject:
 
 @lru_cache(maxsize=1)
 def subject_of(task: LabTask, model: str = DEMO, text: str | None = None) -> LabSubject:
-    """The one that was asked for last is kept: jobs of an experiment share it. Raises as
-    LabSubject does."""
+    """The subject for a task, model and text. The last one is kept, as the jobs of an experiment
+    share it. Raises what LabSubject raises."""
     return LabSubject(task, model, text)
 
 
@@ -147,13 +149,14 @@ def loss_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: Any, windows: torch.Tensor, rows: int = 32) -> float:
-    """Mean cross entropy over windows `[windows, length]`, nats a token."""
+    """Mean cross entropy over windows `[windows, length]`, nats per token."""
     total = sum(float(loss_of(model, part)) * len(part) for part in windows.split(rows))
     return total / len(windows)
 
 
 def nano(seed: int) -> Any:
-    """A Llama of 2 layers x 128, 434,816 parameters over bytes, with weights made from the seed."""
+    """A byte-level Llama with 2 layers of width 128, 434,816 parameters, initialised from the
+    seed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -175,7 +178,7 @@ def nano(seed: int) -> Any:
 
 @cache
 def _ids_of_bytes(task: LabTask) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Bytes to train on, and bytes held out."""
+    """Token ids of bytes to train on, and of held-out bytes."""
     if task.name == "prose":
         parts = (TEXTS / "prose.txt").read_bytes(), (TEXTS / "prose_held_back.txt").read_bytes()
     else:

@@ -1,4 +1,4 @@
-"""Runs that differ in one thing: the same start, the same batches, the same order."""
+"""Runs that differ in one thing only: the same start and the same batches in the same order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
 
-#: Steps at the end whose difference counts.
+#: The last steps, whose mean difference counts.
 LAST: Final = 20
-#: How many floors a difference has to clear.
+#: How many times the floor a difference must exceed.
 FLOORS: Final = 3
-#: Noise on the weights of the run that gives the floor, relative to them.
+#: Relative noise on the weights of the run that determines the floor.
 NULL_NOISE: Final = 1e-6
 
 See = Callable[[int, int, float | None], None]
@@ -26,17 +26,18 @@ See = Callable[[int, int, float | None], None]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run.
+    """The record of a run.
 
     Attributes:
-        losses: of each step, nats a token.
-        held_before, held_after: held-out loss, nats a token; None where a run diverged.
+        losses: of each step, nats per token.
+        held_before, held_after: held-out loss, nats per token; None if the run diverged.
         seconds: of a step, the median.
-        diverged: the first step with a loss that is not finite, from 1; 0 for none.
-        first: the first tensor that was not finite then.
-        nbytes: weights, gradients, states; what a recipe stores, not what an emulation takes.
+        diverged: the first step, from 1, with a loss that is not finite; 0 if there is none.
+        first: the first tensor that was not finite at that step.
+        nbytes: of weights, gradients and states as the recipe stores them, not as its emulation
+            does.
         facts: other figures of the recipe, by name.
-        notes: sentences, on what was converted, say.
+        notes: sentences, for example on what was converted.
     """
 
     losses: tuple[float, ...]
@@ -56,9 +57,9 @@ class Recipe:
 
     Attributes:
         prepare: changes the model before its optimizer is made.
-        optimizer: over the model, with a learning rate; None takes AdamW of PyTorch.
+        optimizer: makes one for a model and a learning rate; None is PyTorch's AdamW.
         stepped: called after each step of the optimizer, with its number from 0.
-        context: forward passes run in it, that of the held-out loss too.
+        context: forward passes run in it, also that of the held-out loss.
         before: called before each step, with its number from 0.
     """
 
@@ -79,8 +80,8 @@ def train(
     see: See,
     before: bool = False,
 ) -> TrainedRun:
-    """Steps of a recipe; with `before` the held-out loss is measured before them too. Raises what
-    `see` raises, which is asked before each step."""
+    """Trains with a recipe for `steps` steps; with `before`, the held-out loss is measured before
+    them too. `see` is called before each step; what it raises is raised."""
     task = subject.task
     model = subject.fresh(seed)
     held_before = held_out_loss(model, subject.held_out) if before else None
@@ -124,7 +125,8 @@ def train(
 
 
 def _first_not_finite(model: Any) -> str:
-    """The first weight, then the first gradient, that is not finite; else the loss alone is."""
+    """The name of the first weight, else the first gradient, that is not finite; "the loss" if all
+    are."""
     for kind, tensors in (
         ("", ((name, p.detach()) for name, p in model.named_parameters())),
         ("the gradient of ", ((name, p.grad) for name, p in model.named_parameters())),
@@ -136,13 +138,13 @@ def _first_not_finite(model: Any) -> str:
 
 
 def adamw(model: Any, lr: float, subject: LabSubject, decay: float = 0.0) -> Any:
-    """AdamW of PyTorch over what is trained."""
+    """PyTorch's AdamW over the trainable parameters."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(trained, lr=lr, betas=subject.task.betas, eps=1e-8, weight_decay=decay)
 
 
 def set_rate(optimizer: Any, lr: float) -> None:
-    """The learning rate of the next step; optimizers that compile keep it in a tensor."""
+    """Sets the learning rate of the next step; optimizers that are compiled keep it in a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(lr)
@@ -151,7 +153,8 @@ def set_rate(optimizer: Any, lr: float) -> None:
 
 
 def null() -> Recipe:
-    """float32 with weights that differ by a millionth: how far a difference means nothing."""
+    """float32 with weights that differ by a millionth: the difference that this makes is the
+    floor."""
 
     def disturb(model: Any) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -164,8 +167,8 @@ def null() -> Recipe:
 
 
 def difference(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> float | None:
-    """Mean over the last steps of the loss minus that of the twin on the same batch, nats a token.
-    None where either diverged or has no steps."""
+    """The mean over the last steps of the loss less that of the twin on the same batch, nats per
+    token. None if either diverged or has no steps."""
     if run.diverged or twin.diverged or not run.losses or len(run.losses) != len(twin.losses):
         return None
     pairs = list(zip(run.losses, twin.losses, strict=True))[-last:]
