@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
+
+if TYPE_CHECKING:
+    from qtui_core.lab.results import Picture as LabPicture
 
 #: Meaning of a cell or row, for faces that have colour. Never the only carrier of it.
 Tone = Literal["", "good", "warn", "bad", "dim"]
@@ -71,7 +74,14 @@ class HeatMap:
     note: str = ""
 
 
-Block = Table | Facts | Picture | HeatMap | str
+@dataclass(frozen=True)
+class Plotted:
+    """A picture of an experiment, which every face draws: in signs, or as SVG."""
+
+    picture: LabPicture
+
+
+Block = Table | Facts | Picture | HeatMap | Plotted | str
 
 
 @dataclass(frozen=True)

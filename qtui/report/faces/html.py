@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from qtui.report.document import Document, Facts, HeatMap, Picture, Table
+from qtui.report.document import Document, Facts, HeatMap, Picture, Plotted, Table
 from qtui.report.faces.heatmap import draw_svg
 
 _STYLE = """
@@ -54,6 +54,10 @@ def to_html(document: Document) -> str:
             elif isinstance(block, HeatMap):
                 note = f'<p class="note">{escape(block.note)}</p>' if block.note else ""
                 parts.append(f'<div class="scroll">{draw_svg(block)}</div>{note}')
+            elif isinstance(block, Plotted):
+                from qtui.report.pictures.in_svg import picture_svg
+
+                parts.append(f'<figure class="scroll">{picture_svg(block.picture)}</figure>')
             elif isinstance(block, Picture):
                 caption = f"<figcaption>{escape(block.caption)}</figcaption>"
                 parts.append(f"<figure>{block.svg}{caption}</figure>")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from qtui.report.document import Document, Facts, HeatMap, Picture, Table
+from qtui.report.document import Document, Facts, HeatMap, Picture, Plotted, Table
 from qtui.report.faces.heatmap import draw_lines
+from qtui.report.faces.plain import plotted
 
 
 def to_markdown(document: Document) -> str:
@@ -20,6 +21,8 @@ def to_markdown(document: Document) -> str:
                 lines += ["```", *draw_lines(block, ascii=True), "```"]
                 if block.note:
                     lines += ["", escape(block.note)]
+            elif isinstance(block, Plotted):
+                lines += ["```", *plotted(block, ascii=True), "```"]
             elif isinstance(block, Picture):
                 continue
             else:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import TextIO
 
-from qtui.report.document import Document, Facts, HeatMap, Picture, Table
+from qtui.report.document import Document, Facts, HeatMap, Picture, Plotted, Table
 from qtui.report.faces.cells import cell_len
 from qtui.report.faces.columns import GAP, INDENT, lay_out, with_bars
 from qtui.report.faces.heatmap import draw_lines
@@ -16,6 +16,8 @@ from qtui.report.faces.heatmap import draw_lines
 #: A pipe has no width; tables there are as wide as their cells and are never folded.
 PIPE_WIDTH = 400
 BAR_CELLS = 16
+#: Cells of a picture where no terminal says how many there are.
+PICTURE_WIDTH = 100
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: What `--ascii` writes for the few characters beyond ASCII that reports use.
@@ -51,10 +53,21 @@ def _lines(document: Document, ascii: bool) -> Iterator[str]:
             elif isinstance(block, HeatMap):
                 yield from (" " * INDENT + line for line in draw_lines(block, ascii=ascii))
                 yield from _note(block.note)
+            elif isinstance(block, Plotted):
+                yield ""
+                yield from (" " * INDENT + line for line in plotted(block, ascii))
             elif not isinstance(block, Picture):
                 yield " " * INDENT + block
     yield ""
     yield document.conclusion
+
+
+def plotted(block: Plotted, ascii: bool) -> list[str]:
+    """The lines of a picture, without colours."""
+    from qtui.report.pictures.cells import Brush, plain_lines
+    from qtui.report.pictures.drawing import picture_lines
+
+    return plain_lines(picture_lines(block.picture, PICTURE_WIDTH, None, Brush(ascii=ascii)))
 
 
 def _facts(facts: Facts) -> Iterator[str]:

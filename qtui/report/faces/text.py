@@ -13,10 +13,10 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from qtui.report.document import Document, Facts, HeatMap, Picture, Table, Tone
+from qtui.report.document import Document, Facts, HeatMap, Picture, Plotted, Table, Tone
 from qtui.report.faces.columns import GAP, INDENT, lay_out, with_bars
 from qtui.report.faces.heatmap import draw_lines
-from qtui.report.faces.plain import PIPE_WIDTH, draw_bar, to_ascii
+from qtui.report.faces.plain import PICTURE_WIDTH, PIPE_WIDTH, draw_bar, to_ascii
 
 BOLD, DIM = Style(bold=True), Style(dim=True)
 
@@ -26,6 +26,20 @@ _TONES: dict[Tone, Style] = {
     "warn": Style(color="yellow"),
     "bad": Style(color="red"),
     "dim": DIM,
+}
+#: Paints of the pictures of experiments.
+_PAINTS: dict[str, Style] = {
+    "title": BOLD,
+    "quiet": DIM,
+    "faint": DIM,
+    "floor": DIM,
+    "point": BOLD,
+    **{
+        f"hue{number}": Style(color=color)
+        for number, color in enumerate(
+            ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue")
+        )
+    },
 }
 
 
@@ -83,6 +97,8 @@ def _print(document: Document, console: Console, ascii: bool) -> None:
                 _print_table(block, console, ascii)
             elif isinstance(block, HeatMap):
                 _print_heat_map(block, console, ascii)
+            elif isinstance(block, Plotted):
+                _print_plotted(block, console, ascii)
             elif not isinstance(block, Picture):
                 console.print(Padding(Text(block), (0, INDENT)))
     console.print()
@@ -122,6 +138,21 @@ def _print_heat_map(heat: HeatMap, console: Console, ascii: bool) -> None:
     if heat.note:
         console.print()
         console.print(Padding(Text(heat.note, style=DIM), (0, INDENT)))
+
+
+def _print_plotted(block: Plotted, console: Console, ascii: bool) -> None:
+    """A picture as wide as the terminal, its lines in the terminal's own colours."""
+    from qtui.report.pictures.cells import Brush
+    from qtui.report.pictures.drawing import picture_lines
+
+    width = min(console.width - 2 * INDENT, PICTURE_WIDTH)
+    console.print()
+    for line in picture_lines(block.picture, width, None, Brush(ascii=ascii)):
+        text = Text(" " * INDENT)
+        for painted in sorted(line, key=lambda each: each.column):
+            text.pad_right(INDENT + painted.column - text.cell_len)
+            text.append(painted.text, _PAINTS.get(painted.paint, Style()))
+        console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _print_line(line: str, style: Style, console: Console) -> None:

@@ -1,0 +1,170 @@
+"""The document of an experiment, and the list of experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from qtui.report.document import Column, Document, Facts, Plotted, Section, Table, Tone
+from qtui.report.numbers import format_bytes, format_value, plural
+from qtui_core.codec import printed
+from qtui_core.lab.catalog import EXPERIMENTS, Experiment
+from qtui_core.lab.results import Cell, Findings, LabColumn, LabResult, Unit
+from qtui_core.lab.settings import Setting, Value
+
+#: What a judgement in a table means, for faces that have colour.
+_TONES: Mapping[str, Tone] = {"dead": "bad", "stuck": "bad", "biased": "warn", "off": "dim"}
+
+
+def lab_document(result: LabResult, command: str) -> Document:
+    """An experiment: what was asked and set, what was found, and what it means. `command` is what
+    was typed, or would be."""
+    found = result.findings
+    sections = [Section(result.question, (Facts(tuple(_facts(result))),))]
+    if found.rows:
+        sections.append(Section("Found", (findings_table(found),)))
+    if found.pictures:
+        title = "Picture" if len(found.pictures) == 1 else "Pictures"
+        sections.append(Section(title, tuple(map(Plotted, found.pictures))))
+    if found.notes:
+        sections.append(Section("Notes", tuple(found.notes)))
+    return Document(command, tuple(sections), conclusion_of(result), printed(result))
+
+
+def conclusion_of(result: LabResult) -> str:
+    """The sentence of an experiment; where it did not come to its end, that too."""
+    verdict = result.findings.verdict
+    if result.ended == "stopped":
+        part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}."
+        return f"{part} {verdict}" if verdict else f"{part} That is not enough to say anything."
+    if result.ended == "failed":
+        part = f"The experiment broke off after {result.done} of {plural(result.jobs, 'part')}."
+        return f"{part} {verdict}".strip()
+    return verdict or "Nothing was found that can be said: see the notes."
+
+
+def _facts(result: LabResult) -> Iterable[tuple[str, str]]:
+    experiment = next((e for e in EXPERIMENTS if e.name == result.experiment), None)
+    if experiment is None or experiment.takes_model:
+        yield "model", result.model
+    rows = {row.name: row for row in experiment.settings} if experiment else {}
+    for name, value in result.settings.items():
+        yield name, setting_text(rows.get(name), value)
+    if result.findings.floor is not None:
+        yield (
+            "floor",
+            f"{format_value(result.findings.floor, 2)}: a difference under three times that "
+            "cannot be told from none",
+        )
+    done = f"{result.done} of {plural(result.jobs, 'part')}"
+    if result.ended != "done" or result.done < result.jobs:
+        yield "done", done
+    yield "took", f"{format_value(result.seconds, 3)} s"
+    yield "versions", ", ".join(f"{name} {version}" for name, version in result.versions.items())
+
+
+def setting_text(setting: Setting | None, value: Value) -> str:
+    """A value of a setting, for people."""
+    if value is None:
+        return "the text inside" if setting is not None and setting.name == "text" else "none"
+    if isinstance(value, tuple | list):
+        return ", ".join(setting_text(None, each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def findings_table(found: Findings) -> Table:
+    """The table with its units, as text; cells that are not known yet are dashes."""
+    texts = [c for c in found.columns if not _is_numeric(found, c)]
+    key = texts[0].key if texts else ""
+    return Table(
+        columns=tuple(
+            Column(_title(c), numeric=_is_numeric(found, c), key=c.key == key)
+            for c in found.columns
+        ),
+        rows=tuple(
+            tuple(cell_text(row.get(c.key), c.unit) for c in found.columns) for row in found.rows
+        ),
+        tones=tuple(_tone(row) for row in found.rows),
+    )
+
+
+def _title(column: LabColumn) -> str:
+    return f"{column.title}, {column.unit}" if column.unit in ("nats", "log2") else column.title
+
+
+def _is_numeric(found: Findings, column: LabColumn) -> bool:
+    known = [row[column.key] for row in found.rows if row.get(column.key) is not None]
+    return bool(known) and not any(isinstance(cell, str) for cell in known)
+
+
+def cell_text(cell: Cell, unit: Unit) -> str:
+    """A cell as people read it, in its unit."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, str):
+        return cell
+    if unit == "bytes":
+        return format_bytes(round(cell))
+    if unit == "share":
+        return f"{cell:.1%}" if abs(cell) >= 0.0005 or not cell else f"{cell:.2g}"
+    if unit == "seconds":
+        return f"{format_value(cell, 3)} s"
+    if unit == "nats":
+        return f"{cell:+.4f}"
+    return f"{cell:,}" if isinstance(cell, int) else format_value(cell, 3)
+
+
+def _tone(row: Mapping[str, Cell]) -> Tone:
+    return _TONES.get(str(row.get("judged", "")), "")
+
+
+def findings_csv(found: Findings) -> Iterable[Sequence[object]]:
+    """The table in raw numbers: a header and rows; an empty cell is not known."""
+    yield tuple(f"{c.key}_{c.unit}" if c.unit else c.key for c in found.columns)
+    for row in found.rows:
+        yield tuple("" if row.get(c.key) is None else row[c.key] for c in found.columns)
+
+
+def catalog_document() -> Document:
+    """What `qtui lab` lists: each experiment with its question, and what its run costs."""
+    rows = tuple(
+        (each.name, each.question, cost_text(each), "yes" if each.takes_model else "no")
+        for each in EXPERIMENTS
+    )
+    return Document(
+        "qtui lab",
+        (
+            Section(
+                "Experiments",
+                (
+                    Table(
+                        (
+                            Column("name", key=True),
+                            Column("question"),
+                            Column("takes", numeric=True),
+                            Column("on your model"),
+                        ),
+                        rows,
+                        note="Times are of a run with the settings as they are, on two idle cores.",
+                    ),
+                ),
+            ),
+        ),
+        "qtui lab NAME runs one; qtui lab NAME MODEL runs it on your model, where it takes one.",
+        {"experiments": [_row(each) for each in EXPERIMENTS]},
+    )
+
+
+def cost_text(experiment: Experiment) -> str:
+    """What the default run of an experiment costs."""
+    return f"about {experiment.seconds} s"
+
+
+def _row(each: Experiment) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "question": each.question,
+        "seconds": each.seconds,
+        "takes_model": each.takes_model,
+        "settings": [printed(row) for row in each.settings],
+    }

@@ -1,0 +1,126 @@
+"""A Heat, whose rows and columns have names and no axes: a table of numbers, each in the shade or
+the colour of its magnitude."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from qtui.report.faces.columns import shorten
+from qtui.report.numbers import format_value
+from qtui.report.pictures.cells import LABEL, QUIET, TITLE, Brush, Painted, PaintedLine, heat
+from qtui_core.lab.results import Heat
+
+#: Cells of a number at least, and of the names of rows at most as a share of the width.
+_LEAST: Final = 11
+_NAMES: Final = 0.4
+#: What is written where the axis that scales lie along is the one that is summed.
+ALONG, ACROSS = "scale inside the sum", "scale outside it"
+
+
+def shares_of(found: Heat) -> list[list[float | None]]:
+    """Each number as a share of the way from the least to the largest, by logarithms where it is
+    so drawn; None for what has no colour."""
+    values = [[_measured(found, value) for value in row] for row in found.values]
+    known = [value for row in values for value in row if value is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    span = (high - low) or 1.0
+    return [[None if v is None else (v - low) / span for v in row] for row in values]
+
+
+def _measured(found: Heat, value: float | None) -> float | None:
+    if value is None or not math.isfinite(value) or (found.log and value <= 0):
+        return None
+    return math.log10(value) if found.log else value
+
+
+def heat_lines(
+    found: Heat, width: int, height: int | None, brush: Brush, *, scales: bool = False
+) -> list[PaintedLine]:
+    """A row a line. `scales` says in each cell whether the scales lie along the axis that the
+    product sums over, where that is known. Rows that `height` has no room for are counted."""
+    names = max((len(name) for name in found.rows), default=0)
+    left = min(names, max(10, int(width * _NAMES)))
+    columns = max(1, len(found.columns))
+    cell = max(_LEAST, *(len(name) + 2 for name in found.columns)) if found.columns else _LEAST
+    if scales:
+        cell = max(cell, len(ALONG) + 2)
+    cell = max(3, min(cell, (width - left - 1) // columns))
+    lines: list[PaintedLine] = [[Painted(0, found.title, TITLE)]]
+    lines.append(
+        [
+            Painted(left + 1 + at * cell, name[: cell - 1].center(cell - 1), LABEL)
+            for at, name in enumerate(found.columns)
+        ]
+    )
+    room = len(found.rows) if height is None else max(1, height - 4)
+    shown = len(found.rows) if len(found.rows) <= room else room - 1
+    shares = shares_of(found)
+    for row in range(shown):
+        line = [Painted(0, shorten(found.rows[row], left).rjust(left), LABEL)]
+        for at, value in enumerate(found.values[row]):
+            column = left + 1 + at * cell
+            if scales and found.scaled and found.summed:
+                along = inside_sum(found, row, at)
+                text = _fitting((ALONG, "inside") if along else (ACROSS, "free"), cell - 1)
+                paint = QUIET if along else heat(0.7)
+                line.append(Painted(column, text.center(cell - 1), paint))
+            else:
+                line.append(_cell(column, value, shares[row][at], cell - 1, brush))
+        lines.append(line)
+    if shown < len(found.rows):
+        lines.append([Painted(0, f"and {len(found.rows) - shown} rows more", QUIET)])
+    lines.append([])
+    lines.append(_legend(found, brush))
+    return [[_cut(painted, width) for painted in line] for line in lines]
+
+
+def _cut(painted: Painted, width: int) -> Painted:
+    """As much of a text as there is room for."""
+    return Painted(painted.column, painted.text[: max(0, width - painted.column)], painted.paint)
+
+
+def inside_sum(found: Heat, row: int, column: int) -> bool:
+    """Whether the scales of a row lie along the axis that a column sums over, so that they cannot
+    be taken out of the sum."""
+    return found.scaled[row] == found.summed[column]
+
+
+def _fitting(texts: Iterable[str], width: int) -> str:
+    each = list(texts)
+    return next((text for text in each if len(text) <= width), each[-1][:width])
+
+
+def _cell(
+    column: int, value: float | None, share: float | None, width: int, brush: Brush
+) -> Painted:
+    if value is None:
+        return Painted(column, "-".center(width) if brush.ascii else "·".center(width), QUIET)
+    text = _fitting((format_value(value, digits) for digits in (3, 2, 1)), width)
+    if share is None:
+        return Painted(column, text.center(width), QUIET)
+    if not brush.shaded:
+        return Painted(column, text.center(width), heat(share))
+    sign = brush.shade(max(share, 1e-9))
+    if len(text) + 2 <= width:
+        text = f"{text} {sign}"
+    return Painted(column, text.center(width))
+
+
+def _legend(found: Heat, brush: Brush) -> list[Painted]:
+    values: Sequence[float] = [
+        v for row in found.values for v in row if v is not None and math.isfinite(v)
+    ]
+    if not values:
+        return [Painted(0, "no number is known yet", QUIET)]
+    low, high = format_value(min(values), 2), format_value(max(values), 2)
+    line, at = [Painted(0, low, QUIET)], len(low) + 1
+    steps = 12
+    for step in range(steps):
+        share = step / (steps - 1)
+        sign = brush.shade(max(share, 1e-9)) if brush.shaded else " "
+        line.append(Painted(at + step, sign, "" if brush.shaded else heat(share)))
+    scale = ", logarithmic" if found.log else ""
+    line.append(Painted(at + steps + 1, f"{high}  {found.unit}{scale}", QUIET))
+    return line

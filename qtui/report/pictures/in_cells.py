@@ -1,0 +1,328 @@
+"""A scene in the cells of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from qtui.report.pictures.cells import (
+    BLANK,
+    FAINT,
+    FLOOR,
+    LABEL,
+    POINT,
+    QUIET,
+    TITLE,
+    Brush,
+    CellGrid,
+    PaintedLine,
+    dotted,
+    grey,
+    heat,
+    hue,
+)
+from qtui.report.pictures.scene import Scene, SceneLine, SceneSpan, height_at
+
+#: Columns between two letters on a line, and of the names at the right at most.
+_LETTERS_APART: Final = 26
+_NAMES: Final = 34
+#: A picture of this width has the names of its lines beside it; others have them below.
+_BESIDE: Final = 72
+_LEAST_HEIGHT: Final = 4
+#: A longer name of the x axis takes a row of its own.
+_SHORT_TITLE: Final = 16
+
+
+def scene_lines(scene: Scene, width: int, height: int, brush: Brush) -> list[PaintedLine]:
+    """The picture in `width` by `height` cells: its title, the plane between its axes, and what the
+    letters on its lines mean."""
+    return _Plane(scene, width, height, brush).draw()
+
+
+class _Plane:
+    """Where the parts of a picture are.
+
+    Rows: title, name of the y axis, the plane, the ground, numbers of the x axis, a row a span,
+    names of lines where they do not stand beside the plane.
+    """
+
+    def __init__(self, scene: Scene, width: int, height: int, brush: Brush) -> None:
+        self.scene, self.brush = scene, brush
+        self.names = _names(scene, brush)
+        spans = max((len(span.name) for span in scene.spans), default=0)
+        self.titled = len(scene.x.title) > _SHORT_TITLE
+        self.left = max([len(text) for _, text in scene.y.marks] + [spans, 3]) + 1
+        gutter = max((len(name) for name, _ in self.names), default=0) + 1
+        self.beside = bool(self.names) and width >= _BESIDE
+        self.gutter = min(gutter, _NAMES, width // 3) if self.beside else 1
+        self.width = max(8, width - self.left - self.gutter)
+        self.legend = [] if self.beside else _flowed(self.names, width)
+        self.notes = [self._note_at(span, width) for span in scene.spans]
+        below = 2 + self.titled + len(scene.spans) + self.notes.count(None)
+        self.height = max(_LEAST_HEIGHT, height - 2 - below - len(self.legend))
+        self.grid = CellGrid(width, 2 + self.height + below + len(self.legend))
+        self.top = 2
+
+    def _note_at(self, span: SceneSpan, width: int) -> int | None:
+        """The column of what a span does not hold, on the side where its bar leaves room; None
+        where that takes a row of its own."""
+        first, last = self._column(span.low), self._column(span.high)
+        if last + 3 + len(span.note) <= width:
+            return last + 2
+        if first - 2 - len(span.note) >= self.left:
+            return first - 1 - len(span.note)
+        return None
+
+    def draw(self) -> list[PaintedLine]:
+        scene, grid = self.scene, self.grid
+        grid.put(0, 0, scene.title, TITLE)
+        grid.put(1, 0, scene.y.title, QUIET)
+        self._counts()
+        self._floor()
+        self._bars()
+        for number, line in enumerate(scene.lines):
+            self._band(line, hue(number))
+        taken: set[tuple[int, int]] = set()
+        order = sorted(range(len(scene.lines)), key=lambda n: (not scene.lines[n].faint, -n))
+        for number in order:
+            self._line(number)
+        for number in order:
+            self._letters(number, taken)
+        self._points()
+        self._axes()
+        self._spans()
+        self._legend()
+        return list(grid.lines())
+
+    # Places
+
+    def _row(self, share: float) -> int:
+        """The row of the grid that a share of the height lies in."""
+        at = min(self.height - 1, max(0, int(share * self.height)))
+        return self.top + self.height - 1 - at
+
+    def _column(self, share: float) -> int:
+        return self.left + min(self.width - 1, max(0, int(share * self.width)))
+
+    def _paint(self, number: int) -> str:
+        return FAINT if self.scene.lines[number].faint else hue(number)
+
+    # What lies behind
+
+    def _counts(self) -> None:
+        counts = self.scene.counts
+        if not counts:
+            return
+        border = [0.0] * self.width
+        if self.scene.parted:
+            line = self.scene.lines[0]
+            border = [height_at(line, (at + 0.5) / self.width) for at in range(self.width)]
+        for up in range(self.height):
+            rows = counts[slice(*_bins(up, self.height, len(counts)))]
+            for across in range(self.width):
+                bins = slice(*_bins(across, self.width, len(counts[0])))
+                share = max((n for row in rows for n in row[bins]), default=0.0)
+                if share <= 0:
+                    continue
+                lost = (up + 0.5) / self.height < border[across]
+                row, column = self.top + self.height - 1 - up, self.left + across
+                if self.brush.shaded:
+                    sign = self.brush.floor if lost else self.brush.shade(share)
+                    self.grid.put(row, column, sign, QUIET if lost else "")
+                else:
+                    self.grid.put(row, column, " ", grey(share) if lost else heat(share))
+
+    def _floor(self) -> None:
+        floor = self.scene.floor
+        if floor is None:
+            return
+        for row in range(self._row(floor[1]), self._row(floor[0]) + 1):
+            self.grid.put(row, self.left, self.brush.floor * self.width, FLOOR)
+
+    def _bars(self) -> None:
+        """Bars of the first kind are whole columns; of others their tops are drawn over them."""
+        for number, kind in enumerate(self.scene.bars):
+            tall: dict[int, float] = {}
+            for left, right, share in kind.bars:
+                first, last = self._column(left), self._column(right)
+                for column in range(first, max(first + 1, last)):
+                    tall[column] = max(tall.get(column, 0.0), share)
+            for column, share in tall.items():
+                eighths = max(1, round(share * self.height * 8))
+                whole, rest = divmod(eighths, 8)
+                if number:
+                    row = self._row((eighths - 1) / 8 / self.height)
+                    self.grid.put(row, column, _letter(number), hue(number))
+                    continue
+                for up in range(whole + bool(rest)):
+                    sign = self.brush.eighths[8 if up < whole else rest]
+                    self.grid.put(self.top + self.height - 1 - up, column, sign, hue(number))
+
+    def _band(self, line: SceneLine, paint: str) -> None:
+        if not line.band:
+            return
+        at = 0
+        for column in range(self.width):
+            share = column / max(1, self.width - 1)
+            while at + 1 < len(line.band) and abs(line.band[at + 1][0] - share) <= abs(
+                line.band[at][0] - share
+            ):
+                at += 1
+            place, low, high = line.band[at]
+            if abs(place - share) > 1.5 / self.width + 1 / len(line.band):
+                continue
+            rows = (self._row(high), self._row(low))
+            if rows[0] < rows[1]:
+                for row in range(rows[0], rows[1] + 1):
+                    self.grid.put(row, self.left + column, self.brush.band, paint)
+
+    # Lines and points
+
+    def _line(self, number: int) -> None:
+        line, paint = self.scene.lines[number], self._paint(number)
+        masks = dotted(line.pieces, self.width, self.height, line.faint)
+        for (row, column), mask in masks.items():
+            sign = _letter(number).lower() if self.brush.ascii else chr(BLANK + mask)
+            self.grid.put(self.top + row, self.left + column, sign, paint)
+
+    def _letters(self, number: int, taken: set[tuple[int, int]]) -> None:
+        """A letter on the line now and then: colour alone is not for everyone."""
+        line = self.scene.lines[number]
+        if len(self.names) < 2 and not line.faint:
+            return
+        cells: dict[int, int] = {}
+        for row, column in dotted(line.pieces, self.width, self.height, False):
+            cells[column] = max(row, cells.get(column, 0))
+        offset = 4 + 6 * number % _LETTERS_APART
+        for column in range(offset, self.width, _LETTERS_APART):
+            row = cells.get(column, -1)
+            if row < 0 or (row, column) in taken:
+                continue
+            taken.add((row, column))
+            self.grid.put(self.top + row, self.left + column, _letter(number), self._paint(number))
+
+    def _points(self) -> None:
+        """Each with its name at its side, lower where another stands there."""
+        for point in sorted(self.scene.points, key=lambda each: -each.at[1]):
+            row, column = self._row(point.at[1]), self._column(point.at[0])
+            self.grid.put(row, column, self.brush.point, POINT)
+            text = point.name
+            sides = (column + 2, column - 1 - len(text))
+            places = ((row + down, side) for down in (0, -1, 1, -2, 2, -3, 3) for side in sides)
+            for at, start in places:
+                inside = self.top <= at < self.top + self.height and start >= self.left
+                if inside and self.grid.is_free(at, start, len(text)):
+                    self.grid.put(at, start, text, LABEL)
+                    break
+
+    # What stands around
+
+    def _axes(self) -> None:
+        grid, scene, ground = self.grid, self.scene, self.top + self.height
+        used: set[int] = set()
+        for share, text in scene.y.marks:
+            row = self._row(min(share, 0.9999))
+            if row not in used and row - 1 not in used and row + 1 not in used:
+                used.add(row)
+                grid.put(row, self.left - 1 - len(text), text, QUIET)
+        for row in range(self.top, ground):
+            grid.put(row, self.left - 1, self.brush.upright, QUIET)
+        grid.put(ground, self.left - 1, self.brush.rule * (self.width + 1), QUIET)
+        free = 0
+        end = self.left + self.width
+        title = scene.x.title
+        last = end if self.titled else end - len(title) - 2
+        for share, text in scene.x.marks:
+            column = max(0, min(self._column(share) - len(text) // 2, end - len(text)))
+            if column >= free and column + len(text) <= last:
+                grid.put(ground + 1, column, text, QUIET)
+                free = column + len(text) + 2
+        row = ground + 1 + self.titled
+        grid.put(row, max(0, end - len(title)), title, LABEL)
+
+    def _spans(self) -> None:
+        row = self.top + self.height + 2 + self.titled
+        shades = self.brush.shades
+        for span, at in zip(self.scene.spans, self.notes, strict=True):
+            first, whole, last = map(self._column, (span.low, span.whole, span.high))
+            self.grid.put(row, 0, span.name[: self.left - 1].rjust(self.left - 1), LABEL)
+            self.grid.put(row, first, shades[2] * (whole - first), hue(1))
+            self.grid.put(row, whole, shades[4] * max(1, last - whole), hue(1))
+            if at is None:
+                row += 1
+            self.grid.put(row, self.left if at is None else at, span.note, LABEL)
+            row += 1
+
+    def _legend(self) -> None:
+        if not self.beside:
+            first = self.grid.height - len(self.legend)
+            for down, entries in enumerate(self.legend):
+                for column, text, paint in entries:
+                    self.grid.put(first + down, column, text, paint)
+            return
+        lines = self.scene.lines
+        wanted = []
+        for number, (text, paint) in enumerate(self.names):
+            pieces = lines[number].pieces if number < len(lines) else ()
+            end = pieces[-1][-1][1] if pieces else 0.0
+            wanted.append((self._row(end), number, text, paint))
+        column = self.left + self.width + 1
+        rows = _apart([row for row, *_ in sorted(wanted)], self.top, self.height)
+        for row, (_, _, text, paint) in zip(rows, sorted(wanted), strict=False):
+            room = self.grid.width - column
+            shown = text if len(text) <= room else text[: room - 1] + self.brush.ellipsis
+            self.grid.put(row, column, shown, paint)
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number % 26)
+
+
+def _names(scene: Scene, brush: Brush) -> list[tuple[str, str]]:
+    """What each line or kind of bar is, with its letter and the number at its end; and what the
+    ground behind them is."""
+    found = []
+    for number, line in enumerate(scene.lines):
+        last = f"  {line.last}" if line.last else ""
+        paint = FAINT if line.faint else hue(number)
+        found.append((f"{_letter(number)} {line.name}{last}", paint))
+    if len(scene.bars) > 1:
+        found += [(f"{_letter(n)} {kind.name}", hue(n)) for n, kind in enumerate(scene.bars)]
+    if any(line.band for line in scene.lines):
+        found.append((f"{brush.band} spread", QUIET))
+    if scene.floor is not None:
+        found.append((f"{brush.floor} no difference", FLOOR))
+    return found
+
+
+def _flowed(names: Sequence[tuple[str, str]], width: int) -> list[list[tuple[int, str, str]]]:
+    """Names in lines of at most `width` cells."""
+    lines: list[list[tuple[int, str, str]]] = []
+    at = width
+    for text, paint in names:
+        if at + len(text) > width:
+            lines.append([])
+            at = 0
+        lines[-1].append((at, text, paint))
+        at += len(text) + 3
+    return lines
+
+
+def _apart(rows: Sequence[int], top: int, height: int) -> list[int]:
+    """The rows, in order, moved so that no two are the same and all are inside, where they can."""
+    found: list[int] = []
+    for row in rows:
+        found.append(max(row, found[-1] + 1) if found else row)
+    over = found[-1] - (top + height - 1) if found else 0
+    if over > 0:
+        last = top + height
+        for at in range(len(found) - 1, -1, -1):
+            found[at] = min(found[at], last - 1)
+            last = found[at]
+    return found
+
+
+def _bins(at: int, cells: int, bins: int) -> tuple[int, int]:
+    """The bins that a cell shows: those that lie in it, or the one that it lies in."""
+    first = at * bins // cells
+    return first, max(first + 1, (at + 1) * bins // cells)

@@ -1,0 +1,228 @@
+"""A scene, or a Heat, as one <svg> element.
+
+Ink and lines take the colours of the page; `standalone` gives them colours of their own, for a
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+from qtui.report.numbers import format_value
+from qtui.report.pictures.heat_rows import ACROSS, ALONG, inside_sum, shares_of
+from qtui.report.pictures.scene import Place, Scene, SceneLine, height_at, scene_of
+from qtui_core.lab.results import Heat, Picture
+
+WIDTH, HEIGHT = 840, 400
+LEFT, RIGHT, TOP, BOTTOM = 64, 190, 40, 44
+SPAN = 20
+#: Hues that read on light and dark paper and for the common kinds of colour blindness (after
+#: Okabe and Ito, "Color Universal Design", 2008).
+HUES: Final = ("#3b82c4", "#d9822b", "#2f9e78", "#c4629b", "#8a6fc9", "#b8a12a", "#4fb0c6")
+_OWN: Final = {
+    "var(--ink)": "#1b1f24", "var(--soft)": "#59636e", "var(--line)": "#d1d9e0",
+    "var(--paper)": "#ffffff", "var(--bar)": HUES[0], "var(--warn)": "#9a6700",
+}  # fmt: skip
+_CELL, _ROW, _LINE = 96, 22, 14
+#: Pixels of a letter at most, on average.
+_LETTER: Final = 6.8
+
+
+def picture_svg(picture: Picture, behind: Picture | None = None) -> str:
+    """The element, for a page that has the variables of the HTML face. Names are escaped."""
+    if isinstance(picture, Heat):
+        return _heat(picture)
+    return _scene(scene_of(picture, behind))
+
+
+def standalone(svg: str) -> str:
+    """The same element as a file of its own, on white."""
+    for name, color in _OWN.items():
+        svg = svg.replace(name, color)
+    head, _, rest = svg.partition(">")
+    font = 'font-family="system-ui, sans-serif" font-size="12"'
+    paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return f'{head} {font} xmlns="http://www.w3.org/2000/svg">{paper}{rest}\n'
+
+
+def _open(width: float, height: float, label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
+        f'role="img" aria-label="{escape(label)}">'
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = "var(--ink)") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" '
+        f'style="fill:{fill}">{escape(text)}</text>'
+    )
+
+
+def _stroke(x1: float, y1: float, x2: float, y2: float, color: str = "var(--line)") -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"/>'
+
+
+def _box(x: float, y: float, width: float, height: float, fill: str, opacity: float) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" '
+        f'height="{max(0.0, height):.1f}" fill="{fill}" fill-opacity="{opacity:.3f}"/>'
+    )
+
+
+def _hue(number: int, faint: bool) -> str:
+    return "var(--soft)" if faint else HUES[number % len(HUES)]
+
+
+def _px(share: float) -> float:
+    return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+
+def _py(share: float) -> float:
+    return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
+
+def _scene(scene: Scene) -> str:
+    height = HEIGHT + SPAN * len(scene.spans)
+    beside = [*(f"{line.name} {line.last}" for line in scene.lines), *(s.note for s in scene.spans)]
+    width = max([WIDTH, *(WIDTH - RIGHT + 20 + _LETTER * len(text) for text in beside)])
+    parts = [_open(width, height, f"{scene.title}: {scene.y.title} over {scene.x.title}")]
+    parts.append(_text(LEFT, 14, scene.title))
+    parts.append(_text(LEFT, TOP - 8, scene.y.title, fill="var(--soft)"))
+    parts += _axes(scene)
+    parts += _counts(scene)
+    if scene.floor is not None:
+        low, high = map(_py, scene.floor)
+        parts.append(_box(LEFT, high, WIDTH - LEFT - RIGHT, low - high, "var(--soft)", 0.18))
+        parts.append(_text(LEFT + 6, high - 4, "no difference can be seen", fill="var(--soft)"))
+    for number, kind in enumerate(scene.bars):
+        parts += [
+            _box(_px(a), _py(b), _px(z) - _px(a), _py(0) - _py(b), HUES[number % len(HUES)], 0.6)
+            for a, z, b in kind.bars
+        ]
+    for number, line in enumerate(scene.lines):
+        parts += _line(number, line)
+    parts += _names(scene)
+    for point in scene.points:
+        x, y = _px(point.at[0]), _py(point.at[1])
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--warn)"/>')
+        right = point.at[0] > 0.7
+        parts.append(
+            _text(x - 8 if right else x + 8, y + 4, point.name, "end" if right else "start")
+        )
+    for at, span in enumerate(scene.spans):
+        y = HEIGHT + SPAN * at
+        parts.append(_text(LEFT - 6, y + 4, span.name, "end"))
+        parts.append(_box(_px(span.low), y - 5, _px(span.whole) - _px(span.low), 10, HUES[1], 0.35))
+        parts.append(
+            _box(_px(span.whole), y - 5, _px(span.high) - _px(span.whole), 10, HUES[1], 0.9)
+        )
+        parts.append(_text(WIDTH - RIGHT + 10, y + 4, span.note))
+    return "".join([*parts, "</svg>"])
+
+
+def _axes(scene: Scene) -> Iterable[str]:
+    for share, text in scene.x.marks:
+        yield _stroke(_px(share), TOP, _px(share), HEIGHT - BOTTOM)
+        yield _text(_px(share), HEIGHT - BOTTOM + 16, text, "middle", "var(--soft)")
+    for share, text in scene.y.marks:
+        yield _stroke(LEFT, _py(share), WIDTH - RIGHT, _py(share))
+        yield _text(LEFT - 6, _py(share) + 4, text, "end", "var(--soft)")
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    yield _text(middle, HEIGHT - BOTTOM + 34, scene.x.title, "middle", "var(--soft)")
+
+
+def _counts(scene: Scene) -> Iterable[str]:
+    """Cells of a density; what is below the first line is pale."""
+    rows = len(scene.counts)
+    for row, counts in enumerate(scene.counts):
+        columns = len(counts)
+        for column, share in enumerate(counts):
+            if share <= 0:
+                continue
+            x, y = column / columns, (row + 1) / rows
+            middle = x + 0.5 / columns, y - 0.5 / rows
+            lost = scene.parted and middle[1] < height_at(scene.lines[0], middle[0])
+            fill = "var(--soft)" if lost else HUES[0]
+            yield _box(
+                _px(x), _py(y), (WIDTH - LEFT - RIGHT) / columns,
+                (HEIGHT - TOP - BOTTOM) / rows, fill, share * (0.4 if lost else 0.9),
+            )  # fmt: skip
+
+
+def _points(places: Iterable[Place]) -> str:
+    return " ".join(f"{_px(x):.1f},{_py(y):.1f}" for x, y in places)
+
+
+def _line(number: int, line: SceneLine) -> Iterable[str]:
+    color = _hue(number, line.faint)
+    if line.band:
+        upper = [(x, high) for x, _, high in line.band]
+        lower = [(x, low) for x, low, _ in reversed(line.band)]
+        yield f'<polygon points="{_points([*upper, *lower])}" fill="{color}" fill-opacity="0.18"/>'
+    dash = ' stroke-dasharray="5 4"' if line.faint else ""
+    for piece in line.pieces:
+        yield (
+            f'<polyline points="{_points(piece)}" fill="none" stroke="{color}" '
+            f'stroke-width="2"{dash}/>'
+        )
+
+
+def _names(scene: Scene) -> Iterable[str]:
+    """Beside the end of each line, moved so that none covers another; of bars in the corner."""
+    ends: list[tuple[float, str, str]] = []
+    for number, line in enumerate(scene.lines):
+        at = line.pieces[-1][-1][1] if line.pieces else 0.0
+        text = f"{line.name}  {line.last}" if line.last else line.name
+        ends.append((_py(at), text, _hue(number, line.faint)))
+    if len(scene.bars) > 1:
+        ends += [
+            (TOP + _LINE * n, kind.name, HUES[n % len(HUES)]) for n, kind in enumerate(scene.bars)
+        ]
+    ends.sort()
+    heights = _apart([y for y, _, _ in ends], HEIGHT - BOTTOM)
+    for y, (_, text, color) in zip(heights, ends, strict=True):
+        yield _text(WIDTH - RIGHT + 10, y + 4, text, fill=color)
+
+
+def _apart(heights: Sequence[float], bottom: float) -> list[float]:
+    found: list[float] = []
+    for height in heights:
+        found.append(max(height, found[-1] + _LINE) if found else height)
+    last = bottom + _LINE
+    for at in range(len(found) - 1, -1, -1):
+        found[at] = min(found[at], last - _LINE)
+        last = found[at]
+    return found
+
+
+def _heat(found: Heat) -> str:
+    """A table of boxes, the darker the larger; a frame where scales lie inside the sum."""
+    left = 20 + 7 * max((len(name) for name in found.rows), default=0)
+    width = left + _CELL * len(found.columns) + 20
+    height = 60 + _ROW * len(found.rows) + 30
+    parts = [_open(width, height, found.title), _text(8, 14, found.title)]
+    for at, name in enumerate(found.columns):
+        parts.append(_text(left + _CELL * (at + 0.5), 40, name, "middle", "var(--soft)"))
+    for row, (name, shares) in enumerate(zip(found.rows, shares_of(found), strict=True)):
+        y = 50 + _ROW * row
+        parts.append(_text(left - 8, y + 15, name, "end"))
+        for at, share in enumerate(shares):
+            x, value = left + _CELL * at, found.values[row][at]
+            parts.append("<g>")
+            if found.scaled and found.summed:
+                where = ALONG if inside_sum(found, row, at) else ACROSS
+                parts.append(f"<title>{where}</title>")
+            if share is not None:
+                parts.append(_box(x, y, _CELL - 2, _ROW - 2, HUES[0], 0.08 + 0.82 * share))
+            text = format_value(value, 3)
+            parts.append(f"{_text(x + (_CELL - 2) / 2, y + 15, text, 'middle')}</g>")
+    scale = "by logarithms" if found.log else "in proportion"
+    parts.append(
+        _text(
+            left, height - 10, f"{found.unit}: the darker the larger, {scale}", fill="var(--soft)"
+        )
+    )
+    return "".join([*parts, "</svg>"])

@@ -1,0 +1,266 @@
+"""What the pictures of experiments have in common: axes, and lines, cells, bars and points between
+them. A picture becomes a Scene, and a Scene is drawn in cells or as SVG.
+
+Every place is a pair (x, y) of shares, 0 at the left and the ground and 1 at the right and the top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from qtui.report.numbers import format_value
+from qtui.report.pictures.axes import Axis, axis_of, exponents
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.results import (
+    Density,
+    ExponentHistogram,
+    LabChart,
+    LabFrontier,
+    LabLine,
+    Picture,
+)
+
+Place = tuple[float, float]
+
+#: What a line of an earlier run is called, after its name.
+BEFORE: Final = "before"
+#: Room at the ends of a histogram, in powers of two.
+_BESIDE: Final = 1.0
+
+
+@dataclass(frozen=True)
+class SceneLine:
+    """A line in pieces, each of which is whole; `band` has (x, low, high) in shares.
+
+    `last` is the number at its end, as a text; a `faint` one is drawn behind the others.
+    """
+
+    name: str
+    pieces: tuple[tuple[Place, ...], ...]
+    band: tuple[tuple[float, float, float], ...] = ()
+    faint: bool = False
+    last: str = ""
+
+
+@dataclass(frozen=True)
+class SceneBars:
+    """A bar a place: (left, right, height), and what all of them are of."""
+
+    name: str
+    bars: tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class SceneSpan:
+    """A bar beneath the picture: what lies between `low` and `high` can be held, and between `low`
+    and `whole` in part; `note` says what is not."""
+
+    name: str
+    low: float
+    whole: float
+    high: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ScenePoint:
+    """A named place."""
+
+    name: str
+    at: Place
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is drawn.
+
+    Attributes:
+        counts: over the whole plane, row 0 lowest, as shares of the most; empty where there is no
+            such.
+        parted: whether what is below the first line is lost, and drawn paler.
+        floor: (low, high) between which a difference says nothing, in shares.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    lines: tuple[SceneLine, ...] = ()
+    bars: tuple[SceneBars, ...] = ()
+    spans: tuple[SceneSpan, ...] = ()
+    points: tuple[ScenePoint, ...] = ()
+    counts: tuple[tuple[float, ...], ...] = ()
+    parted: bool = False
+    floor: Place | None = None
+
+
+def height_at(line: SceneLine, x: float) -> float:
+    """How high a line is at a place, between the points that it is known at; outside of them, as
+    high as at the nearest."""
+    places = [place for piece in line.pieces for place in piece]
+    if not places:
+        return 0.0
+    after = next((n for n, (at, _) in enumerate(places) if at >= x), len(places))
+    if after in (0, len(places)):
+        return places[min(after, len(places) - 1)][1]
+    (x0, y0), (x1, y1) = places[after - 1], places[after]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def scene_of(picture: Picture, behind: Picture | None = None) -> Scene:
+    """The picture; `behind` is the same of an earlier run, drawn faint. Not of a Heat, which has no
+    axes."""
+    if isinstance(picture, LabChart):
+        return _chart(picture, behind if isinstance(behind, LabChart) else None)
+    if isinstance(picture, Density):
+        return _density(picture)
+    if isinstance(picture, ExponentHistogram):
+        return _histogram(picture)
+    if isinstance(picture, LabFrontier):
+        return _frontier(picture, behind if isinstance(behind, LabFrontier) else None)
+    raise TypeError(f"{type(picture).__name__} has no axes")
+
+
+def _chart(chart: LabChart, behind: LabChart | None) -> Scene:
+    earlier = [line for line in behind.lines if not line.faint] if behind else []
+    every = [*chart.lines, *earlier]
+    xs = [x for line in every for x, y in zip(_xs(line), line.y, strict=False) if y is not None]
+    ys: list[float | None] = [v for line in every for v in (*line.y, *line.low, *line.high)]
+    if chart.floor is not None:
+        ys += [-chart.floor, chart.floor]
+    x = axis_of(chart.x, xs, log=chart.log_x)
+    y = axis_of(chart.y, ys, log=chart.log_y, padded=True)
+    floor = None
+    if chart.floor is not None and not chart.log_y:
+        low, high = y.place(-chart.floor), y.place(chart.floor)
+        floor = (low or 0.0, 1.0 if high is None else high)
+    lines = tuple(_line(line, x, y) for line in chart.lines)
+    old = tuple(_line(line, x, y, earlier=True) for line in earlier)
+    return Scene(chart.title, x, y, (*lines, *old), floor=floor)
+
+
+def _xs(line: LabLine) -> Sequence[float]:
+    return line.x if line.x is not None else [float(n) for n in range(1, len(line.y) + 1)]
+
+
+def _line(line: LabLine, x: Axis, y: Axis, *, earlier: bool = False) -> SceneLine:
+    pieces: list[list[Place]] = [[]]
+    last = ""
+    for at, value in zip(_xs(line), line.y, strict=False):
+        across, up = x.place(at), y.place(value)
+        if across is None or up is None or not (-1e-9 <= up <= 1 + 1e-9):
+            pieces.append([])
+            continue
+        pieces[-1].append((across, up))
+        last = format_value(value, 3)
+    band = tuple(
+        (across, low, high)
+        for at, a, b in zip(_xs(line), line.low, line.high, strict=False)
+        if (across := x.place(at)) is not None
+        and (high := y.place(b)) is not None
+        and (low := 0.0 if (found := y.place(a)) is None else found) < high
+    )
+    name = f"{line.name} {BEFORE}" if earlier else line.name
+    return SceneLine(
+        name,
+        tuple(tuple(piece) for piece in pieces if piece),
+        () if earlier else band,
+        line.faint or earlier,
+        last,
+    )
+
+
+def _density(density: Density) -> Scene:
+    x = axis_of(density.x, (density.left, density.right))
+    y = axis_of(density.y, (density.low, density.high))
+    # By logarithms: most of a plane has a thousandth of what its fullest place has.
+    most = math.log1p(max((max(row, default=0) for row in density.counts), default=0)) or 1.0
+    counts = tuple(tuple(math.log1p(n) / most for n in row) for row in density.counts)
+    lines = tuple(_line(line, x, y) for line in density.lines)
+    unmeasured = tuple(SceneLine(n.name, n.pieces, n.band, n.faint) for n in lines)
+    return Scene(density.title, x, y, unmeasured, counts=counts, parted=bool(lines))
+
+
+def _frontier(frontier: LabFrontier, behind: LabFrontier | None) -> Scene:
+    earlier = behind.line if behind else ()
+    places = [*frontier.line, *((p.x, p.y) for p in frontier.points), *earlier]
+    x = axis_of(frontier.x, [0.0, *(at for at, _ in places)])
+    y = axis_of(frontier.y, [at for _, at in places], padded=True)
+
+    def line(name: str, points: Sequence[Place], faint: bool = False) -> SceneLine:
+        across, up = tuple(p[0] for p in points), tuple(p[1] for p in points)
+        found = _line(LabLine(name, up, across, faint=faint), x, y)
+        return SceneLine(found.name, found.pieces, faint=faint)
+
+    lines = [line("the best that can be had", frontier.line)]
+    if earlier:
+        lines.append(line(f"the best {BEFORE}", earlier, True))
+    points = tuple(
+        ScenePoint(point.name, (across, up))
+        for point in frontier.points
+        if (across := x.place(point.x)) is not None and (up := y.place(point.y)) is not None
+    )
+    return Scene(frontier.title, x, y, tuple(lines), points=points)
+
+
+def _histogram(found: ExponentHistogram) -> Scene:
+    most = max((len(counts) for _, counts in found.series), default=0)
+    ends = [float(found.first), float(found.first + max(1, most))]
+    for span in found.spans:
+        ends += [span.low - found.shift, span.high - found.shift]
+    x = exponents("magnitude", min(ends) - _BESIDE, max(ends) + _BESIDE)
+    shares = [
+        (name, [n / (sum(counts) or 1) for n in counts], counts) for name, counts in found.series
+    ]
+    highest = max((share for _, each, _ in shares for share in each), default=0.0)
+    y = axis_of("share of the values", (0.0, highest or 1.0))
+    bars = []
+    for name, each, _ in shares:
+        edges = [_inside(x.place(found.first + at)) for at in range(len(each) + 1)]
+        bars.append(
+            SceneBars(
+                name,
+                tuple(
+                    (edges[at], edges[at + 1], _inside(y.place(share)))
+                    for at, share in enumerate(each)
+                    if share
+                ),
+            )
+        )
+    spans = []
+    for span in found.spans:
+        low, whole, high = (end - found.shift for end in (span.low, span.whole, span.high))
+        notes = []
+        for name, _, counts in shares:
+            zero, over = beyond(found.first, counts, low, high)
+            said = [f"{zero:.2%} to 0"] if zero else []
+            said += [f"{over:.2%} too large"] if over else []
+            label = f"{name} " if len(shares) > 1 else ""
+            notes.append(label + (", ".join(said) or "all held"))
+        spans.append(
+            SceneSpan(
+                span.name,
+                _inside(x.place(low)),
+                _inside(x.place(whole)),
+                _inside(x.place(high)),
+                "; ".join(notes),
+            )
+        )
+    title = found.title + (f", scaled by 2^{found.shift:g}" if found.shift else "")
+    return Scene(title, x, y, bars=tuple(bars), spans=tuple(spans))
+
+
+def beyond(first: int, counts: Sequence[int], low: float, high: float) -> tuple[float, float]:
+    """(share that becomes zero, share that is too large): what is under half of the smallest
+    number, 2^low, rounds to zero; a power of two is only too large where all of it is."""
+    total = sum(counts)
+    if not total:
+        return 0.0, 0.0
+    zero = sum(n for at, n in enumerate(counts, first) if at + 1 <= low - 1 + 1e-9)
+    over = sum(n for at, n in enumerate(counts, first) if at >= high - 1e-9)
+    return zero / total, over / total
+
+
+def _inside(place: float | None) -> float:
+    return min(1.0, max(0.0, place or 0.0))

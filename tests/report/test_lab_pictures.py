@@ -1,0 +1,151 @@
+"""The pictures of experiments, held against what they are drawn of."""
+
+from __future__ import annotations
+
+import random
+from xml.etree import ElementTree
+
+import ml_dtypes
+import numpy as np
+from lab_findings import CHART, DENSITY, FRONTIER, HEAT, HISTOGRAM, PICTURES
+
+from qtui.report.pictures.axes import axis_of
+from qtui.report.pictures.cells import Brush, plain_lines
+from qtui.report.pictures.drawing import picture_lines
+from qtui.report.pictures.in_svg import picture_svg, standalone
+from qtui.report.pictures.scene import beyond, scene_of
+from qtui_core.lab.results import LabChart, LabLine
+
+SIZES = ((40, 10), (56, 14), (100, 20), (180, 50))
+
+
+def drawn(picture: object, width: int, height: int, **how: object) -> list[str]:
+    return plain_lines(picture_lines(picture, width, height, Brush(ascii=True), **how))  # type: ignore[arg-type]
+
+
+def test_every_picture_fits_into_its_cells_in_every_size() -> None:
+    for picture in PICTURES:
+        for width, height in SIZES:
+            for brush in (Brush(), Brush(ascii=True), Brush(shaded=False)):
+                lines = picture_lines(picture, width, height, brush)
+                assert all(len(line) <= width for line in plain_lines(lines))
+                assert len(lines) <= max(height, 14), (picture.title, width, height)
+
+
+def test_every_picture_is_an_svg_file() -> None:
+    for picture in PICTURES:
+        root = ElementTree.fromstring(standalone(picture_svg(picture)))
+        assert root.tag.endswith("svg")
+        assert "var(" not in standalone(picture_svg(picture))
+        text = " ".join(root.itertext())
+        assert picture.title in text
+
+
+def test_a_line_is_drawn_where_its_numbers_are() -> None:
+    """A straight line: each column of cells has it in the row that arithmetic says."""
+    chart = LabChart("t", "x", "y", (LabLine("up", tuple(map(float, range(101)))),))
+    rows = drawn(chart, 60, 24)
+    left = rows[2].index("|") + 1
+    plane = [row[left:] for row in rows[2 : rows.index(next(r for r in rows if "---" in r))]]
+    height, width = len(plane), 58 - left
+    seen = 0
+    for y, row in enumerate(plane):
+        for x, sign in enumerate(row):
+            if sign == "a":
+                share = 0.04 / 1.08 + (x + 0.5) / width / 1.08
+                assert abs((height - y - 0.5) / height - share) < 2 / height
+                seen += 1
+    assert seen >= width - 2
+
+
+def test_axes_hold_their_values_and_their_marks_are_true() -> None:
+    dice = random.Random(3)
+    for log in (False, True):
+        for _ in range(300):
+            ends = [dice.choice((1, -1) if not log else (1,)) * 10 ** dice.uniform(-9, 9)
+                    for _ in range(2)]  # fmt: skip
+            axis = axis_of("", ends, log=log)
+            for value in ends:
+                place = axis.place(value)
+                assert place is not None
+                assert -1e-6 <= place <= 1 + 1e-6
+            for place, text in axis.marks:
+                found = axis.place(float(text))
+                assert found is not None
+                assert abs(found - place) < 1e-4
+    assert axis_of("", [], log=True).place(-1.0) is None
+    assert axis_of("", [5.0]).place(5.0) == 0.5
+
+
+def test_what_a_format_loses_is_what_casting_loses() -> None:
+    """Of exponents alone: shares are those of ml_dtypes' own rounding of the values."""
+    values = np.float32(2.0) ** np.random.default_rng(0).uniform(-30, 20, 20_000).astype("float32")
+    first = -40
+    counts = np.bincount(np.floor(np.log2(values)).astype(int) - first, minlength=64).tolist()
+    formats = {"float8_e4m3fn": (-9, 448.0), "float8_e5m2": (-16, 57344.0)}
+    for name, (low, most) in formats.items():
+        zero, over = beyond(first, counts, low, float(np.log2(most)))
+        cast = values.astype(getattr(ml_dtypes, name)).astype("float32")
+        assert zero == float(np.mean(cast == 0))
+        # Of the power of two that the largest number lies in, the exponent does not say.
+        power = 2.0 ** np.ceil(np.log2(most))
+        assert over == float(np.mean(values >= power))
+
+
+def test_the_scale_slides_the_bars_and_changes_what_is_lost() -> None:
+    from dataclasses import replace
+
+    plain, scaled = scene_of(HISTOGRAM), scene_of(replace(HISTOGRAM, shift=8.0))
+    assert scaled.spans[1].note != plain.spans[1].note
+    assert "2^8" in scaled.title
+    zero = sum(HISTOGRAM.series[0][1][:10]) / sum(HISTOGRAM.series[0][1])
+    assert plain.spans[1].note == f"{zero:.2%} to 0"
+
+
+def test_an_earlier_run_is_faint_and_named_so() -> None:
+    from dataclasses import replace
+
+    earlier = replace(CHART, lines=(LabLine("nearest", (0.0, 0.02, 0.03)), CHART.lines[1]))
+    lines = scene_of(CHART, earlier).lines
+    assert [(line.name, line.faint) for line in lines] == [
+        ("nearest", False), ("fp32", True), ("nearest before", True),
+    ]  # fmt: skip
+    assert any("nearest before" in row for row in drawn(CHART, 100, 20, behind=earlier))
+    assert any("the best before" in row for row in drawn(FRONTIER, 100, 20, behind=FRONTIER))
+
+
+def test_the_floor_is_shaded_where_a_difference_says_nothing() -> None:
+    scene = scene_of(CHART)
+    assert scene.floor is not None
+    assert scene.y.place(0.001) == scene.floor[1]
+    assert scene.y.place(-0.001) == scene.floor[0]
+    assert any("no difference" in row for row in drawn(CHART, 100, 20))
+
+
+def test_what_is_below_the_threshold_is_paler() -> None:
+    """The threshold rises from the ground to the middle: half of its height at x is x / 2."""
+    lines = picture_lines(DENSITY, 60, 20, Brush(shaded=False))
+    plane = [line for line in lines if any(p.paint.startswith(("heat", "grey")) for p in line)]
+    left = min(p.column for line in plane for p in line if p.paint.startswith(("heat", "grey")))
+    width, seen = 59 - left, set()
+    for up, line in enumerate(reversed(plane)):
+        for painted in line:
+            if not painted.paint.startswith(("heat", "grey")):
+                continue
+            for column in range(painted.column, painted.column + len(painted.text)):
+                share, border = (up + 0.5) / len(plane), (column - left + 0.5) / width / 2
+                if abs(share - border) > 0.05:
+                    kind = "grey" if share < border else "heat"
+                    assert painted.paint.startswith(kind)
+                    seen.add(kind)
+    assert seen == {"grey", "heat"}
+
+
+def test_numbers_of_a_heat_are_written_and_so_is_where_scales_lie() -> None:
+    text = "\n".join(drawn(HEAT, 80, 20))
+    for value in ("0.005", "0.008", "0.009"):
+        assert value in text
+    where = drawn(HEAT, 80, 20, scales=True)
+    assert "scale inside the sum" in where[2]
+    assert "scale outside it" in where[2]
+    assert "scale inside the sum" not in where[3]
