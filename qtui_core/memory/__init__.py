@@ -1,4 +1,4 @@
-"""Where the bytes of a run go, from its configuration alone. Standard library only."""
+"""Estimates where the bytes of a run go, from its configuration alone. Standard library only."""
 
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.plan.run_plan import RunPlan

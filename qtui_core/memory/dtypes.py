@@ -1,4 +1,4 @@
-"""Element types of the memory estimate by their short names, and their sizes."""
+"""The element types of the memory estimate: short names and sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from qtui_core.errors import UsageError
 
-#: Bytes an element takes, by the short name of its type.
+#: Bytes per element, by the short name of the type.
 SIZES: Final = {
     "fp32": 4,
     "bf16": 2,
@@ -20,7 +20,7 @@ SIZES: Final = {
     "bool": 1,
 }
 
-#: Names that torch and config.json use.
+#: The names in torch and config.json.
 _ALIASES: Final = {
     "float32": "fp32",
     "float": "fp32",
@@ -33,9 +33,9 @@ FLOATING: Final = ("fp32", "bf16", "fp16")
 
 
 def dtype_of(text: str) -> str:
-    """The short name of a floating type, given under any name torch knows.
+    """The short name of a floating-point type that is given under any name that torch knows.
 
-    Raises UsageError for what is none.
+    Raises UsageError if it is not one.
     """
     name = text.strip().lower().removeprefix("torch.")
     name = _ALIASES.get(name, name)

@@ -1,8 +1,9 @@
 """The estimate: what a run needs, from its shape and plan, at four levels that are never mixed.
 
-Live tensors are what a program holds, each rounded up to 512 bytes. Allocated bytes are those of
-the allocator's blocks (max_memory_allocated), reserved bytes those of its segments
-(max_memory_reserved). A process takes the context and the modules of CUDA besides (NVML).
+Live bytes are those of the tensors that a program holds, each rounded up to 512 bytes. Allocated
+bytes are those of the allocator's blocks (max_memory_allocated), reserved bytes those of its
+segments (max_memory_reserved). A process also takes the CUDA context and modules, which only the
+driver counts (NVML).
 """
 
 from __future__ import annotations
@@ -48,26 +49,26 @@ from qtui_core.memory.step.on_device import (
 )
 from qtui_core.memory.step.run import record_repeated, record_step
 
-#: The term of what the allocator keeps.
+#: The name of the term for what the allocator caches.
 CACHED: Final = "kept by the allocator"
-#: The term of states that the driver may move to the host.
+#: The name of the term for optimizer states that the driver may move to the host.
 PAGED: Final = "paged optimizer states"
-#: The term of what only the driver counts.
+#: The name of the term for what only the driver counts.
 CONTEXT: Final = "context and modules of CUDA"
 
-#: The term of what NCCL takes where GPUs talk to each other.
+#: The name of the term for what NCCL takes if GPUs communicate.
 NCCL: Final = "communicators of NCCL"
 
-#: Phases in which nothing is multiplied yet.
+#: Phases before the first matrix product.
 _BEFORE_STEPS: Final = frozenset((Phase.LOAD.value, Phase.PREPARE.value))
-#: The weakest basis first.
+#: From the weakest basis to the strongest.
 _BASES: Final[tuple[Basis, ...]] = ("assumed", "calibrated", "derived", "exact")
 
 
 @dataclass(frozen=True)
 class PhaseBytes:
-    """A phase of the run: the most bytes alive and allocated in it, in whichever step that was,
-    and the operation at which the most were alive."""
+    """A phase of the run: the most bytes alive and allocated in it, over all steps, and the
+    operation at which the most bytes were alive."""
 
     name: str
     live_bytes: int
@@ -79,28 +80,29 @@ class PhaseBytes:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run needs. Bytes throughout.
+    """What a run needs. All figures are bytes.
 
     Attributes:
-        shape, plan, device: what it was made from; nothing of the plan is left open. A trace needs
-            no shape, and has none for a family that is not built in.
+        shape, plan, device: what it was made from; every option of the plan has a value. An
+            estimate from a trace needs no shape, and has none for a family that is not built in.
         resident_bytes: alive between two steps: weights, adapters, optimizer states, workspaces.
-        peak_live_bytes, peak_allocated_bytes: the most at these levels.
-        peak_reserved_bytes: of segments; None without the simulation of the allocator.
-        process_bytes: reserved (else allocated) and what `beyond` adds. After retries it is what
-            the run then goes on with that counts, which a look at the driver finds.
+        peak_live_bytes, peak_allocated_bytes: the peaks at these levels.
+        peak_reserved_bytes: of segments; None if the allocator was not simulated.
+        process_bytes: reserved (else allocated) bytes and the terms of `beyond`. After retries, the
+            reserved bytes with which the run then goes on count, as the driver would report them.
         peak_phase, peak_operation: where the most is allocated.
-        beyond: what leads from peak_allocated_bytes to process_bytes.
+        beyond: the terms between peak_allocated_bytes and process_bytes.
         phases: in order.
         events: of the recording, with workspaces.
-        replayed: the same as the allocator is given them; None without its simulation.
-        timeline: of all events; `peak` is the one after which the most is alive.
+        replayed: the same events as passed to the allocator; None if it was not simulated.
+        timeline: of all events; `peak` is the event after which the most is alive.
         origin: "tape" or "trace".
-        uncertainty_bytes: how far the process may be off for what was measured elsewhere.
-        logits_copy_bytes: the part of it that is a copy of the logits in float32, which the
-            allocator may keep besides.
-        retries: times that the device had no more and the allocator gave back what no one used,
-            which takes time; 0 where the run does not fit even so.
+        uncertainty_bytes: how far the process may be off because of figures that were measured on
+            other machines.
+        logits_copy_bytes: the part of the uncertainty that is a float32 copy of the logits, which
+            the allocator may cache in addition.
+        retries: how often the device was full and the allocator gave back its cache, which takes
+            time; 0 if the run does not fit even then.
     """
 
     shape: ModelShape | None
@@ -126,23 +128,23 @@ class Estimate:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """What is alive at the peak: each kind of buffer with its formula, and what blocks are
-        larger than asked for. They sum to peak_allocated_bytes."""
+        """What is alive at the peak: a term with a formula for each kind of buffer, and one for the
+        rounding of blocks. Their sum is peak_allocated_bytes."""
         return (*self.alive.each, *self._slack)
 
     @cached_property
     def components(self) -> tuple[Term, ...]:
-        """The terms by what they are for; they sum to peak_allocated_bytes."""
+        """The terms by component; their sum is peak_allocated_bytes."""
         return (*self.alive.components, *(replace(term, component="") for term in self._slack))
 
     @cached_property
     def curve(self) -> Curve:
-        """Of the last step, to draw."""
+        """The curve of the last step, to draw."""
         return draw(self.timeline, _last_step(self.timeline))
 
     @property
     def basis(self) -> Basis:
-        """The weakest of the components'."""
+        """The weakest basis among the components."""
         known = {term.basis for term in self.components}
         return next((basis for basis in _BASES if basis in known), "exact")
 
@@ -158,26 +160,26 @@ class Estimate:
         return (slack_term(whole, alive),) if whole > alive else ()
 
     def reserved_with(self, settings: AllocatorSettings) -> int:
-        """The peak of reserved bytes of the same run under other settings of the allocator, whose
-        run was simulated."""
+        """The peak of reserved bytes of the same run with other settings of the allocator. Only for
+        a run that was simulated."""
         assert self.replayed is not None
         return simulate(self.replayed, settings).peak.reserved
 
     def phase(self, name: str) -> int:
-        """The most allocated in a phase, 0 where the run has none of that name."""
+        """The most bytes allocated in a phase, 0 if the run has no phase of that name."""
         return max((p.allocated_bytes for p in self.phases if p.name == name), default=0)
 
 
 def estimate(
     shape: ModelShape, plan: RunPlan, device: Device | None = None, *, allocator: bool = True
 ) -> Estimate:
-    """What a run of `plan` on a model of `shape` needs on one GPU, `device` if named. What is open
-    in the plan is as usual for the method and the model.
+    """What a run of `plan` on a model of `shape` needs on one GPU, of the kind `device` if given.
+    Options that the plan leaves open get the usual values for the method and the model.
 
-    Without `allocator` its simulation is left out, which takes most of the time: allocated bytes
-    are then those of tensors, and reserved bytes unknown.
+    Without `allocator`, the allocator is not simulated, which saves most of the time: allocated
+    bytes are then those of tensors, and reserved bytes are unknown.
 
-    Raises UsageError for a plan that cannot be, or not on this model.
+    Raises UsageError for a plan that is impossible, in itself or for this model.
     """
     plan = plan_as_run(shape, resolve_for(shape, plan), device)
     return estimate_as_run(shape, plan, device, allocator=allocator)
@@ -186,8 +188,8 @@ def estimate(
 def estimate_as_run(
     shape: ModelShape, plan: RunPlan, device: Device | None = None, *, allocator: bool = True
 ) -> Estimate:
-    """The same of a plan as it runs on the device, of which nothing is open (`plan_as_run`)."""
-    lettered = replace(  # whose sizes go by letters
+    """The same for a plan from `plan_as_run`, in which every option has a value."""
+    lettered = replace(  # its sizes have letters for formulas
         plan,
         batch=letter("B", plan.batch),
         sequence=letter("S", plan.sequence),
@@ -206,8 +208,8 @@ def estimate_recording(
     *,
     allocator: bool = True,
 ) -> Estimate:
-    """The estimate of a run that was recorded, on a tape or in a trace. The plan leaves nothing
-    open."""
+    """The estimate of a run that was recorded, on a tape or in a trace. Every option of the plan
+    has a value."""
     events = with_workspaces(recording.events, plan, device)
     logits_copy = logits_copy_bytes(shape, plan)
     timeline = read_timeline(events)
@@ -217,7 +219,7 @@ def estimate_recording(
     replayed = for_allocator(events, plan, device, shape) if allocator else None
     if replayed is not None:
         run = allocator_run(replayed, plan, device)
-        # Recordings begin with a phase, so that phases are spans.
+        # Recordings begin with a phase, so that spans are phases.
         levels = [phase.peak.allocated for phase in run.phases]
         reserved, lasting, retries = run.peak.reserved, run.lasting_reserved, run.retries
     allocated = max(levels, default=0)
@@ -256,8 +258,8 @@ def _beyond_allocated(
     groups: Sequence[int],
     device: Device | None,
 ) -> Iterator[Term]:
-    """What comes on top of the peak of allocated bytes: `reserved` are those that last, `paged`
-    those of an optimizer whose states are paged, `groups` the sizes of those of GPUs."""
+    """The terms above the peak of allocated bytes: `reserved` bytes that the run goes on with,
+    `paged` bytes of an optimizer with paged states, `groups` the sizes of the groups of GPUs."""
     if reserved is not None:
         yield Term(
             CACHED,
@@ -299,18 +301,18 @@ def _beyond_allocated(
 
 
 def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
-    """The most alive in each phase, and no more: what plans are compared by, in a tenth of the
-    time. Nothing of `plan` is open.
+    """Only the peak of live bytes in each phase, in a tenth of the time of an estimate: used to
+    compare plans. Every option of `plan` has a value.
 
-    Raises UsageError for a plan that cannot be on this model.
+    Raises UsageError for a plan that is impossible for this model.
     """
     plan = plan_as_run(shape, plan, device)
     shape = shape.plain
-    if plan.loop == "script":  # whose first step is like no other
+    if plan.loop == "script":  # its first step differs from the others
         recording = record_on_one_gpu(shape, plan, record_step)
         return read_peaks(with_workspaces(recording.events, plan, device))
     levels: Iterable[tuple[str, int]]
-    if plan.gpus > 1:  # whose shards are cut after the layers are copied
+    if plan.gpus > 1:  # shards are cut after the layers are copied
         levels = read_peaks(record_on_one_gpu(shape, plan, record_step).events).by_phase.items()
     else:
         levels = record_repeated(shape, plan, _peak_levels)
@@ -323,8 +325,8 @@ def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = Non
 
 
 def _peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> tuple[tuple[str, int], ...]:
-    """peak_levels of a step that begins with the states of the optimizer: these are made after the
-    first batch, and do not count as what the preparation takes."""
+    """`peak_levels` of a step that begins with the optimizer states. These are made after the first
+    batch and do not count as part of the preparation."""
     first = next((i for i, e in enumerate(events) if e[0] == PHASE and e[1] == Phase.FORWARD), 0)
     batches = [
         i
@@ -337,8 +339,8 @@ def _peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> tuple[tuple[
 
 
 def process_on(found: Estimate, device: Device) -> int:
-    """Bytes of the process on another device than the estimate's, whose context and workspaces
-    are others."""
+    """Bytes of the process on another device than the estimate's, with the context and workspaces
+    of that device."""
     plan = found.plan
     before = cublas_workspace(plan.torch, found.device, trains=plan.trains).bytes
     after = cublas_workspace(plan.torch, device, trains=plan.trains).bytes
@@ -347,8 +349,8 @@ def process_on(found: Estimate, device: Device) -> int:
 
 
 def _phases(timeline: Timeline, levels: Sequence[int]) -> tuple[PhaseBytes, ...]:
-    """Phases by name, in the order in which they first appear, from the most that is allocated and
-    alive in each span."""
+    """Phases by name, in order of first appearance, each with the most bytes allocated and alive in
+    any of its spans."""
     found: dict[str, PhaseBytes] = {}
     for span, allocated, (live, at) in zip(timeline.spans, levels, timeline.tops, strict=True):
         before = found.get(span.name)
@@ -359,14 +361,14 @@ def _phases(timeline: Timeline, levels: Sequence[int]) -> tuple[PhaseBytes, ...]
 
 
 def _resident(timeline: Timeline) -> int:
-    """Bytes of what stays, when the last step is over."""
+    """Bytes that stay after the last step."""
     over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
     at = over[-1] if over else len(timeline.events) - 1
     return sum(a.copies * a.bytes for a in timeline.alive_at(at) if a.component in RESIDENT)
 
 
 def _last_step(timeline: Timeline) -> int:
-    """The event with which the last step begins."""
+    """The number of the event that begins the last step."""
     starts = [span.start for span in timeline.spans]
     ends = [i for i, span in enumerate(timeline.spans) if span.name == Phase.BETWEEN]
     if len(ends) < 2:

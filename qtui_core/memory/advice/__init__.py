@@ -1,1 +1,1 @@
-"""What to change: what fits, what each change saves, and worked cases from documents."""
+"""What to change in a plan: what fits, what each change saves, and worked cases from documents."""

@@ -1,7 +1,7 @@
-"""Worked cases: runs that documents work out by hand, with the figures that they give.
+"""Worked cases: runs that documents calculate by hand, with the figures that they give.
 
-A row is a model's config.json, a plan, and claims. Every reason says something that our figures
-show; a test holds the figures to it.
+A row is a model's config.json, a plan, and claims. Every `why` states something that our figures
+show; a test checks it against them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NEOX_20B: Final = MappingProxyType(
     }
 )
 
-#: fp32 weights with 16-bit products, which is how torch trains in mixed precision.
+#: fp32 weights with 16-bit products: torch's mixed-precision training.
 _MIXED: Final = {"dtype": "fp32", "autocast": True, "autocast_dtype": "fp16"}
 
 CASES: Final = (
@@ -227,7 +227,7 @@ CASES: Final = (
 
 
 def case_of(key: str) -> WorkedCase:
-    """The case of a key. Raises UsageError for an unknown one, naming those there are."""
+    """The case with a key. Raises UsageError for an unknown key, with the known ones."""
     for case in CASES:
         if case.key == key:
             return case

@@ -1,5 +1,5 @@
-"""What each change of a plan would save, found by estimating the changed plan; and what cures each
-kind of running out of memory."""
+"""What each change of a plan would save, found by estimating the changed plan; and the cure for
+each way to run out of memory."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from qtui_core.memory.shape.model_shape import Attention, ModelShape
 if TYPE_CHECKING:
     from qtui_core.memory.estimate import Estimate
 
-#: The peaks of a plan of the model at hand.
+#: Estimates the peaks of a plan for the model in question.
 Estimator = Callable[[RunPlan], Peaks]
 
-#: A change is worth a line where it saves at least one part in this many of the peak.
+#: A change is listed if it saves at least one part in this many of the peak.
 _WORTH: Final = 500
 
-#: To replay a long run with expandable segments takes longer than all other changes together. It
-#: is done where the allocator keeps at least one part in this many of what it reserves, and for
-#: runs of few events.
+#: Replaying a long run with expandable segments takes longer than all other changes together. It is
+#: done if the allocator caches at least one part in this many of what it reserves, and for runs
+#: with few events.
 _KEPT_WORTH: Final = 10
 _FEW_EVENTS: Final = 45_000
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A change, and what it does.
+    """A change and its effect.
 
     Attributes:
         change: what to type.
-        plan: the plan with the change.
+        plan: the changed plan.
         saves_bytes: of the peak of allocated bytes; of reserved bytes for `--segments`.
         cost: what it costs.
-        peak_phase: the phase that the peak is in then.
-        saves_by_phase: how many bytes less are allocated in each phase, at its fullest.
+        peak_phase: the phase of the peak after the change.
+        saves_by_phase: how much the peak of each phase falls, in allocated bytes.
     """
 
     change: str
@@ -61,14 +61,14 @@ class Advice:
 
 @dataclass(frozen=True)
 class Cure:
-    """A kind of running out of memory.
+    """A way to run out of memory.
 
     Attributes:
         kind: a phase, or FRAGMENTATION.
         symptom: how it shows.
         needs_bytes: what is needed there.
-        change: what helps most, as it is typed; empty where nothing in the plan helps.
-        saves_bytes: how much less is needed with it.
+        change: what helps most, as it is typed; empty if no option of the plan helps.
+        saves_bytes: how much less is then needed.
     """
 
     kind: str
@@ -81,8 +81,7 @@ class Cure:
 
 
 def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
-    """All changes that can be made, those that save most first; none for a model without a
-    shape."""
+    """All possible changes, those that save most first; none for a model without a shape."""
     if estimate.shape is None:
         return ()
     base = estimator(estimate.plan)
@@ -91,7 +90,7 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
         try:
             changed = estimator(plan)
         except UsageError:
-            continue  # Impossible on this model: no advice.
+            continue  # impossible on this model
         by_phase = {
             name: most - changed.by_phase.get(name, 0) for name, most in base.by_phase.items()
         }
@@ -103,13 +102,13 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
 
 
 def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
-    """Those that save a part of the peak that is worth a line."""
+    """The changes that save enough of the peak to be listed."""
     return tuple(a for a in advice if a.saves_bytes * _WORTH >= peak)
 
 
 def weighed_plans(shape: ModelShape, plan: RunPlan) -> list[RunPlan]:
-    """The plans that a report will ask for: the plan as it runs on its device, its changes for the
-    advice, and the plan with the attention that older GPUs use instead of flash, for their fit."""
+    """The plans that a report will estimate: the plan as it runs on its device, its changes for the
+    advice, and the plan with the attention that older GPUs use instead of flash attention."""
     found = [plan]
     if plan.attention == "sdpa":
         found.append(replace(plan, attention="efficient"))
@@ -117,16 +116,16 @@ def weighed_plans(shape: ModelShape, plan: RunPlan) -> list[RunPlan]:
 
 
 def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, str]]:
-    """(changed plan, what that costs) of all changes that might save memory and can be made in a
-    plan with nothing left open."""
+    """(changed plan, its cost) for all changes that might save memory and are possible in a plan
+    with a value for every option."""
     for changes, cost in [*candidates(shape, plan)]:
-        with suppress(UsageError):  # Impossible together with the rest of the plan.
+        with suppress(UsageError):  # impossible together with the rest of the plan
             yield resolve_for(shape, replace(plan, **changes)), cost
 
 
 def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    """(options to change, what that costs) of all changes that might save memory: what the rows of
-    the options say, and what depends on the model or changes several."""
+    """(options to change, the cost) for all changes that might save memory: from the rows of the
+    options, and those that depend on the model or change several options."""
     causal = not shape.is_encoder and not shape.encoder
     for option in options_of(type(plan)):
         if not option.counts(plan) or (option.name == "loss" and not causal):
@@ -163,7 +162,8 @@ def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
 
 
 def _of_packing(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    """A checkpoint that is quantized can be taken as it is, and no other way to quantize it."""
+    """The change for a quantized checkpoint that is unpacked: keep it as stored. It cannot be
+    quantized in another way."""
     if not plan.quantized:
         yield {"quant": shape.packed_as}, "nothing that the checkpoint has not already cost"
 
@@ -229,7 +229,7 @@ def _needs_eager(shape: ModelShape) -> bool:
     )
 
 
-#: Where it runs out -> how that shows.
+#: Where memory runs out -> how that shows.
 _SYMPTOMS: Final = {
     Phase.LOAD: "torch.OutOfMemoryError in from_pretrained",
     Phase.PREPARE: "torch.OutOfMemoryError in prepare_model_for_kbit_training or get_peft_model",
@@ -246,8 +246,8 @@ _FRAGMENTED: Final = (
 
 
 def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
-    """For each phase in which a run can run out of memory, the change that saves most in it among
-    those that train the same; among all changes where none of those helps."""
+    """For each phase in which a run can run out of memory, the change that saves most there: among
+    those that train the same if one helps, else among all."""
     found = []
     for phase in estimate.phases:
         symptom = _SYMPTOMS.get(Phase(phase.name))
@@ -269,8 +269,8 @@ def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
 
 
 def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
-    """What the allocator keeps beyond what is allocated, and how much of it expandable segments
-    would save, where they are tried."""
+    """What the allocator caches beyond the allocated bytes, and how much of it expandable segments
+    would save, if they are tried."""
     kept, saved = reserved - estimate.peak_allocated_bytes, 0
     if estimate.plan.segments == "native" and tries_segments(estimate):
         saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))

@@ -1,4 +1,4 @@
-"""What documents that people learn from claim of a run, beside the same figure of an estimate."""
+"""Figures that well-known documents give for a run, beside the same figures from an estimate."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.replay.timeline import Life
 from qtui_core.memory.shape.model_shape import ModelShape
 
-#: Documents count GB of 10^9 bytes.
+#: Documents use GB of 10^9 bytes.
 GB: Final = 10**9
 
-#: The parts of an estimate that documents give figures of. "stored" are weights as they are kept,
-#: with the constants of their quantization; "states" are weights, gradients and optimizer states;
-#: "adapted" are adapters with gradients and optimizer states; "kept" is what the forward pass
-#: leaves for the backward pass; "peak" is everything at the peak.
+#: The parts of an estimate for which documents give figures. "stored": weights with their
+#: quantization constants; "states": weights, gradients and optimizer states; "adapted": adapters
+#: with gradients and optimizer states; "kept": what the forward pass keeps for the backward pass;
+#: "peak": everything at the peak.
 Quantity = Literal["stored", "gradients", "optimizer", "states", "adapted", "kept", "peak"]
 
 _OF: Final[Mapping[Quantity, frozenset[Component]]] = {
@@ -33,14 +33,14 @@ _OF: Final[Mapping[Quantity, frozenset[Component]]] = {
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure of a document.
+    """A figure in a document.
 
     Attributes:
-        what: the figure is of, in words.
-        stated_gb: what the document says.
-        quantity: of an estimate that it is compared with.
-        why: our figure is another, or the same.
-        changes: fields of the case's plan that are others for this figure.
+        what: what it is of, in words.
+        stated_gb: the figure in the document.
+        quantity: the quantity of an estimate to compare it with.
+        why: why our figure differs or agrees.
+        changes: fields of the case's plan that differ for this figure.
     """
 
     what: str
@@ -64,7 +64,7 @@ class WorkedCase:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a document beside ours. Bytes."""
+    """A figure in a document and ours, in bytes."""
 
     what: str
     stated_bytes: int
@@ -73,8 +73,8 @@ class Figure:
 
 
 def figures_of(case: WorkedCase) -> tuple[Figure, ...]:
-    """The claims of a case with our figures, in order; each is of an estimate of the case's plan
-    with the changes of the claim."""
+    """The claims of a case with our figures, in order. Each figure is from an estimate of the
+    case's plan with the changes of the claim."""
     shape = ModelShape.from_config(case.config)
     known: dict[RunPlan, Estimate] = {}
     figures = []
@@ -88,7 +88,7 @@ def figures_of(case: WorkedCase) -> tuple[Figure, ...]:
 
 
 def bytes_of(found: Estimate, quantity: Quantity) -> int:
-    """Bytes of a quantity: the most of it that is alive at once."""
+    """Bytes of a quantity: the most of it that is alive at the same time."""
     if quantity == "peak":
         return found.peak_live_bytes
     timeline = found.timeline
@@ -103,10 +103,10 @@ def bytes_of(found: Estimate, quantity: Quantity) -> int:
 
 
 def _most(lives: Iterable[Life]) -> int:
-    """The most bytes of some buffers that are alive at once."""
+    """The most bytes of some buffers that are alive at the same time."""
     changes = sorted(
         change for a in lives for change in ((a.start, a.bytes), (a.stop, -a.bytes))
-    )  # what is freed at an event sorts before what is allocated there
+    )  # a release at an event sorts before an allocation there
     most = alive = 0
     for _, nbytes in changes:
         alive += nbytes

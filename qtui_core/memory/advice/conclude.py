@@ -11,9 +11,9 @@ from qtui_core.quantities import format_bytes
 
 
 def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
-    """What the run needs and where, whether it fits, and the change that is worth most. The
-    largest component of the peak is named, or `by_group` the largest group of components, where
-    groups are what is listed beside the sentence."""
+    """What the run needs and where, whether it fits, and the most valuable change. Names the
+    largest component of the peak, or with `by_group` the largest group of components, if the report
+    beside the sentence lists groups."""
     estimate = report.estimate
     peak = format_bytes(estimate.peak_allocated_bytes)
     need = (
@@ -41,7 +41,7 @@ def _gpu(estimate: Estimate) -> str:
     plan = estimate.plan
     if plan.gpus == 1:
         return "the GPU"
-    # The stages of a pipeline are not alike; estimated is the fullest there could be.
+    # The stages of a pipeline differ; the estimate is of the fullest stage.
     return f"{'the fullest' if plan.pipeline_parallel > 1 else 'each'} of {plan.gpus:,} GPUs"
 
 
@@ -100,7 +100,7 @@ def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
 
 
 def _towards(report: MemoryReport, asked: Fit) -> str:
-    """What would make a run fit that does not, or how far the best of all goes."""
+    """Which change would make a run fit that does not, or how far the best change goes."""
     plan, change = report.estimate.plan, report.remedy
     if change is not None:
         if plan.trains_like(change.plan):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Verdict = Literal["fits", "tight", "no"]
 Knob = Literal["batch", "seq"]
 
-#: Sequences are searched in steps of a tile of attention, which kernels are fast on.
+#: Sequences are tried in steps of an attention tile, for which kernels are fast.
 SEQUENCE_STEP: Final = 64
 _MOST: Final = {"batch": 1 << 20, "seq": 1 << 24}
 _FIELDS: Final = {"batch": "batch", "seq": "sequence"}
@@ -34,11 +34,11 @@ class Fit:
 
     Attributes:
         gpu: name of the device.
-        capacity_bytes: what processes can have of its memory.
-        verdict: "fits" with the uncertainty of the estimate; "tight" where the tensors fit and
-            what the allocator keeps, paged states or the uncertainty may not; "no" where the
-            tensors do not.
-        headroom_bytes: capacity less the process; negative where it is too small.
+        capacity_bytes: how much of its memory processes can have.
+        verdict: "fits" if the process fits with the uncertainty of the estimate; "tight" if the
+            tensors fit, but perhaps not the allocator's cache, paged states or the uncertainty;
+            "no" if the tensors do not fit.
+        headroom_bytes: capacity less the process; negative if the device is too small.
     """
 
     gpu: str
@@ -48,11 +48,11 @@ class Fit:
 
 
 def fit_on(found: Estimate, device: Device, more: int = 0) -> Fit:
-    """The verdict on one device, whose context and workspaces are counted instead of those of the
-    estimate's device. `more` is how many bytes more the plan takes there.
+    """The verdict on one device, with its context and workspaces instead of those of the estimate's
+    device. `more` is how many bytes more the plan takes there.
 
-    A run that goes on only because the allocator gives back its cache is tight, and so is one whose
-    paged states have to leave the GPU.
+    A run is tight if it can go on only because the allocator gives back its cache, or because paged
+    states leave the GPU.
     """
     headroom = device.capacity_bytes - process_on(found, device) - more
     gives_back = found.retries > 0 and device is found.device
@@ -72,12 +72,12 @@ def fits(
     *,
     wanted: RunPlan | None = None,
 ) -> tuple[Fit, ...]:
-    """The verdicts on devices, the smallest first. The allocator is not run again for each of them:
-    it is taken to keep as much there as on the estimate's device.
+    """The verdicts on devices, the smallest first. The allocator is not simulated again for each:
+    its cache is taken to be the same as on the estimate's device.
 
-    `peaks` estimates a plan on the estimate's device. Where another device runs the plan in
-    another way (`plan_on`), the difference of the two peaks is counted. `wanted` is the plan with
-    nothing left open, before the estimate's device changed what it cannot run.
+    `peaks` estimates a plan on the estimate's device. If another device runs the plan differently
+    (`plan_on`), the difference of the peaks is added. `wanted` is the plan with a value for every
+    option, before the estimate's device changed what it cannot run.
     """
     plan, shape = found.plan, found.shape
     if wanted is not None:
@@ -91,7 +91,8 @@ def fits(
         if runs not in known:
             weigh = peaks
             if plan_on(runs, found.device, shape) != runs:
-                # The estimate's device would change this plan again: both are estimated on none.
+                # Both plans are estimated without a device, as the estimate's device would change
+                # this one again.
                 weigh = partial(estimate_peaks, shape)
             known[runs] = weigh(runs).bytes - weigh(found.plan).bytes
         return known[runs]
@@ -104,8 +105,8 @@ def fits(
 
 
 def _given_back(found: Estimate) -> int:
-    """Bytes of its cache that the allocator gave back because the estimate's device was full, and
-    that it would keep on a larger one."""
+    """Bytes of the cache that the allocator gave back because the estimate's device was full, and
+    would keep on a larger device."""
     if not found.retries:
         return 0
     lasting = found.peak_allocated_bytes + sum(t.bytes for t in found.beyond if t.name == CACHED)
@@ -118,9 +119,9 @@ class Largest:
 
     Attributes:
         option: "--batch" or "--seq".
-        value: a multiple of `step`; None where not even `step` fits.
+        value: a multiple of `step`; None if not even `step` fits.
         gpu: the device that it fits.
-        process_bytes: what the run takes with this value, or with `step` where nothing fits.
+        process_bytes: what the run takes with this value, or with `step` if nothing fits.
     """
 
     option: str
@@ -135,14 +136,14 @@ class Largest:
 def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Largest:
     """The largest batch or sequence whose verdict on a device is "fits".
 
-    Raises UsageError where the plan cannot be even at the least value.
+    Raises UsageError if the plan is impossible even with the smallest value.
     """
     step = SEQUENCE_STEP if knob == "seq" else 1
     field = _FIELDS[knob]
     taken: dict[int, int] = {}
 
     def room(value: int) -> int | None:
-        """Bytes to spare beyond the uncertainty; None where the plan cannot be."""
+        """Bytes to spare beyond the uncertainty; None if the plan is impossible."""
         try:
             changes: dict[str, Any] = {field: value * step}
             found = estimate(shape, replace(plan, **changes), device)
@@ -152,7 +153,7 @@ def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Lar
             return None
         taken[value] = found.process_bytes
         room = device.capacity_bytes - found.process_bytes - found.uncertainty_bytes
-        # With retries it is tight, however much is left after them.
+        # With retries it is tight, however much room they leave.
         return min(-1, room - _given_back(found)) if found.retries else room
 
     value = last_that_fits(room, _MOST[knob] // step)
@@ -166,9 +167,9 @@ def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Lar
 
 
 def last_that_fits(room: Callable[[int], int | None], most: int) -> int | None:
-    """The last of 1, 2, ... `most` with a room of at least 0, which falls as numbers grow; None
-    where 1 has less. Memory grows nearly linearly, so each guess lies on the line through two
-    known points, and few are needed; every third guess halves what is left."""
+    """The last of 1, 2, ... `most` with a room of at least 0; room falls as numbers grow. None if 1
+    has less. Memory grows almost linearly, so each guess is on the line through two known points;
+    every third guess halves the interval."""
     spare = room(1)
     if spare is None or spare < 0:
         return None

@@ -1,4 +1,4 @@
-"""What the reader of a report of memory should know of how it was made."""
+"""Notes on how an estimate was made, for the reader of a report."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from qtui_core.models.tensors import DESCRIBED_IN
 def notes_of(
     model: Described, found: Estimate, asked: RunPlan | None, *, weighed: bool
 ) -> Iterator[str]:
-    """The notes on an estimate. `asked` is the plan as it was asked for, where that is known;
-    `weighed` is whether changes of it were estimated."""
+    """The notes on an estimate. `asked` is the plan as it was typed, if known; `weighed` is whether
+    changes of it were estimated."""
     shape, plan = found.shape, found.plan
     if not weighed:
         yield "Changes are not weighed: a trace is of one plan."
@@ -74,7 +74,8 @@ def notes_of(
 
 
 def _logits_copy(found: Estimate) -> Iterator[str]:
-    """The copy of the logits that a cross entropy in place may leave with the allocator."""
+    """A note on the copy of the logits that an in-place cross entropy may leave in the allocator's
+    cache."""
     plan, nbytes = found.plan, found.logits_copy_bytes
     if not nbytes:
         return
@@ -89,7 +90,7 @@ def _logits_copy(found: Estimate) -> Iterator[str]:
 
 
 def _unquantized_experts(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
-    """Experts, which a reader would take to be quantized with the rest, and which are not
+    """A note on experts that are not quantized, though one would expect it
     (`WeightStorage.is_quantized`)."""
     stacked = sum(
         prod(parameter.shape)
@@ -106,7 +107,7 @@ def _unquantized_experts(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
 
 
 def _idle_targets(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
-    """Names that no adapter is put on for, though others are: peft passes over them in silence."""
+    """A note on target names that match no module: peft ignores them silently if others match."""
     if not plan.adapts or len(plan.lora_targets) < 2:
         return
     modules = [*named_modules(shape)]
@@ -125,14 +126,14 @@ def _idle_targets(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
         others = tuple(each for each in plan.lora_targets if each != target)
         try:
             idle = ranks(others) == ranks(plan.lora_targets)
-        except UsageError:  # the others want it beside them: it is the name of experts
+        except UsageError:  # another target requires this name: it is the name of experts
             continue
         if idle:
             yield f"No module is named {target}: it gets no adapter, and peft would not say so."
 
 
 def _since(known: Calibration, plan: RunPlan) -> str:
-    """What of a calibration does not hold for a plan."""
+    """Which parts of a calibration do not apply to a plan."""
     if known.torch != parse_version(plan.torch):
         version = ".".join(map(str, known.torch))
         return f"Workspaces are those of torch {plan.torch}: it was measured with {version}."

@@ -1,6 +1,7 @@
-"""The change that makes a run fit, and the smallest GPU that it fits: both are estimated again.
+"""The change that makes a run fit, and the smallest GPU that it fits. Both are checked by
+estimating again.
 
-That a change saves enough of the peak does not yet say that the run fits: what the allocator keeps
+That a change lowers the peak enough does not yet mean that the run fits, as the allocator's cache
 changes too.
 """
 
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
     from qtui_core.memory.devices.device import Device
     from qtui_core.memory.estimate import Estimate
 
-#: A whole estimate of a plan on a device.
+#: Makes a whole estimate of a plan on a device.
 OnDevice = Callable[[RunPlan, "Device"], "Estimate"]
 
-#: How many changes that train the same, and how many others, are tried.
+#: How many changes that train the same are tried, and how many others.
 _TRIED_SAME: Final = 2
 _TRIED_OTHERS: Final = 1
-#: A GPU is judged again where the run leaves less than one part in this many of what it takes:
-#: with the kernels of a T4 the allocator kept at most 1.4 % of it more, in 18 runs.
+#: A GPU is checked again if the run leaves less than one part in this many of what it takes: with
+#: the kernels of a T4 the allocator cached at most 1.4 % of it more, in 18 runs.
 _NARROW: Final = 50
 
 
 def remedy(found: Estimate, fit: Fit, advice: Sequence[Advice], again: OnDevice) -> Advice | None:
-    """The first change worth trying with which the run fits the estimate's device; None where no
-    single one is enough. `again` estimates a changed plan.
+    """The first good change with which the run fits the estimate's device; None if no single change
+    is enough. `again` estimates a changed plan.
 
-    Expandable segments come first where only what the allocator keeps is in the way.
+    Expandable segments come first if only the allocator's cache is in the way.
     """
     device = found.device
     if device is None:
@@ -44,7 +45,7 @@ def remedy(found: Estimate, fit: Fit, advice: Sequence[Advice], again: OnDevice)
         try:
             changed = again(one.plan, device)
         except UsageError:
-            continue  # Possible in itself, not together with this device.
+            continue  # possible in itself, but not on this device
         if fit_on(changed, device).verdict == "fits":
             if one.saves_bytes:
                 return one
@@ -68,9 +69,9 @@ def _worth_trying(found: Estimate, fit: Fit, advice: Sequence[Advice]) -> Iterat
 def smallest_again(
     found: Estimate, verdicts: Sequence[Fit], devices: Sequence[Device], again: OnDevice
 ) -> tuple[Fit, ...]:
-    """The verdicts up to the smallest device that the run fits, held against an estimate on the
-    device itself where the run fits narrowly and workspaces or kernels there are not those of the
-    estimate; the verdicts after it as they are."""
+    """The verdicts up to the smallest device that the run fits. If it fits narrowly and the
+    workspaces or kernels of that device differ from the estimate's, the verdict comes from an
+    estimate on the device itself. Later verdicts are unchanged."""
     known = {device.name: device for device in devices}
     judged = list(verdicts)
     for number, fit in enumerate(judged):
@@ -86,7 +87,7 @@ def smallest_again(
 
 
 def _alike(found: Estimate, device: Device) -> bool:
-    """Whether a device has the workspaces and kernels that the estimate counts."""
+    """Whether a device has the workspaces and kernels of the estimate."""
     plan = found.plan
     sizes = {
         cublas_workspace(plan.torch, d, trains=plan.trains).each for d in (found.device, device)

@@ -1,4 +1,4 @@
-"""Everything that a report of memory shows of an estimate."""
+"""Everything that a memory report shows of an estimate."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.shape.described import Described
 from qtui_core.memory.shape.model_shape import ModelShape
 
-#: A term of the peak, and the component that it is a part of.
+#: A term of the peak, and the component that it is part of.
 _PART = ("component", *Term.PRINTED)
-#: Operations of a step, and the bound on its time on the GPU that was asked for.
+#: The operations of a step, and the bound on its time on the requested GPU.
 _COMPUTE = (
     ("parameters_in_products", "compute.matrix_parameters"),
     ("tokens", "compute.tokens"),
@@ -40,22 +40,22 @@ _COMPUTE = (
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Everything a report of memory shows.
+    """Everything that a memory report shows.
 
     Attributes:
-        model: as it was asked for; location: where it was found; architecture: its class.
+        model: as it was typed; location: where it was found; architecture: its class.
         estimate: the bytes.
-        fits: on each GPU, the one that was asked for first, if any: then `asked` is its name.
-        device: that was asked for, if any.
-        advice: changes that save, best first.
-        cures: for each kind of running out of memory.
-        compute: None where the model has no shape.
-        largest: of a knob, where it was asked for.
-        remedy: the change that makes it fit the GPU that was asked for, where it does not and one
-            was found.
-        notes: what the reader should know of how it was made.
-        weighed: whether changes of the plan were estimated: not where only a trace tells of the
-            model.
+        fits: on each GPU. If a GPU was requested, it comes first and `asked` is its name.
+        device: the requested GPU, if any.
+        advice: changes that save memory, best first.
+        cures: for each way to run out of memory.
+        compute: None if the model has no shape.
+        largest: the largest batch or sequence, if requested.
+        remedy: the change that makes the run fit the requested GPU; None if it fits or none was
+            found.
+        notes: on how the estimate was made.
+        weighed: whether changes of the plan were estimated; not possible if the model is known from
+            a trace only.
     """
 
     model: str
@@ -103,13 +103,13 @@ class MemoryReport:
 
     @cached_property
     def parameters(self) -> int | None:
-        """Of the model; None where it has no shape."""
+        """Parameters of the model; None if it has no shape."""
         shape = self.estimate.shape
         return None if shape is None else shape.parameters
 
     def seconds_on(self, device: Device | None) -> float | None:
-        """The bound on a step's time, seconds; None without a device, or where it has no units
-        for the type."""
+        """The lower bound on a step's time, seconds; None without a device, or if it has no units
+        for the dtype."""
         if device is None or self.compute is None or self.compute.dtype not in device.rates:
             return None
         return self.compute.seconds_on(device)
@@ -129,13 +129,13 @@ def report_of(
     """The report on an estimate of a model, on its device if it has one.
 
     Args:
-        peaks: estimates the peaks of changed plans; None where no change can be estimated, as
-            after the trace of a family without a shape.
-        here: GPUs of this machine, judged before those of the catalogue.
-        asked: the plan as it was typed, where that is known.
-        wanted: the same with nothing left open, before the device changed anything in it.
-        again: makes a whole estimate of a plan on a device, which takes longer. With it the
-            remedy, and the smallest GPU that holds the run, are checked before they are told.
+        peaks: estimates the peaks of changed plans; None if they cannot be estimated, as after a
+            trace of a family without a shape.
+        here: GPUs of this machine, listed before those of the catalogue.
+        asked: the plan as it was typed, if known.
+        wanted: the same with a value for every option, before the device changed anything.
+        again: makes a whole estimate of a plan on a device, which takes longer. With it, the remedy
+            and the smallest suitable GPU are checked before they are reported.
     """
     advice: tuple[Advice, ...] = () if peaks is None else advise(found, peaks)
     cured = cures(found, advice)
@@ -181,9 +181,9 @@ def report_of_plan(
     wanted: RunPlan,
     peaks: Callable[[RunPlan], Peaks] | None = None,
 ) -> MemoryReport:
-    """The report on a plan as it runs on a device, if there is one (`plan_as_run`); with the
-    largest value of a `knob` that fits it. `asked`, `wanted` and `peaks` are as in `report_of`, the
-    peaks by default those of the tape."""
+    """The report on a plan as it runs on a device, if there is one (`plan_as_run`); with a `knob`,
+    also the largest value of it that fits. `asked`, `wanted` and `peaks` are as in `report_of`; by
+    default `peaks` uses the tape."""
     peaks = peaks or peaks_on(shape, device)
     found = estimate_as_run(shape, plan, device)
     most = None
@@ -201,7 +201,7 @@ def report_of_plan(
 
 
 def peaks_on(shape: ModelShape, device: Device | None) -> Callable[[RunPlan], Peaks]:
-    """The peaks of changed plans, each estimated once."""
+    """The peaks of changed plans; each plan is estimated once."""
 
     @cache
     def peaks(changed: RunPlan) -> Peaks:

@@ -1,1 +1,2 @@
-"""The operations of a step, their arithmetic intensity, and the time they cannot go below."""
+"""The operations of a step, their arithmetic intensity, and a lower bound on the time of the
+step."""

@@ -1,10 +1,10 @@
 """The operations of a step and their arithmetic intensity, from shape and plan alone.
 
-Counted are the forward pass (again where layers are recomputed), the backward passes of products,
-attention and loss, and the step of the optimizer. Backward passes of what is done row by row
-(norms, activations, rotations) are not: they move about twice what the forward passes do. Symbols
-as in formulas: N tokens of a micro batch, B sequences of S, h hidden, H heads, D a head, V
-vocabulary, e bytes of an element as it is computed with.
+Counted are the forward pass (again for layers that are recomputed), the backward passes of
+products, attention and loss, and the optimizer step. The backward passes of row-by-row operations
+(norms, activations, rotary embeddings) are not counted: they move about twice the bytes of the
+forward passes. Symbols as in formulas: N tokens of a micro batch, B sequences of S tokens, h hidden
+size, H heads of size D, V vocabulary, e bytes of an element in computation.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from qtui_core.memory.shape.modules import modules_of_layer
 from qtui_core.memory.shape.packings import UNPACKED_BY_FORWARD, Layout
 from qtui_core.memory.shape.weights import WeightStorage
 
-#: Rows and columns of the result that one block of threads computes: what CUTLASS and cuBLAS take
-#: for large products ("Efficient GEMM in CUDA", CUTLASS documentation).
+#: Rows and columns of the result that one thread block computes, in CUTLASS and cuBLAS for large
+#: products ("Efficient GEMM in CUDA", CUTLASS documentation).
 _TILE: Final = 128
 _ROOFLINE: Final = "2mnk operations, each matrix moved once (Williams et al. 2009)"
 _FLASH: Final = "FlashAttention-2 (arXiv 2307.08691, section 3.1): scores stay on the chip"
 _EAGER: Final = "eager_attention_forward of transformers, operation by operation"
 
 
-#: Ends of the names of projections out of attention and out of the feed-forward part.
+#: Endings of the names of the output projections of attention and feed-forward part.
 _OUT: Final = ("o_proj", "out_proj", "c_proj", "down_proj", "fc2", "dense_4h_to_h", "wo", "w2")
 
 
 def operations_of(shape: ModelShape, plan: RunPlan) -> tuple[Operation, ...]:
-    """The operations of a step of a resolved plan in the order they first come in; those of the
-    same numbers together, under all their names."""
+    """The operations of a step of a resolved plan, in the order of their first occurrence. Those
+    with the same numbers are one row with all their names."""
     times: dict[Operation, int] = {}
     names: dict[Operation, list[str]] = {}
     for operation in _all(shape, plan):
@@ -91,7 +91,7 @@ def _all(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
 
 
 def element(plan: RunPlan) -> str:
-    """The type that products are computed in."""
+    """The dtype in which products are computed."""
     return plan.autocast_dtype if plan.autocast else plan.dtype or "bf16"
 
 
@@ -121,7 +121,7 @@ def _module(
     layer: Layer | None,
     tokens: int,
 ) -> Iterator[Operation]:
-    """The products of a module and, where its weight is packed, its dequantization."""
+    """The products of a module and, if its weight is packed, its dequantization."""
     if isinstance(module, Linear):
         label = _label(module, layer)
         quantized = WeightStorage(shape, plan).is_quantized(name, module)
@@ -140,8 +140,8 @@ def _module(
 
 
 def _unpacks(layout: Layout | None) -> bool:
-    """Whether a packed weight is unpacked for each product: FP8 is multiplied as it is, and
-    compressed-tensors is unpacked once."""
+    """Whether a packed weight is unpacked for each product. FP8 is multiplied as it is;
+    compressed-tensors unpacks once."""
     kind = "" if layout is None else layout.kind
     return kind not in ("fp8", "fbgemm") and kind not in UNPACKED_BY_FORWARD
 
@@ -149,7 +149,7 @@ def _unpacks(layout: Layout | None) -> bool:
 def _adapted(
     shape: ModelShape, plan: RunPlan, name: str, module: Module, layer: Layer | None
 ) -> Iterator[rows.AdapterProducts]:
-    """The adapter on a module, if it gets one: on a linear layer, or on stacked experts."""
+    """The adapter on a module, if it has one: on a linear layer, or on stacked experts."""
     rank = adapters_of(shape, plan).rank_on(name, module)
     if rank and isinstance(module, Linear):
         yield rows.AdapterProducts(module.inputs, module.outputs, rank, plan.tokens)
@@ -162,12 +162,13 @@ def _adapted(
 
 
 def _comes_last(module: Module) -> int:
-    """Projections out of a part follow those into it, whatever order its fields have."""
+    """A sort key: output projections follow the other modules, whatever the order of the fields."""
     return 1 if module.name.endswith(_OUT) else 0
 
 
 def _label(module: Linear, layer: Layer | None) -> str:
-    """The last part of its name, or all where another of the layer ends alike (GPT-2's c_proj)."""
+    """The last part of its name, or the full name if another module of the layer has the same last
+    part (GPT-2's c_proj)."""
     last = module.name.rpartition(".")[2]
     others = () if layer is None else modules_of_layer(layer)
     alike = sum(
@@ -179,13 +180,13 @@ def _label(module: Linear, layer: Layer | None) -> str:
 def _product(
     name: str, m: int, k: int, n: int, plan: RunPlan, quantized: bool, copies: int = 1
 ) -> Operation:
-    """m tokens, k inputs, n outputs. The gradients of input and weight are products of the same
-    three sizes. `copies` are weights that share the tokens among them: experts."""
+    """The product of m tokens with k inputs and n outputs. The gradients of input and weight are
+    products with the same three sizes. `copies` are weights that share the tokens: experts."""
     dtype = element(plan)
     e = SIZES[dtype]
     moved = e * (m * k + copies * k * n + m * n)
     if quantized and plan.quant == "int8":
-        # LLM.int8: operands of a byte, sums of four (bitsandbytes igemmlt).
+        # LLM.int8: operands of one byte, sums of four (bitsandbytes igemmlt).
         dtype, moved = "int8", m * k + k * n + 4 * m * n
         e = 1
     tiles = copies * ceil(m / copies / _TILE)
@@ -204,7 +205,8 @@ def _product(
 
 
 def _passes(plan: RunPlan, *, trained: bool) -> int:
-    """Forward, again where it is recomputed, and for the gradients of input and weight."""
+    """How often the product is computed: forward, again if recomputed, and for the gradients of
+    input and weight."""
     return plan.forward_passes + plan.trains + (plan.trains and trained)
 
 
@@ -223,13 +225,13 @@ def _attention(layer: Layer, plan: RunPlan, encoded: int) -> Iterator[Operation]
     queries, keys = e * tokens * heads * width, e * tokens * kv_heads * width
     values, out = e * tokens * kv_heads * value, e * tokens * heads * value
     once = queries + keys + values + out
-    sums = 4 * tokens * heads  # the logarithm of each row's sum
+    sums = 4 * tokens * heads  # the log-sum-exp of each row
     blocks = ceil(plan.sequence / _TILE)
     streamed = queries + out + (keys + values) * max(1, blocks // 2)
     if plan.attention == "eager":
         scores = plan.batch * heads * plan.sequence**2
-        # Product, scaling, mask, softmax, product; 16 bits become 32 for the softmax and 16 again,
-        # of fp16 within its kernel (softmax in ATen/native/SoftMax.cpp).
+        # Product, scaling, mask, softmax, product. 16 bits become 32 for the softmax and 16 again;
+        # for fp16 this happens inside the kernel (softmax in ATen/native/SoftMax.cpp).
         casts = {"fp32": 0, "fp16": 2 * e}.get(dtype, 2 * (e + 4))
         moved = scores * (e + 2 * e + 2 * e + 8 + casts + e)
         forward = Operation(

@@ -1,7 +1,6 @@
-"""Operations that do little with each element: norms, activations, rotations, sums, the loss,
-dequantization, the optimizer. All are limited by memory, so what counts is how often each element
-is read and written; in one kernel it would be once.
-"""
+"""Operations with little arithmetic per element: norms, activations, rotary embeddings, sums, the
+loss, dequantization, the optimizer. All are limited by memory bandwidth, so what counts is how
+often each element is read and written; in one kernel it would be once."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def _element(plan: RunPlan) -> int:
 
 
 def _stream(plan: RunPlan) -> int:
-    """Bytes of an element of the residual stream: k-bit preparation makes it 32 bits."""
+    """Bytes of an element of the residual stream: 4 after k-bit preparation."""
     return 4 if plan.kbit_prep != "none" or plan.dtype == "fp32" else 2
 
 
@@ -47,8 +46,8 @@ def _row(
 
 
 def norm(module: Norm, plan: RunPlan) -> Operation:
-    """A norm over `[N, size]`: LlamaRMSNorm casts to 32 bits, squares, averages, multiplies,
-    casts back and multiplies the weight, each a pass of its own."""
+    """A norm over `[N, size]`. LlamaRMSNorm casts to 32 bits, squares, averages, multiplies, casts
+    back and multiplies by the weight, each in a pass of its own."""
     n, s = plan.tokens * module.size, _stream(plan)
     if not module.kind.startswith("rms") or plan.kernels != "torch":
         return _row("norm", _runs(plan), 8 * n, 2 * s * n, "8·N·h over 2s·N·h", _IN_ONE)
@@ -61,7 +60,8 @@ def norm(module: Norm, plan: RunPlan) -> Operation:
 
 
 def rotation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
-    """Queries and keys: halves turned round (3e), two products (4e), a sum (3e)."""
+    """The rotary embedding of queries and keys: rotated halves (3e), two products (4e), a sum
+    (3e)."""
     attention = layer.attention
     if not isinstance(attention, Attention) or attention.positions != "rope":
         return
@@ -77,11 +77,11 @@ def rotation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
 
 
 def activation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
-    """The activation (2e), and where there is a gate its product with the other half (3e)."""
+    """The activation function (2e), and with a gate the product with the other half (3e)."""
     mlp = layer.mlp
     e = _element(plan)
     if isinstance(mlp, Moe):
-        # Of the experts, each of which has a gate.
+        # Experts always have a gate.
         n = plan.tokens * mlp.top_k * mlp.intermediate
         yield _gated("gated activation, experts", n, plan)
         if mlp.shared is not None:
@@ -104,7 +104,7 @@ def activation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
 
 
 def _gated(name: str, n: int, plan: RunPlan) -> Operation:
-    """An activation of one half times the other, over n elements."""
+    """The activation of one half times the other, over n elements."""
     e = _element(plan)
     if plan.kernels == "liger":
         return _row(name, _runs(plan), 5 * n, 3 * e * n, "5·N·I over 3e·N·I", _IN_ONE)
@@ -115,7 +115,7 @@ def _gated(name: str, n: int, plan: RunPlan) -> Operation:
 
 
 def residual(shape: ModelShape, plan: RunPlan) -> Operation:
-    """The two sums of a layer, each of which a norm could do while it reads."""
+    """The two residual sums of a layer, each of which a norm could include."""
     n, s = plan.tokens * shape.hidden, _stream(plan)
     return _row(
         "residual sum", 2 * _runs(plan), n, 3 * s * n, "N·h over 3s·N·h", "two read, one written",
@@ -125,8 +125,8 @@ def residual(shape: ModelShape, plan: RunPlan) -> Operation:
 
 @dataclass(frozen=True)
 class AdapterProducts:
-    """An adapter: `rows` are multiplied by `[inputs, rank]` and `[rank, outputs]`, of which there
-    are `copies`, one an expert."""
+    """An adapter: `rows` are multiplied by `[inputs, rank]` and `[rank, outputs]`. It has `copies`
+    such pairs, one for each expert."""
 
     inputs: int
     outputs: int
@@ -136,7 +136,7 @@ class AdapterProducts:
 
 
 def adapters(adapted: Sequence[AdapterProducts], plan: RunPlan) -> Iterator[Operation]:
-    """All adapters of a layer: both products, and scaling and adding what they give."""
+    """All adapters of a layer: both products, then scaling and adding the result."""
     if not adapted:
         return
     dtype = plan.autocast_dtype if plan.autocast else plan.adapter_dtype or "fp32"
@@ -147,7 +147,7 @@ def adapters(adapted: Sequence[AdapterProducts], plan: RunPlan) -> Iterator[Oper
         for a in adapted
     )
     written = sum(a.rows * a.outputs for a in adapted)
-    # Forward, again, and in the backward pass for input and weight.
+    # Forward, recomputed, and in the backward pass for input and weight.
     times = _runs(plan) + 2 * plan.accumulation
     yield Operation(
         "adapters A, B", "products", times, work, moved, moved, dtype,
@@ -188,8 +188,8 @@ def dequantization(name: str, module: Linear, plan: RunPlan) -> Operation:
 
 
 def loss(shape: ModelShape, plan: RunPlan) -> Operation:
-    """Cross-entropy over `[N, V]`, forward and backward: cast to 32 bits, log-softmax, its
-    gradient, that of the choice, cast back."""
+    """Cross entropy over `[N, V]`, forward and backward: cast to 32 bits, log-softmax, its
+    gradient, the gradient of the selection, cast back."""
     n, e = plan.tokens * shape.vocabulary, _element(plan)
     if plan.loss == "fused" or plan.loss.startswith("in-place"):
         return _row(
@@ -206,7 +206,7 @@ def loss(shape: ModelShape, plan: RunPlan) -> Operation:
 
 
 def optimizer_step(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
-    """The step over all trained parameters."""
+    """The optimizer step over all trained parameters."""
     if not plan.trains:
         return
     trained = [tensor for tensor in tensors_of(shape, plan) if tensor.requires_grad]
@@ -215,7 +215,8 @@ def optimizer_step(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
         return
     nbytes = sum(tensor.bytes for tensor in trained)
     states = sum(state.bytes for tensor in trained for state in states_of(tensor, plan))
-    least = 3 * nbytes + 2 * states  # parameter read and written, gradient read, states both
+    # Parameter read and written, gradient read, states read and written.
+    least = 3 * nbytes + 2 * states
     if plan.optimizer == "adamw":
         yield _row(
             "AdamW step", 1, 14 * count, 20 * nbytes, "14·P over 20 × bytes of P",

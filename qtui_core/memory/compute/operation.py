@@ -1,8 +1,8 @@
 """One operation of a step on the roofline: what it computes, what it moves, and what limits it.
 
-The model is that of Williams, Waterman and Patterson (2009, doi:10.1145/1498765.1498785): an
-operation takes no less than its arithmetic at the highest rate, and no less than its bytes at the
-bandwidth of the memory they pass; whichever is longer limits it.
+This is the model of Williams, Waterman and Patterson (2009, doi:10.1145/1498765.1498785): an
+operation takes at least as long as its arithmetic at the highest rate, and at least as long as
+moving its bytes at the bandwidth of the memory; the longer of the two limits it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from qtui_core.memory.devices.hierarchy import L2, bandwidth_of
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of one kind, done `times` in a step.
+    """An operation of one kind, executed `times` times in a step.
 
     Attributes:
-        name: what it is; operations of the same numbers are one.
+        name: what it is; operations with the same numbers are one.
         group: "products", "attention", "row by row", "weights", "optimizer".
-        operations: additions and multiplications of one of them.
-        bytes: that it moves to and from the memory of the device at least, once each.
-        l2_bytes: that it moves between L2 and the multiprocessors; as `bytes` where each is used
+        operations: additions and multiplications of one execution.
+        bytes: that it moves to and from device memory at least, each byte once.
+        l2_bytes: that it moves between L2 and the multiprocessors; equal to `bytes` if each is used
             once.
-        dtype: the operands' type, which decides the rate.
-        formula: of operations and bytes; `source`, where the count is from.
-        fused_bytes: that are left where its neighbours do its work in the same kernel; None where
-            fusing changes nothing.
+        dtype: of the operands, which determines the rate.
+        formula: of operations and bytes; `source`: where the count is from.
+        fused_bytes: that remain if its neighbours do its work in the same kernel; None if fusing
+            changes nothing.
         fused: how, in words.
     """
 
@@ -44,7 +44,7 @@ class Operation:
 
     @property
     def intensity(self) -> float:
-        """Operations a byte of the device's memory."""
+        """Operations per byte of device memory."""
         return self.operations / self.bytes
 
     @property
@@ -58,12 +58,12 @@ class Placed:
     """An operation on a device.
 
     Attributes:
-        rate: operations a second of the units it runs on; `units` names them.
-        ridge: operations a byte from which those units and not the memory limit it.
-        attainable: operations a second, at most.
-        seconds: of all times, at least.
-        presses: what it waits for: `units`, "L2" or "memory".
-        saves_seconds: of all times, what fusing would spare of `seconds`.
+        rate: operations per second of the units that run it; `units` names them.
+        ridge: operations per byte from which on these units, not the memory, limit it.
+        attainable: operations per second, at most.
+        seconds: of all executions, at least.
+        presses: what limits it: `units`, "L2" or "memory".
+        saves_seconds: how much of `seconds` fusing would save.
     """
 
     operation: Operation
@@ -78,8 +78,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class Roofs:
-    """What limits operations on a device: rates by type, and bandwidths of its memories in bytes
-    a second. L2 is None where nobody states it."""
+    """The limits of a device: rates by dtype, and bandwidths of its memories in bytes per second.
+    L2 is None if no bandwidth is known."""
 
     rates: dict[str, float]
     memory: float
@@ -90,15 +90,15 @@ class Roofs:
         return Roofs(dict(device.rates), float(device.bandwidth), bandwidth_of(device, L2))
 
     def rate_of(self, dtype: str) -> tuple[float, str]:
-        """Operations a second on a type, and the units: a type without units is computed in
-        fp32, as torch does with bf16 before Ampere."""
+        """Operations per second on a dtype, and the name of the units. A dtype without units is
+        computed in fp32, as torch does with bf16 before Ampere."""
         if dtype in self.rates:
             return self.rates[dtype], f"{dtype} units"
         return self.rates["fp32"], f"fp32 units, for want of {dtype}"
 
 
 def place(operation: Operation, roofs: Roofs) -> Placed:
-    """The operation under the roofs of a device."""
+    """The operation on a device with these limits."""
     rate, units = roofs.rate_of(operation.dtype)
     waits = {
         units: operation.operations / rate,

@@ -1,10 +1,10 @@
-"""How many operations a step takes, and how short it cannot be.
+"""How many operations a step takes, and a lower bound on its time.
 
-An operation is a multiplication or an addition. A product of matrices takes two for each parameter
-and token; its backward pass twice as many, half for the gradient of its input and half for that of
-its weight. That is C = 6ND of a full step: N parameters in products, D tokens (Kaplan et al. 2020,
-arXiv 2001.08361, section 2.1). Weights that are frozen have no gradient, which makes 4ND; layers
-that are computed again add 2ND. Attention adds what grows with the square of the sequence.
+An operation is a multiplication or an addition. A matrix product takes two for each parameter and
+token; its backward pass takes twice as many, half for the gradient of its input and half for that
+of its weight. This gives C = 6ND for a full step: N parameters in products, D tokens (Kaplan et al.
+2020, arXiv 2001.08361, section 2.1). Frozen weights have no gradient, which gives 4ND; recomputed
+layers add 2ND. Attention adds a part that grows with the square of the sequence.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from qtui_core.memory.shape.model_shape import (
 from qtui_core.memory.shape.modules import modules_of_layer
 
 #: Products over the pairs of positions: two in the forward pass (scores, values). The backward pass
-#: has five, the scores being computed again, where they were not kept (FlashAttention-2,
-#: arXiv 2307.08691, section 3.1), and four where they were.
+#: has five if it recomputes the scores (FlashAttention-2, arXiv 2307.08691, section 3.1), and four
+#: if they were kept.
 _PRODUCTS_FORWARD = 2
 _PRODUCTS_BACKWARD = 5
 _PRODUCTS_BACKWARD_KEPT = 4
@@ -40,16 +40,16 @@ _PRODUCTS_BACKWARD_KEPT = 4
 
 @dataclass(frozen=True)
 class Compute:
-    """Operations of one step, all micro batches together.
+    """Operations of one step, over all micro batches.
 
     Attributes:
-        matrix_parameters: N: parameters that multiply a token, of experts those that work on it,
-            a tied output layer too; embeddings are looked up and not among them.
+        matrix_parameters: N: parameters that multiply a token: of experts those that it uses, and a
+            tied output layer; embeddings are looked up and do not count.
         trained_parameters: those of N that get a gradient, and the adapters.
         tokens: D, of the step.
-        forward, recompute, backward: operations; attention is the part of all three that grows
-            with the square of the sequence.
-        dtype: the type that the products are computed in.
+        forward, recompute, backward: operations; attention is the part of the three that grows with
+            the square of the sequence.
+        dtype: in which the products are computed.
     """
 
     matrix_parameters: int
@@ -66,10 +66,10 @@ class Compute:
         return self.forward + self.recompute + self.backward
 
     def seconds_on(self, device: Device) -> float:
-        """A bound: no step is shorter, at the highest rate the vendor states for the type. Real
-        ones are two to five times as long. fp32 is taken as fp32, not as TF32.
+        """A lower bound on the time of a step, at the highest rate that the vendor states for the
+        dtype. Real steps take two to five times as long. fp32 means fp32, not TF32.
 
-        Raises UsageError where the device has no units for the type.
+        Raises UsageError if the device has no units for the dtype.
         """
         return self.total / device.rate(self.dtype)
 
@@ -77,10 +77,10 @@ class Compute:
 def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
     """The operations of a step of a resolved plan.
 
-    Left out are norms, activations, the softmax and the optimizer, which are not products and
-    limited by bandwidth. Taken whole though a run may spare it: the gradient of the first layer's
-    input, which nothing needs where no parameter before it is trained; and the last product of a
-    layer that is computed again, before which the checkpoint of torch stops.
+    Norms, activation functions, the softmax and the optimizer are left out: they are not products,
+    and bandwidth limits them. Two products are counted that a run may skip: the gradient of the
+    first layer's input, not needed if no parameter before it is trained; and the last product of a
+    recomputed layer, before which torch's checkpoint stops.
     """
     tokens = plan.tokens * max(1, plan.accumulation)
     pairs = sum(pairs_of(layer, plan) for layer in shape.encoder)
@@ -120,8 +120,8 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
 
 @dataclass(frozen=True)
 class _Product:
-    """A weight that multiplies tokens: its parameters, of adapters on it, whether it is trained
-    itself, and how many tokens of a micro batch there are."""
+    """A weight that multiplies tokens: its parameters, those of adapters on it, whether it is
+    trained, and the tokens of a micro batch."""
 
     parameters: int
     adapters: int
@@ -130,28 +130,26 @@ class _Product:
 
 
 def in_decoder(shape: ModelShape, plan: RunPlan) -> RunPlan:
-    """The plan by which the layers of a decoder work: of the prompt of an inference that an encoder
-    is given they see one token of each sequence, the first."""
+    """The plan for the layers of a decoder: in an inference with an encoder, the encoder sees the
+    prompt and the decoder one token of each sequence, the first."""
     return replace(plan, sequence=1) if shape.encoder and not plan.trains else plan
 
 
 def of_encoded(layer: Layer, module: Module) -> bool:
-    """Whether a module of a decoder works on what the encoder gave: keys and values of the
-    attention to it."""
+    """Whether a module of a decoder works on the encoder's output: keys and values of cross
+    attention."""
     cross = layer.cross
     return isinstance(cross, Attention) and module in (cross.key, cross.value)
 
 
 class _Multiplied(NamedTuple):
-    """What the weights of a model are multiplied with: adapters on them, and whether they are
-    trained themselves."""
+    """The products of a model's weights, given its adapters and whether the weights are trained."""
 
     adapters: Adapters
     trained: bool
 
     def of_layers(self, shape: ModelShape, tokens: int, decoded: int) -> Iterator[_Product]:
-        """The products of layers, of which those of an encoder see `tokens`, and those of a decoder
-        `decoded` ones."""
+        """The products of layers. Encoder layers see `tokens`, decoder layers `decoded` tokens."""
         for prefix, layers, seen in (
             (shape.encoder_prefix, shape.encoder, tokens),
             (shape.layer_prefix, shape.layers, decoded),
@@ -171,7 +169,7 @@ class _Multiplied(NamedTuple):
     def _of(
         self, name: str, module: Module, layer: Layer | None, tokens: int
     ) -> Iterator[_Product]:
-        """The product of a module: a linear layer, or the experts that work on one token."""
+        """The product of a module: a linear layer, or the experts that one token uses."""
         trained = self.trained
         rank = self.adapters.rank_on(name, module)
         if isinstance(module, Linear):
@@ -190,11 +188,11 @@ class _Multiplied(NamedTuple):
 
 
 def pairs_of(layer: Layer, plan: RunPlan, encoded: int | None = None) -> int:
-    """Operations of one product over the pairs of positions that a micro batch attends to, the
-    mean of scores and values, in one layer. `encoded` are tokens of each sequence that an encoder
-    gave, where they are not as many as the layer's.
+    """Operations of one product over the pairs of positions that a micro batch attends to, averaged
+    over scores and values, in one layer. `encoded` is the number of tokens of each sequence from an
+    encoder, if it differs from the layer's.
 
-    Of causal attention a kernel computes half, or the window; eager attention computes all.
+    Kernels compute half of causal attention, or the window; eager attention computes all of it.
     """
     attention = layer.attention
     sequence = plan.sequence
@@ -225,9 +223,9 @@ class Roofline:
     Attributes:
         operations: 2mnk.
         bytes: of the two matrices and the result, each moved once.
-        intensity: operations a byte; ridge: the intensity from which the device computes at its
+        intensity: operations per byte; ridge: the intensity from which on the device reaches its
             highest rate.
-        attainable: operations a second, at most.
+        attainable: operations per second, at most.
         seconds: at least.
     """
 
@@ -256,9 +254,9 @@ def roofline(
     output_bits: float = 16,
 ) -> Roofline:
     """The roofline of `[m, k]` times `[k, n]` (Williams, Waterman, Patterson 2009): m tokens, k
-    inputs, n outputs, elements of so many bits, computed in `dtype`.
+    inputs, n outputs, elements of the given bits, computed in `dtype`.
 
-    Raises UsageError where the device has no units for the type.
+    Raises UsageError if the device has no units for the dtype.
     """
     operations = 2 * m * n * k
     moved = round((m * k * input_bits + k * n * weight_bits + m * n * output_bits) / 8)

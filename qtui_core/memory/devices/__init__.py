@@ -1,1 +1,1 @@
-"""GPUs as data: what each holds, how fast it is, and what CUDA takes on it."""
+"""GPUs as data: their memory, their speed, and what CUDA takes on them."""

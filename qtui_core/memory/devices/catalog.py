@@ -1,11 +1,10 @@
-"""The GPUs, as data. Rates in 10^12 operations a second, dense, as the vendor states them: halves
+"""The GPUs, as data. Rates are in 10^12 operations a second, dense, as the vendor states them; half
 of figures that are stated with sparsity.
 
-Totals are MiB that nvidia-smi prints, from public logs; those of V100 16GB, A10G and L40 are taken
-from their sisters. `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes, where a log has it,
-and of the A100 SXM4 80GB the 79.25 GiB of an error message of torch.
-GeForce cards halve their rate where products are added up in fp32, which is what torch does with
-fp16 and bf16.
+Totals are MiB as nvidia-smi prints them, from public logs; those of V100 16GB, A10G and L40 are
+those of similar cards. `cuda` is the number of bytes from cudaMemGetInfo or deviceQuery, if a log
+has it; for the A100 SXM4 80GB it is the 79.25 GiB of a torch error message. GeForce cards have half
+of their rate if products are summed in fp32, as torch does with fp16 and bf16.
 """
 
 from __future__ import annotations
@@ -75,7 +74,8 @@ def _nvidia(
 
 
 def _ampere_100(fp64: float, fp16: float) -> dict[str, float]:
-    """GA100: fp32 has no matrix units, tf32 half of fp16, int8 twice, int4 four times."""
+    """The rates of GA100: no matrix units for fp32; tf32 has half of the fp16 rate, int8 twice,
+    int4 four times."""
     return {
         "fp64": fp64,
         "fp32": fp64,
@@ -109,7 +109,8 @@ _GEFORCE_50: Final = "NVIDIA RTX Blackwell GPU architecture white paper"
 
 
 def _geforce(fp32: float, fp16: float, *more: str) -> dict[str, float]:
-    """fp16 with fp32 sums; integers are not halved. `more` are fp8 and fp4 where there are."""
+    """The rates of GeForce cards: fp16 with fp32 sums is halved, integers are not. `more` are fp8
+    and fp4 if they exist."""
     rates = {
         "fp64": fp32 / 64,
         "fp32": fp32,
@@ -120,7 +121,7 @@ def _geforce(fp32: float, fp16: float, *more: str) -> dict[str, float]:
     if "fp8" in more:
         rates["fp8"] = 2 * fp16
     if "fp4" in more:
-        # FP4 is not halved: four times the stated fp16 rate with fp16 sums.
+        # FP4 is not halved: it has four times the stated fp16 rate with fp16 sums.
         rates["fp4"] = 8 * fp16
     rates["int8"] = 4 * fp16
     if "int4" in more:
@@ -129,7 +130,7 @@ def _geforce(fp32: float, fp16: float, *more: str) -> dict[str, float]:
 
 
 def _professional(fp32: float, fp16: float, *more: str) -> dict[str, float]:
-    """Workstation and server cards of the GeForce dies, which do not halve."""
+    """The rates of workstation and server cards with GeForce dies, which are not halved."""
     rates = {
         "fp64": fp32 / 64,
         "fp32": fp32,
@@ -268,7 +269,7 @@ def _amd(
     note: str = "",
     aliases: tuple[str, ...] = (),
 ) -> Device:
-    """A row; its memory is whole GiB, of which ROCm reports nearly all."""
+    """A row; memory is whole GiB, of which ROCm reports almost all."""
     return Device(
         name,
         "AMD",
@@ -312,5 +313,5 @@ _AMD: Final = (
          "AMD Instinct MI325X data sheet"),
 )  # fmt: skip
 
-#: All devices. Of those that a short name fits, the first is meant.
+#: All devices. If a short name matches several, it means the first.
 DEVICES: Final = _NVIDIA + _AMD

@@ -8,19 +8,19 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
-#: Share of the total of nvidia-smi that cudaMemGetInfo gives where that was not seen: of the
-#: devices where both were, it is 98.0 % (RTX 4090) to 99.6 % (H200); the lower is taken.
+#: The share of nvidia-smi's total that cudaMemGetInfo gives, where this is not known. Known shares
+#: are 98.0 % (RTX 4090) to 99.6 % (H200); the lower is taken.
 _ALLOCATABLE_SHARE: Final = 0.98
 
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """On-chip memory of one multiprocessor (a compute unit of AMD). Bytes.
+    """On-chip memory of one multiprocessor (a compute unit of AMD), in bytes.
 
     Attributes:
         registers: the register file.
-        l1: L1 cache, shared memory included where they are one.
-        shared: the most of it that can be shared memory (LDS).
+        l1: L1 cache, including shared memory if they are one.
+        shared: how much of it can be shared memory (LDS) at most.
 
     Source: CUDA C++ Programming Guide, table of technical specifications by compute capability;
     white papers of CDNA 2 and 3.
@@ -33,16 +33,16 @@ class Multiprocessor:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured of a device where it is (`qtui calibrate`), in bytes.
+    """What `qtui calibrate` measured on a device, in bytes.
 
     Attributes:
         made: the day, as 2026-11-21.
-        torch: (major, minor) of the version it was measured with.
-        context: what a process takes besides what torch reserves, after a step; context_low and
-            context_high, the range of all steps that were measured. None where the driver does not
-            tell what a process has.
-        workspace_forward: of cuBLAS that stay allocated after products of the program's thread
-            alone; workspace_training, after a backward pass too.
+        torch: (major, minor) of the version that was used.
+        context: what a process takes besides torch's reserved bytes, after a step; context_low and
+            context_high are the range over all measured steps. None if the driver does not report
+            the memory of a process.
+        workspace_forward: cuBLAS workspaces that stay allocated after products in the program's
+            thread only; workspace_training: after a backward pass too.
     """
 
     made: str
@@ -55,36 +55,36 @@ class Calibration:
 
     @property
     def source(self) -> str:
-        """How it is told beside what it was measured for."""
+        """How it is named beside the figures that come from it."""
         return f"calibrated: measured here on {self.made}"
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, as torch sees it: half of an MI250X is one.
+    """One GPU as torch sees it: half of an MI250X is one.
 
     Attributes:
         name: without the vendor.
         vendor: "NVIDIA" or "AMD".
         architecture: e.g. "Hopper".
         capability: CUDA's compute capability (major, minor); None for AMD.
-        multiprocessors: how many; `multiprocessor`, the memory in one.
-        boost_mhz: the highest clock the vendor states.
-        memory_gb: as it is sold, in whatever GB the vendor means.
-        total: bytes that nvidia-smi (NVML) reports with the ECC setting it is shipped with; None
-            where no report was found.
-        allocatable: bytes in all that cudaMemGetInfo reports, context included; differs by some
-            hundred MiB between drivers. None where no report was found.
+        multiprocessors: how many; `multiprocessor`: the memory in one.
+        boost_mhz: the highest clock that the vendor states.
+        memory_gb: as it is sold, in the vendor's GB.
+        total: bytes that nvidia-smi (NVML) reports with the default ECC setting; None if no report
+            was found.
+        allocatable: total bytes that cudaMemGetInfo reports, including the context; drivers differ
+            by some hundred MiB. None if no report was found.
         bandwidth: of its memory, bytes a second.
-        l2: bytes of L2 cache (and of AMD's, per device, without the cache behind it).
-        rates: the most operations a second by type of the operands, a multiplication and an
-            addition being two, of dense matrices, accumulated in fp32 (int32 for integers).
-            fp64 and fp32 are those of matrix units where those take them, else of the vector
-            units. A type it has no units for is not among them.
-        source: the documents of the vendor that state them.
+        l2: bytes of L2 cache (for AMD per device, without the cache behind it).
+        rates: the most operations a second by dtype of the operands, counting multiplications and
+            additions, for dense matrices with sums in fp32 (int32 for integers). fp64 and fp32 are
+            those of matrix units if these support them, else of the vector units. A dtype without
+            units is missing.
+        source: the vendor's documents that state them.
         note: what is unusual.
         aliases: other names.
-        calibration: what was measured of it here; it is taken before what is known of all.
+        calibration: what was measured on it here, which overrides general figures.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Device:
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes that processes can have together, their contexts included."""
+        """Bytes that all processes together can have, including their contexts."""
         if self.allocatable is not None:
             return self.allocatable
         if self.total is not None:
@@ -116,16 +116,16 @@ class Device:
 
     @property
     def capacity_basis(self) -> str:
-        """ "reported" by a driver, "derived" from the total it reports, or "nominal"."""
+        """ "reported" by a driver, "derived" from the total that it reports, or "nominal"."""
         if self.allocatable is not None:
             return "reported"
         return "nominal" if self.total is None else "derived"
 
     def rate(self, dtype: str) -> float:
-        """Operations a second on operands of a type (fp64, fp32, tf32, fp16, bf16, fp8, fp4,
-        int8, int4).
+        """Operations a second on operands of a dtype (fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8,
+        int4).
 
-        Raises UsageError where the device has no units for it.
+        Raises UsageError if the device has no units for it.
         """
         if dtype not in self.rates:
             raise UsageError(

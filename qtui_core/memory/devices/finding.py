@@ -1,4 +1,4 @@
-"""GPUs, found by the names that people type and drivers report."""
+"""Finds GPUs by the names that people type and drivers report."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from qtui_core.memory.devices.catalog import DEVICES
 from qtui_core.memory.devices.device import Device, Multiprocessor
 from qtui_core.quantities import shortened
 
-#: Words of names that tell no device from another.
+#: Words that do not distinguish one device from another.
 _COMMON = frozenset(
     ("nvidia", "amd", "geforce", "tesla", "quadro", "instinct", "gpu", "generation", "rtx")
 )
 
 
 def find_device(name: str) -> Device:
-    """The device of a name, leniently: in any case, with or without vendor, "GeForce", "Tesla",
-    spaces and dashes, as the driver reports it or as people say it ("4090", "a100-80", "H100").
+    """The device with a name: in any case, with or without vendor, "GeForce", "Tesla", spaces and
+    dashes, as the driver reports it or as people write it ("4090", "a100-80", "H100").
 
-    A name that leaves several open takes the first of the catalogue that it fits, which is the
-    commonest. Raises UsageError for an unknown one, offering the nearest.
+    If several devices match, the first in the catalogue is taken, which is the most common. Raises
+    UsageError for an unknown name, with the nearest known ones.
     """
     known: dict[str, Device] = {}
     for device in DEVICES:
@@ -33,12 +33,12 @@ def find_device(name: str) -> Device:
     for device in DEVICES:
         if words and any(words <= _words(label) for label in (device.name, *device.aliases)):
             return device
-    # Only a name that is not found pays for loading this.
+    # Imported only if a name is not found.
     from difflib import get_close_matches
 
     near = get_close_matches(key, known, n=4, cutoff=0.5)
     offered = list(dict.fromkeys(known[match].name for match in near))
-    if not words:  # "RTX" is a part of many names
+    if not words:  # "RTX" is part of many names
         text = name.strip().lower()
         offered = [device.name for device in DEVICES if text and text in device.name.lower()][:6]
     near_it = f"Near it: {', '.join(offered)}."
@@ -51,7 +51,8 @@ def find_device(name: str) -> Device:
 
 
 def _words(name: str) -> frozenset[str]:
-    """The words of a name that tell devices apart; "80GB" is "80", "RTX4090" is "rtx", "4090"."""
+    """The words of a name that distinguish devices; "80GB" gives "80", "RTX4090" gives "rtx",
+    "4090"."""
     text = re.sub(r"(?<=\d)\s*gi?b\b", "", name.lower())
     text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", text)
     words = re.findall(r"[a-z0-9]+", text)
@@ -63,7 +64,7 @@ def _key(name: str) -> str:
 
 
 def device_of_memory(nbytes: int) -> Device:
-    """A GPU of which nothing is known but the bytes that processes can have on it."""
+    """A GPU of which only the bytes that processes can have are known."""
     power, unit = (30, "GiB") if nbytes >= 1 << 30 else (20, "MiB")
     amount = nbytes / (1 << power)
     return Device(

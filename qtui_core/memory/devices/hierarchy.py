@@ -1,9 +1,9 @@
-"""The memories of a GPU from its registers out to its own memory: how much each holds, and how
-many bytes a second it gives to all that computes.
+"""The memories of a GPU, from its registers to its device memory: the size of each, and the bytes a
+second that it delivers to all units.
 
-Sizes are the catalogue's. Bandwidths are stated by vendors, follow from widths that they state and
-the highest clock, or were measured by others; each level says which. Those that nobody stated are
-None, and can be measured where the device is.
+Sizes are from the catalogue. Bandwidths are stated by vendors, or follow from stated widths and the
+highest clock, or were measured by others; each level says which. A bandwidth that is not stated is
+None, and can be measured on the device.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class MemoryLevel:
 
     Attributes:
         name: one of the five below.
-        bytes: of the whole device; `each`, of one multiprocessor, or None where all share it.
-        bandwidth: bytes a second of the whole device, read; None where nobody states it.
-        basis: of the bandwidth; `source` says where it is from and how it follows.
+        bytes: of the whole device; `each`: of one multiprocessor, or None if all share it.
+        bandwidth: for reading, bytes a second of the whole device; None if it is not stated.
+        basis: of the bandwidth; `source`: where it is from and how it follows.
     """
 
     name: str
@@ -42,33 +42,34 @@ L2: Final = "L2"
 INFINITY: Final = "Infinity Cache"
 MEMORY: Final = "memory"
 
-#: Bytes a clock that one multiprocessor reads from its L1 cache and shared memory. 32 banks of 4
-#: bytes are 128 (CUDA C++ Programming Guide, shared memory); Turing has half (Ampere GA102 white
-#: paper, which sets both side by side; 58.8 of 64 measured by Jia et al. 2019, arXiv 1903.07486).
+#: Bytes per clock that one multiprocessor reads from its L1 cache and shared memory. 32 banks of 4
+#: bytes give 128 (CUDA C++ Programming Guide, shared memory); Turing has half (Ampere GA102 white
+#: paper, which compares both; Jia et al. 2019, arXiv 1903.07486, measured 58.8 of 64).
 _L1_WIDTH: Final[Mapping[tuple[int, int], int]] = {(7, 5): 64}
 _L1_USUAL: Final = 128
-#: AMD: local data share, 128 bytes a clock and compute unit (white papers of CDNA 2 and 3).
+#: AMD: local data share, 128 bytes per clock and compute unit (white papers of CDNA 2 and 3).
 _LDS_WIDTH: Final = 128
 
-#: Bytes a clock that the whole L2 gives (A100 architecture white paper, which states both).
+#: Bytes per clock from the whole L2 (A100 architecture white paper, which states both).
 _L2_WIDTH: Final[Mapping[tuple[int, int], int]] = {(7, 0): 2048, (8, 0): 5120}
-#: AMD: 128 bytes a clock and channel: of MI250X 32 channels a die (CDNA 2 white paper), of MI300X
+#: AMD: 128 bytes per clock and channel; MI250X has 32 channels per die (CDNA 2 white paper), MI300X
 #: 16 in each of eight dies (CDNA 3 white paper).
 _L2_WIDTH_AMD: Final[Mapping[str, int]] = {"CDNA 2": 128 * 32, "CDNA 3": 128 * 16 * 8}
 #: Measured by others, bytes a second, by device.
 _L2_MEASURED: Final[Mapping[str, tuple[int, str]]] = {
     "T4": (1_270 * 10**9, "measured by Jia et al. 2019, arXiv 1903.07486, table 3.1"),
 }
-#: Cache behind L2 of the whole device: bytes and bytes a second (CDNA 3 white paper).
+#: The cache behind L2 of the whole device: bytes and bytes a second (CDNA 3 white paper).
 _INFINITY: Final = (256 << 20, 17_200 * 10**9)
 
-#: A fused multiply-add reads three operands of four bytes and writes one, and is two operations.
+#: A fused multiply-add reads three operands of four bytes and writes one, and counts as two
+#: operations.
 _REGISTER_BYTES_PER_OPERATION: Final = (3 + 1) * 4 // 2
 
 
 def hierarchy(device: Device) -> tuple[MemoryLevel, ...]:
-    """The memories of a device, nearest to the arithmetic first; empty for one of which nothing
-    but its memory is known."""
+    """The memories of a device, those closest to the units first; empty if only its memory size is
+    known."""
     if not device.multiprocessors:
         return ()
     one, units = device.multiprocessor, device.multiprocessors
@@ -90,7 +91,8 @@ Speed = tuple[int | None, Basis, str]
 
 
 def _registers(device: Device) -> Speed:
-    """What the fp32 units take at their highest rate, which the register file gives at least."""
+    """What the fp32 units read and write at their highest rate: the register file delivers at least
+    this."""
     if device.vendor != "NVIDIA" or "fp32" not in device.rates:
         return None, "", "not stated"
     speed = round(device.rates["fp32"] * _REGISTER_BYTES_PER_OPERATION)
@@ -121,5 +123,6 @@ def _l2(device: Device) -> Speed:
 
 
 def bandwidth_of(device: Device, name: str) -> int | None:
-    """Bytes a second of the level of this name; None where there is none or nobody states it."""
+    """Bytes a second of the level with this name; None if there is none or its bandwidth is not
+    stated."""
     return next((each.bandwidth for each in hierarchy(device) if each.name == name), None)

@@ -1,4 +1,4 @@
-"""A profile of one GPU: what `qtui calibrate` measured of it, as it is written to a file."""
+"""The profile of one GPU: the measurements of `qtui calibrate`, as a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.memory.devices.device import Calibration
 from qtui_core.memory.devices.workspaces import parse_version
 
-#: Of the file. One that a later version wrote is refused with a sentence.
+#: The version of the file format. A later version is refused.
 SCHEMA_VERSION: Final = 1
 
 
@@ -25,8 +25,7 @@ class ProfileError(QtuiError):
 @dataclass(frozen=True)
 class MeasuredStep:
     """A step of the grid: its plan in a few words, and bytes at each level, estimated without a
-    profile and measured. None is what nobody could say; `failure` is a sentence where the run
-    failed."""
+    profile and measured. None if unknown; `failure` is a sentence if the run failed."""
 
     name: str
     estimated_allocated: int | None = None
@@ -42,18 +41,18 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured of a device, and with what.
+    """What was measured of a device, and with which versions.
 
     Attributes:
-        device: as its driver names it; total_memory, capability: as CUDA tells them.
-        made: when, ISO 8601 with its zone.
+        device: as its driver names it; total_memory, capability: from CUDA.
+        made: when, ISO 8601 with the time zone.
         driver, versions: of the driver; of torch and other libraries by name.
-        context_first: bytes of the process beside what torch reserved after the first tensor, and
-            context_products, after products and their backward pass; None where the driver does
-            not tell. `context_basis` says how the process was told from others.
+        context_first: bytes of the process besides torch's reserved bytes after the first tensor;
+            context_products: after products and their backward pass; None if the driver does not
+            report the memory of a process. `context_basis` says how the process was identified.
         workspace_forward, workspace_training: as in Calibration.
-        segments: bytes the allocator reserved for one tensor, by the bytes of that tensor.
-        allocator: the settings of the allocator, as torch tells them.
+        segments: bytes that the allocator reserved for one tensor, by the bytes of that tensor.
+        allocator: the settings of the allocator, from torch.
         steps: the grid.
     """
 
@@ -81,8 +80,8 @@ class Profile:
 
     @property
     def calibration(self) -> Calibration:
-        """What an estimate takes of it: the middle of the contexts after steps, which have loaded
-        the kernels of a step, else that after products."""
+        """What an estimate uses: the median context after steps, which have loaded the kernels of a
+        step, or else after products."""
         after_steps = [each.context for each in self.steps if each.context is not None]
         context = round(median(after_steps)) if after_steps else self.context_products
         return Calibration(
@@ -100,9 +99,9 @@ class Profile:
 
 
 def profile_of(text: str) -> Profile:
-    """The profile of a file's text.
+    """The profile in the text of a file.
 
-    Raises ProfileError for what is none, or one of a later version.
+    Raises ProfileError if it is not a profile, or one of a later version.
     """
     again = "Run qtui calibrate again."
     try:

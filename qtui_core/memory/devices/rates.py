@@ -1,4 +1,4 @@
-"""What was measured on a device, and what CUDA says of it, beside what the catalogue says."""
+"""What was measured on a device and what CUDA reports of it, to be combined with the catalogue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COPY: Final = "copy"
 
 @dataclass(frozen=True)
 class MeasuredRate:
-    """A product of square matrices, or a copy, timed.
+    """The timing of a product of square matrices, or of a copy.
 
     Attributes:
         what: PRODUCT or COPY.
-        dtype: of the operands; of a copy, bytes.
+        dtype: of the operands; bytes for a copy.
         size: rows of the matrices; bytes that are copied.
-        per_second: operations (2 size³ each), or bytes read and written; None where the device
-            cannot, and then `why_not` says so.
+        per_second: operations (2 size³ each), or bytes read and written; None if the device cannot
+            do it, and then `why_not` says why.
         seconds: of one, the median of `repeats`.
     """
 
@@ -36,21 +36,21 @@ class MeasuredRate:
     why_not: str = ""
 
     def share_of(self, device: Device) -> float | None:
-        """The part of what the vendor states that was reached; None where nothing is stated."""
+        """The share of the vendor's figure that was reached; None if the vendor states none."""
         stated = device.bandwidth if self.what == COPY else device.rates.get(self.dtype)
         return self.per_second / stated if self.per_second and stated else None
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What the device that was measured on says of itself. None is what it does not say.
+    """What the measured device reports of itself. None if it does not report a value.
 
     Attributes:
-        kind: "cuda" or "cpu"; `name` as its driver or system calls it.
-        capability, multiprocessors, total_memory, l2, shared, registers, clock_mhz: as torch has
-            them of CUDA; shared memory and registers in bytes of one multiprocessor.
-        bandwidth: bytes a second, two transfers a clock of the memory over its bus.
-        threads: of a CPU, how many torch uses.
+        kind: "cuda" or "cpu"; `name`: from its driver or system.
+        capability, multiprocessors, total_memory, l2, shared, registers, clock_mhz: from CUDA
+            through torch; shared memory and registers in bytes of one multiprocessor.
+        bandwidth: bytes a second: two transfers per clock of the memory over its bus.
+        threads: how many torch uses, on a CPU.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class DeviceFacts:
 
 
 def with_facts(device: Device, facts: DeviceFacts) -> Device:
-    """A device of the catalogue with the sizes that CUDA tells of this one."""
+    """A device of the catalogue with the sizes that CUDA reports of this one."""
     one = device.multiprocessor
     return replace(
         device,
@@ -82,8 +82,8 @@ def with_facts(device: Device, facts: DeviceFacts) -> Device:
 
 
 def device_of_facts(facts: DeviceFacts, rates: Iterable[MeasuredRate]) -> Device:
-    """A device that the catalogue does not have, from what CUDA tells and what was measured: its
-    rates and, where CUDA does not tell its bandwidth, that of a copy."""
+    """A device that is not in the catalogue, from what CUDA reports and what was measured: its
+    rates and, if CUDA does not report a bandwidth, that of a copy."""
     found = list(rates)
     copied = next((rate.per_second for rate in found if rate.what == COPY), None)
     memory = facts.total_memory or 0

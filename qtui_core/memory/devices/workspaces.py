@@ -1,5 +1,5 @@
-"""What a run takes besides its tensors: workspaces of cuBLAS, which torch counts as allocated, and
-the context and modules of CUDA, which only the driver counts."""
+"""What a run takes besides its tensors: cuBLAS workspaces, which torch counts as allocated, and the
+CUDA context and modules, which only the driver counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtui_core.memory.devices.device import Calibration, Device
 
 MIB: Final = 1 << 20
 
-#: ":4096:2:16:8" in the notation of CUBLAS_WORKSPACE_CONFIG, two of 4 MiB and eight of 16 KiB.
+#: ":4096:2:16:8" in the notation of CUBLAS_WORKSPACE_CONFIG: two of 4 MiB and eight of 16 KiB.
 DEFAULT_WORKSPACE: Final = 8_519_680
 #: What cuBLAS recommends from Hopper on.
 LARGE_WORKSPACE: Final = 32 * MIB
@@ -22,18 +22,19 @@ _INSTINCT_WORKSPACE: Final = 128 * MIB
 #: Default of CUBLASLT_WORKSPACE_SIZE.
 _LT_WORKSPACE: Final = MIB
 
-#: First torch, by compute capability major, that takes the large workspace; pull requests 89027,
-#: 175344 and 189312 of pytorch. The one of Blackwell was merged in February 2026, which 2.11 may
-#: or may not have; here it has not.
+#: By major compute capability, the first torch version with the large workspace; pull requests
+#: 89027, 175344 and 189312 of pytorch. That for Blackwell was merged in February 2026; 2.11 may or
+#: may not have it, and is taken not to.
 _LARGE_SINCE: Final = {9: (2, 0), 10: (2, 12), 12: (2, 12), 11: (2, 14)}
-#: First torch that gives workspaces back after each product, unless TORCH_CUBLAS_WORKSPACE_CACHE
-#: is set; pull request 194311. Its documentation is that of 2.15; 2.14 may have it.
+#: The first torch version that frees workspaces after each product, unless
+#: TORCH_CUBLAS_WORKSPACE_CACHE is set; pull request 194311. It is documented for 2.15; 2.14 may
+#: have it.
 _NOT_KEPT_SINCE: Final = (2, 15)
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Bytes that were measured elsewhere, with the range they were found in."""
+    """Bytes that were measured on other machines, and the range of the measurements."""
 
     bytes: int
     low: int
@@ -42,7 +43,7 @@ class Calibrated:
 
     @property
     def uncertainty(self) -> int:
-        """The farther end of the range."""
+        """The distance to the farther end of the range."""
         return max(self.high - self.bytes, self.bytes - self.low)
 
 
@@ -52,11 +53,11 @@ class Workspace:
 
     Attributes:
         each: bytes of one.
-        threads: that multiply matrices and so have one each: forward passes are run by the thread
-            of the program, backward passes by that of autograd, each with a handle of its own.
+        threads: that multiply matrices and have one workspace each: the program's thread runs
+            forward passes, autograd's thread backward passes, each with its own handle.
         kept: whether they stay allocated between products.
-        lt_each: bytes a thread has for cuBLASLt besides, where layers have biases, in versions
-            that do not share the workspace with it; an upper bound.
+        lt_each: additional bytes per thread for cuBLASLt if layers have biases, in versions that do
+            not share the workspace with it; an upper bound.
         source: where the sizes are from.
     """
 
@@ -73,7 +74,7 @@ class Workspace:
 
     @property
     def calibrated(self) -> Calibrated:
-        """The same with its range: from one thread's to those with cuBLASLt's."""
+        """The same with its range: from one thread's workspace to all with cuBLASLt's."""
         low = self.each if self.kept else 0
         high = (self.each + self.lt_each) * self.threads
         return Calibrated(self.bytes, low, high, self.source)
@@ -82,14 +83,14 @@ class Workspace:
 def cublas_workspace(
     torch: str, device: Device | None = None, *, trains: bool = True, config: str | None = None
 ) -> Workspace:
-    """The workspaces of a run with a version of torch ("2.13") on a device; without one, of GPUs
+    """The workspaces of a run with a torch version ("2.13") on a device; without a device, on GPUs
     before Hopper.
 
     `config` is CUBLAS_WORKSPACE_CONFIG, if set. Source: parseChosenWorkspaceSize and
-    setWorkspaceForHandle in aten/src/ATen/cuda/CublasHandlePool.cpp. That there are two in training
-    is from reading; 21 published runs on A100 agree with two of 8,519,680 bytes to 0.24 %.
+    setWorkspaceForHandle in aten/src/ATen/cuda/CublasHandlePool.cpp. That training has two is
+    concluded from the code; 21 published runs on A100 agree with two of 8,519,680 bytes to 0.24 %.
 
-    Raises UsageError for a version or configuration that does not parse.
+    Raises UsageError for a version or configuration that cannot be parsed.
     """
     version = parse_version(torch)
     known = None if device is None or config is not None else device.calibration
@@ -110,17 +111,17 @@ def cublas_workspace(
 
 
 def _measured_workspace(known: Calibration, trains: bool) -> Workspace:
-    """As it was found here. The first product makes the workspace of its thread, so that what a
-    backward pass adds is those of other threads."""
+    """The workspaces as measured here. The first product makes the workspace of its thread, so what
+    a backward pass adds is that of other threads."""
     each = known.workspace_forward or known.workspace_training
     threads = round(known.workspace_training / each) if trains and each else 1
     return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, 0, known.source)
 
 
 def parse_workspace_config(config: str) -> int:
-    """Bytes that ":SIZE:COUNT[:SIZE:COUNT...]" with sizes in KiB asks for.
+    """Bytes that ":SIZE:COUNT[:SIZE:COUNT...]" asks for, with sizes in KiB.
 
-    Raises UsageError for another form, for which torch warns and takes its default.
+    Raises UsageError for any other form; torch would warn and use its default.
     """
     if re.fullmatch(r"(:\d+:\d+)+", config.strip()) is None:
         raise UsageError(
@@ -132,34 +133,36 @@ def parse_workspace_config(config: str) -> int:
 
 
 def parse_version(torch: str) -> tuple[int, int]:
-    """(major, minor) of a version such as "2.13" or "2.13.0+cu130". Raises UsageError."""
+    """(major, minor) of a version such as "2.13" or "2.13.0+cu130". Raises UsageError if it is
+    none."""
     match = re.match(r"(\d+)\.(\d+)", torch.strip())
     if match is None:
         raise UsageError(f"{torch!r} is no version of torch; write it as in 2.13.")
     return int(match[1]), int(match[2])
 
 
-#: Context and modules of a process, what NVML counts and torch does not. Published, in MiB: 274
-#: with modules loaded as they are needed against 636 at once (pytorch pull request 86509), about
-#: 300 (issue 107667), about 400 (109888), 426 on an RTX 6000 Ada with torch 2.10 and CUDA 13.0
-#: (unsloth-zoo pull request 1053). It grows with the kernels that are used. No figures that can be
-#: trusted were found for H100 and later.
+#: Context and modules of a process, which NVML counts and torch does not. Published, in MiB: 274
+#: with modules loaded when needed against 636 with all loaded at once (pytorch pull request 86509),
+#: about 300 (issue 107667), about 400 (109888), 426 on an RTX 6000 Ada with torch 2.10 and CUDA
+#: 13.0 (unsloth-zoo pull request 1053). It grows with the kernels that are used. No reliable
+#: figures were found for H100 and later.
 _CONTEXT: Final = Calibrated(
     450 * MIB, 270 * MIB, 640 * MIB, "published processes, 274 to 636 MiB; measure with the driver"
 )
 _CONTEXT_ADA: Final = Calibrated(
     426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
 )
-#: What the driver counted of runs on an A100 beyond simulated segments: 521 to 529 MiB in seven
-#: with LoRA or full fine-tuning, 453 MiB with 4-bit weights, in one session (fms-a100_80gb_liger
-#: 102, 104 to 106, 108 to 110; 112, 116), and 1628 to 1754 MiB in another (fms-a100_80gb 8, 32, 34,
-#: 56, 58), all with torch 2.4. What the second session held besides is not known.
+#: What the driver counted for runs on an A100 beyond simulated segments: 521 to 529 MiB in seven
+#: runs with LoRA or full fine-tuning, 453 MiB with 4-bit weights, in one session
+#: (fms-a100_80gb_liger 102, 104 to 106, 108 to 110; 112, 116), and 1628 to 1754 MiB in another
+#: (fms-a100_80gb 8, 32, 34, 56, 58), all with torch 2.4. What else was in memory in the second
+#: session is unknown.
 _CONTEXT_A100: Final = Calibrated(
     523 * MIB, 453 * MIB, 1754 * MIB, "two sessions on an A100 SXM4 80GB with torch 2.4"
 )
 #: The same 140.875 MiB after a training step in 69 runs on a T4, in two sessions with torch 2.10
 #: (CUDA 12.8) and 2.14 (CUDA 13.0); 104.875 MiB before the first kernel (measurements that
-#: fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured holds 57 of them).
+#: fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured has 57 of them).
 _CONTEXT_T4: Final = Calibrated(
     147_718_144, 104 * MIB, 141 * MIB, "69 runs on a T4, torch 2.10 and 2.14"
 )
@@ -171,9 +174,9 @@ _CONTEXTS: Final = {
 }
 
 
-#: What NCCL takes for each group of GPUs that talk to each other, by how many they are: buffers of
-#: its channels, which neither torch nor the context counts. Measured on 4 A100 with NVLink, with an
-#: all-reduce in every group of them: 544 MiB in groups of two, 688 MiB in larger ones (issue 964 of
+#: What NCCL takes for each group of GPUs that communicate, by the size of the group: buffers of its
+#: channels, which neither torch nor the context counts. Measured on 4 A100 with NVLink, with an
+#: all-reduce in every group: 544 MiB in groups of two, 688 MiB in larger ones (issue 964 of
 #: NVIDIA/nccl). Elsewhere 110 MiB (issue 34, PCIe, NCCL 1) to 1.6 GiB (issue 864); all-to-all takes
 #: several times as much (issue 1685).
 _NCCL_PAIR: Final = 544 * MIB
@@ -183,7 +186,7 @@ _NCCL_HIGH: Final = 1638 * MIB
 
 
 def nccl_bytes(groups: Sequence[int]) -> Calibrated:
-    """What the communicators of NCCL take of a GPU that is in groups of these many GPUs."""
+    """What NCCL's communicators take on a GPU that is in groups of these sizes."""
     found = sum(_NCCL_PAIR if size == 2 else _NCCL_LARGER for size in groups)
     return Calibrated(
         found,
@@ -194,7 +197,7 @@ def nccl_bytes(groups: Sequence[int]) -> Calibrated:
 
 
 def context_bytes(device: Device | None = None) -> Calibrated:
-    """What the context and the modules of CUDA take of a device in a process."""
+    """What the CUDA context and modules of one process take on a device."""
     if device is None:
         return _CONTEXT
     known = device.calibration
@@ -204,8 +207,8 @@ def context_bytes(device: Device | None = None) -> Calibrated:
 
 
 def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> Calibrated:
-    """What a process takes of a device besides what torch reserves: context, modules and, where
-    GPUs talk to each other, NCCL."""
+    """What a process takes on a device besides torch's reserved bytes: context, modules and, if
+    GPUs communicate, NCCL."""
     context, nccl = context_bytes(device), nccl_bytes(groups)
     return Calibrated(
         context.bytes + nccl.bytes,
@@ -216,7 +219,7 @@ def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> C
 
 
 def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:
-    """What the driver counts for a process that reserves `reserved` bytes at most."""
+    """What the driver counts for a process whose peak of reserved bytes is `reserved`."""
     context = context_bytes(device)
     return Calibrated(
         reserved + context.bytes, reserved + context.low, reserved + context.high, context.source

@@ -1,4 +1,4 @@
-"""Sums of products of letters, as text that can be put back into numbers."""
+"""Sums of products of letters, with their text and their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Final, NamedTuple
 
-#: The order of letters in a product; others come after them.
+#: The order of letters in a product; other letters come after these.
 _ORDER: Final = "LBSgCWPHGDREkVhIFMmqcneovwTbr"
 
 
@@ -22,18 +22,19 @@ class Letter(NamedTuple):
 #: Letters with their exponents, in the order of `_ORDER`.
 Product = tuple[tuple[Letter, int], ...]
 
-#: A coefficient: whole where it can be, for fractions take ten times as long.
+#: A coefficient: an int if possible, as Fractions take ten times as long.
 Factor = int | Fraction
 
 
 class Expression:
-    """A sum of products: the coefficient of each product of letters; of no letters, a number."""
+    """A sum of products: the coefficient of each product of letters. The empty product is a
+    number."""
 
     def __init__(self, sums: Mapping[Product, Factor]) -> None:
         self.sums = {product: factor for product, factor in sums.items() if factor}
 
     def plus(self, other: Expression, times: int = 1) -> Expression:
-        """The sum of this and `times` the other."""
+        """This expression plus `times` the other."""
         sums = dict(self.sums)
         for product, factor in other.sums.items():
             sums[product] = sums.get(product, 0) + times * factor
@@ -49,7 +50,7 @@ class Expression:
         return Expression(sums)
 
     def over(self, other: Expression) -> Expression:
-        """The quotient rounded down, without rounding where it is exact."""
+        """The quotient, exact if the division is, else rounded down."""
         if other.is_number or self.value % other.value == 0:
             found = self._divided(other)
             if found is not None and found.value == self.value // other.value:
@@ -59,7 +60,7 @@ class Expression:
         return _rounded("floor", self, other)
 
     def _divided(self, other: Expression) -> Expression | None:
-        """The quotient, if it is a sum of products."""
+        """The quotient if it is a sum of products, else None."""
         if len(other.sums) == 1:
             return self.times(_inverse(*other.largest))
         found, rest = number(0), self
@@ -72,11 +73,11 @@ class Expression:
 
     @property
     def largest(self) -> tuple[Product, Factor]:
-        """The product of the most letters, and its coefficient."""
+        """The product with the most letters, and its coefficient."""
         return max(self.sums.items(), key=lambda item: (sum(e for _, e in item[0]), item[0]))
 
     def nearly(self, value: int, off: Factor) -> Expression:
-        """The largest products alone, as many as come so near to a value."""
+        """The largest products alone: as many as needed to differ from `value` by at most `off`."""
         found: dict[Product, Factor] = {}
         left: Factor = value
         for product, factor in sorted(self.sums.items(), key=_size, reverse=True):
@@ -88,34 +89,34 @@ class Expression:
 
     @property
     def is_number(self) -> bool:
-        """Whether no letter is in it."""
+        """Whether it has no letters."""
         return not any(self.sums)
 
     @property
     def value(self) -> Factor:
-        """With the letters' values."""
+        """Its value, with the values of the letters."""
         return sum(_value(product, factor) for product, factor in self.sums.items())
 
     @cached_property
     def text(self) -> str:
-        """As in `B*S*h*4 + B*S*4`, what is most first."""
+        """Its text, as in `B*S*h*4 + B*S*4`, the largest product first."""
         parts = sorted(self.sums.items(), key=_size, reverse=True)
         written = " + ".join(_written(product, factor) for product, factor in parts)
         return written.replace("+ -", "- ") or "0"
 
 
 def number(value: int) -> Expression:
-    """A number alone."""
+    """The expression of a number."""
     return Expression({(): value})
 
 
 def letter(name: str, value: int) -> Expression:
-    """A letter alone."""
+    """The expression of a letter."""
     return Expression({((Letter(name, value), 1),): 1})
 
 
 def with_numbers(text: str, letters: Mapping[str, int]) -> str:
-    """A formula in which the letters' values stand for them."""
+    """A formula with the values of the letters in place of the letters."""
     return re.sub(r"\b[A-Za-z]\b", lambda found: f"{letters[found[0]]:,}", text)
 
 
@@ -176,7 +177,7 @@ def _written(product: Product, factor: Factor) -> str:
 
 
 def _repeated(product: Product, sign: int) -> list[str]:
-    """Each letter as often as its exponent says, of one sign."""
+    """The letters with exponents of one sign, each repeated as often as its exponent says."""
     return [of.text for of, exponent in product for _ in range(sign * exponent)]
 
 

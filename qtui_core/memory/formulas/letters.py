@@ -1,4 +1,4 @@
-"""The letters of formulas: which keys of a config.json they stand for, and what they mean."""
+"""The letters of formulas: their meanings, and the keys of a config.json that they stand for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.memory.formulas.size import letter
 
-#: Letter -> what it means, in the order in which a report lists them.
+#: Letter -> its meaning, in the order of a report.
 MEANINGS: Final = {
     "L": "layers",
     "B": "batch, sequences of a micro batch",
@@ -80,7 +80,8 @@ _KEYS: Final = {
 
 
 def letters_of(config: Mapping[str, object]) -> dict[str, int]:
-    """The letters that a config.json gives a value, of several keys the first that is there."""
+    """The letters that have a value in a config.json. Of several keys for a letter, the first one
+    counts."""
     found: dict[str, int] = {}
     for key, name in _KEYS.items():
         value = config.get(key)
@@ -90,7 +91,7 @@ def letters_of(config: Mapping[str, object]) -> dict[str, int]:
 
 
 def named(keys: str | tuple[str, ...], value: int) -> int:
-    """The value of a key of config.json by its letter, as it is where it has none. Of several keys
-    for the same thing the first has the letter."""
+    """The value of a key of config.json as a letter; a plain number if the key has no letter. Of
+    several keys for the same thing, the first has the letter."""
     name = _KEYS.get(keys if isinstance(keys, str) else keys[0])
     return value if name is None else letter(name, value)

@@ -1,11 +1,11 @@
-"""A size that remembers the product it is: 1050673152 that knows it is B*S*V*4.
+"""A size that remembers its product: 1050673152 that knows it is B*S*V*4.
 
-A `Size` is an int in all that it does. It also keeps what it was made of, and works out the sum of
-products that this is only when its expression is asked for: a tape full of sizes costs little.
+A `Size` is an int in every operation. It also keeps its operands, and works out the sum of products
+only when it is asked for: a tape full of sizes costs little.
 
-Letters enter where a configuration and a plan are read (`letter`). They go through products, sums
-and differences. An exact division divides the product; any other leaves a floor, `-(-x // y)` a
-ceil. Other operations (`max`, shifts, `int()`) give plain numbers, or one of their operands.
+Letters enter where a configuration or a plan is read (`letter`). Products, sums and differences
+keep them. An exact division divides the product; any other division gives a floor, and `-(-x // y)`
+a ceil. Other operations (`max`, shifts, `int()`) give plain numbers, or one of their operands.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _new: Final = int.__new__
 
 
 class Size(int):
-    """An int that remembers what it was made of.
+    """An int that remembers how it was computed.
 
     Attributes:
-        made: the operation that gave it and its operands, or "letter" and a name.
+        made: the operation and its operands, or "letter" and a name.
     """
 
     made: tuple[Any, ...]
 
     def __mul__(self, other: int) -> int:
-        # Written out, for most operations of a tape are products.
+        # Written out because most operations of a tape are products.
         value = int.__mul__(self, other)
         if value is NotImplemented:
             return value
@@ -43,12 +43,12 @@ class Size(int):
     __rmul__ = __mul__
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """Copies, and what goes to another process, are plain numbers."""
+        """Copies, and sizes sent to another process, are plain numbers."""
         return int, (int(self),)
 
 
 def _remember(name: str, sign: str) -> None:
-    """Lets an operation of int remember its operands."""
+    """Makes an operation of int remember its operands."""
     compute: Callable[..., Any] = getattr(int, name)
 
     def method(self: Size, *others: int) -> int:
@@ -75,14 +75,14 @@ for _name, _sign in (
 
 
 def letter(name: str, value: int) -> Size:
-    """A size that formulas call by a letter."""
+    """A size with a letter in formulas."""
     size = _new(Size, value)
     size.made = ("letter", name)
     return size
 
 
 def expression_of(size: int) -> Expression:
-    """The sum of products that a size is; of a plain number, itself."""
+    """The sum of products of a size; for a plain number, the number."""
     if not isinstance(size, Size):
         return formulas.number(size)
     unseen = [size]
@@ -101,8 +101,9 @@ def expression_of(size: int) -> Expression:
 
 
 def factors_of(size: int) -> list[list[Any]] | None:
-    """The letters of a product with their values and exponents, and its number; None of what is no
-    product. In JSON they go to another process, which makes the size of them (`product_of`)."""
+    """The letters of a product with their values and exponents, and its coefficient; None if the
+    size is no single product. As JSON they go to another process, where `product_of` restores the
+    size."""
     if not isinstance(size, Size):
         return None
     sums = expression_of(size).sums
@@ -115,7 +116,7 @@ def factors_of(size: int) -> list[list[Any]] | None:
 
 
 def product_of(factors: list[list[Any]]) -> int:
-    """The size of `factors_of`."""
+    """The size that `factors_of` describes."""
     size = 1
     for name, value, exponent in factors:
         for _ in range(exponent):
@@ -124,7 +125,7 @@ def product_of(factors: list[list[Any]]) -> int:
 
 
 def letters_in(sizes: Iterable[int]) -> dict[str, int]:
-    """The letters that sizes are made of, with their values."""
+    """The letters in some sizes, with their values."""
     found: dict[str, int] = {}
     seen: set[int] = set()
     unseen: list[Any] = list(sizes)
@@ -141,8 +142,8 @@ def letters_in(sizes: Iterable[int]) -> dict[str, int]:
 
 
 def plain(value: Part, known: dict[int, Any] | None = None) -> Part:
-    """The same with numbers for sizes: of a tuple or a dataclass in all its parts, each part that
-    stands in several places once."""
+    """A copy with numbers in place of sizes, in all parts of a tuple or dataclass. A part that is
+    used in several places is copied once."""
     known = {} if known is None else known
     if isinstance(value, Size):
         return cast(Part, int(value))

@@ -1,8 +1,8 @@
-"""What the bytes at the peak are: terms with a formula, its numbers, how it is known, and a source.
+"""The bytes at the peak as terms: each with a formula, its numbers, its basis, and a source.
 
-Every buffer alive at the peak belongs to one term, so that terms sum to the peak with nothing left
-over. A formula is the product that a buffer's size is (size.py), as often as there are such
-buffers: `L*B*S*h*2`, and `r512(...)` where the allocator rounds that up to whole 512 bytes.
+Every buffer alive at the peak belongs to exactly one term, so the terms sum to the peak. A formula
+is the product that gives a buffer's size (size.py) times the number of such buffers: `L*B*S*h*2`,
+and `r512(...)` if the allocator rounds the size up to a multiple of 512 bytes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Basis = Literal["exact", "derived", "calibrated", "assumed"]
 
 @dataclass(frozen=True)
 class Term:
-    """Bytes with their reason.
+    """A number of bytes, and its derivation.
 
     Attributes:
-        name: what they are.
+        name: what the bytes are for.
         formula: in the letters of `letters.MEANINGS`, in bytes.
-        basis: "exact" where the bytes follow from the configuration, "derived" where they follow
-            from the operations of a step and the rules of autograd and allocator, "calibrated"
-            where they were measured, "assumed" where nothing tells how a checkpoint stores them.
-        source: where rule or measurement stand.
-        component: the component that a finer term is a part of; empty for components.
+        basis: "exact" if the bytes follow from the configuration; "derived" if they follow from the
+            operations of a step and the rules of autograd and the allocator; "calibrated" if they
+            were measured; "assumed" if it is unknown how a checkpoint stores them.
+        source: where the rule or measurement is documented.
+        component: the component that a finer term is part of; empty for components.
         numbers: the formula with numbers.
         count: buffers.
     """
@@ -50,12 +50,12 @@ class Term:
     PRINTED = ("name", "bytes", "formula", "numbers", "basis", "source", "count")
 
 
-#: Components whose labels are names, which say where they are.
+#: Components whose labels are names that say where a buffer is.
 _NAMED: Final = RESIDENT | {Component.INPUTS}
 
 SLACK: Final = "unsplit rest of blocks"
 
-#: Component -> (how it is known, where from).
+#: Component -> (basis, source).
 _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
     Component.WEIGHTS: ("exact", "shapes of the parameters in config.json"),
     Component.QUANTIZATION: ("exact", "quantize_4bit, int8_vectorwise_quant of bitsandbytes"),
@@ -72,20 +72,20 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
 }  # fmt: skip
 
 
-#: What a component's formula leaves to be summed up, at most.
+#: The largest share of a component that its formula may leave out.
 _LEFT_OUT: Final = Fraction(1, 1000)
 
 
-#: Names that a term of several things lists.
+#: The most names that a term for several things lists.
 _NAMES: Final = 1
 
 
 class Held(NamedTuple):
-    """Buffers that are the same thing and have one size.
+    """Buffers for the same thing, of the same size.
 
     Attributes:
         component, name: what they are.
-        size: bytes of one, as asked for.
+        size: bytes of one, as requested.
         copies, bytes: how many there are, and what all take, each rounded.
     """
 
@@ -97,11 +97,11 @@ class Held(NamedTuple):
 
 
 class Terms:
-    """The terms of buffers of a model, whose weights are `quantized` in the run or not.
+    """The terms of some buffers of a model; `quantized` says whether the run packs its weights.
 
     Attributes:
         held: the buffers, by component and then by bytes.
-        letters: that their formulas have, with their values.
+        letters: in their formulas, with their values.
     """
 
     def __init__(
@@ -117,14 +117,13 @@ class Terms:
 
     @property
     def each(self) -> tuple[Term, ...]:
-        """A term for all buffers that are the same thing and have one size. They sum to the bytes
-        alive."""
+        """A term for each kind of buffer of one size. They sum to the live bytes."""
         return tuple(self._term(held, held.name) for held in self.held)
 
     @property
     def by_expression(self) -> tuple[Term, ...]:
-        """A term for all buffers of a component that are of one size and equally many, the most
-        bytes first."""
+        """A term for all buffers of a component that have the same size and count, the most bytes
+        first."""
         alike: dict[tuple[Component, str, int], list[Held]] = {}
         for held in self.held:
             key = (held.component, expression_of(held.size).text, held.copies)
@@ -138,14 +137,14 @@ class Terms:
     @property
     def components(self) -> tuple[Term, ...]:
         """A term for each component, in the order of the stack. The formula is the sum of its
-        products, but for what is less than a thousandth."""
+        products, without those below a thousandth."""
         parts: dict[Component, list[Held]] = {}
         for held in self.held:
             parts.setdefault(held.component, []).append(held)
         return tuple(self._component(name, members) for name, members in parts.items())
 
     def _term(self, held: Held, name: str, times: int = 1) -> Term:
-        """Of buffers and others like them, of `times` names."""
+        """The term of some buffers and the others like them, which have `times` names."""
         expression = expression_of(held.size)
         if held.bytes != held.copies * held.size:
             expression = letter(f"r512({expression.text})", held.bytes // held.copies)
@@ -179,7 +178,7 @@ class Terms:
         return Term(name, nbytes, formula, basis, source, of, numbers, count)
 
     def _count(self, count: int) -> Expression:
-        """How many, in layers where it is so many."""
+        """The count of buffers, as a formula in the number of layers if possible."""
         layers = self._layers
         if layers > 1 and count % layers == 0:
             return letter("L", layers).times(number(count // layers))
@@ -188,8 +187,8 @@ class Terms:
         return number(count)
 
     def _known_of(self, component: Component) -> tuple[Basis, str]:
-        """How the bytes of a component are known, and where from: of weights that a checkpoint
-        packed, by their layout."""
+        """The basis and source of a component; of weights that a checkpoint packed, from their
+        layout."""
         basis, source = _KNOWN[component]
         shape, packing = self._shape, self._packing
         if shape is None:
@@ -228,7 +227,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def slack_term(allocated: int, alive: int) -> Term:
-    """What blocks are larger than what was asked of them."""
+    """The term for the bytes of blocks beyond the requested sizes."""
     return Term(
         SLACK,
         allocated - alive,
@@ -244,7 +243,7 @@ _INDEX: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
 def name_of(allocation: Allocation) -> str:
-    """What a buffer is and where it was made; indices of layers and experts become stars."""
+    """What a buffer is and where it was made; numbers of layers and experts become stars."""
     label, module = allocation.label, allocation.module
     if label.component in _NAMED or not module:
         return _INDEX.sub(".*", label.what)

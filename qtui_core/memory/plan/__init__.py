@@ -1,1 +1,2 @@
-"""What is asked of a run: its options, which of them contradict each other, and their texts."""
+"""A plan says how a model is run: its options, their texts, and which of them contradict each
+other."""

@@ -1,4 +1,4 @@
-"""What can be chosen in a plan, and the texts of it that are read."""
+"""The values that options of a plan can have, and parsers for those that are texts."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ ATTENTION_KERNELS: Final = get_args(AttentionKernel)
 LOOPS: Final = get_args(Loop)
 SEGMENTS: Final = get_args(Segments)
 KERNELS: Final = get_args(Kernels)
-#: How frozen weights can be stored by bitsandbytes; "-dq" quantizes the block maxima once more.
+#: How bitsandbytes can store frozen weights; "-dq" also quantizes the block absmaxes.
 QUANTS: Final = ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8")
-#: Types that bitsandbytes packs 4-bit weights into (bnb_4bit_quant_storage), its own choice first.
+#: Types in which bitsandbytes can store packed 4-bit weights (bnb_4bit_quant_storage), its default
+#: first.
 QUANT_STORAGES: Final = ("uint8", "bf16", "fp16", "fp32")
-#: Those, and that of a checkpoint which another library packed.
+#: These, and a checkpoint that another library packed.
 STORAGES: Final = (*QUANTS, STORED)
-#: What stands in a plan for a quantized checkpoint that is unpacked while it is loaded.
+#: A quantized checkpoint that is unpacked while it is loaded.
 UNPACKED: Final = "none"
-#: Losses by name; a chunk's tokens follow "chunked" after a colon.
+#: Losses by name; "chunked" may be followed by a colon and the tokens of a chunk.
 LOSSES: Final = ("stock", "stock-4.48", "tiled", "chunked", "fused", "in-place", "in-place-4.48")
-#: Every linear layer but the one that gives logits.
+#: All linear layers except the one that gives logits.
 ALL_LINEAR: Final = "all-linear"
 
-_DEFAULT_CHUNK: Final = 256  # TRL's
+_DEFAULT_CHUNK: Final = 256  # TRL's default
 _MOST_TOKENS: Final = 1 << 30
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
-    """The modules that get adapters: names with commas between, or "all-linear".
+    """The modules that get adapters: names separated by commas, or "all-linear".
 
-    Raises UsageError for none, for a name that is none, and for all-linear beside names.
+    Raises UsageError for an empty list, for something that is no name, and for all-linear beside
+    names.
     """
     names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
     if not names:
@@ -67,9 +69,9 @@ def parse_targets(text: str) -> tuple[str, ...]:
 
 
 def parse_loss(text: str) -> str:
-    """The loss in the one way it is written: "chunked" becomes "chunked:256", as TRL does it.
+    """The canonical text of a loss: "chunked" becomes "chunked:256", TRL's default.
 
-    Raises UsageError for a loss that is not known and for a chunk of no tokens.
+    Raises UsageError for an unknown loss and for a chunk of no tokens.
     """
     name, colon, tokens = text.strip().lower().partition(":")
     if name not in LOSSES or (colon and name != "chunked"):
@@ -90,18 +92,18 @@ def parse_loss(text: str) -> str:
 
 
 def parse_torch(text: str) -> str:
-    """A version of torch. Raises UsageError for what is none."""
+    """The canonical text of a torch version. Raises UsageError if it is not a version."""
     if re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d+)?(\+\w+)?", text) is None:
         raise UsageError(f"{text!r} is no version of torch; versions are like 2.13.")
     return text
 
 
 def chunk_of(loss: str) -> int | None:
-    """Tokens of a chunk of a "chunked:N" loss; None for others."""
+    """Tokens of a chunk in a "chunked:N" loss; None for other losses."""
     return int(parse_loss(loss).partition(":")[2]) if loss.startswith("chunked") else None
 
 
 def without_logits(loss: str) -> bool:
-    """Whether a loss takes the head's input and weight, so that logits of all tokens are never
-    made."""
+    """Whether a loss takes the head's input and weight, so that the logits of all tokens are never
+    computed at once."""
     return loss in ("tiled", "fused") or chunk_of(loss) is not None

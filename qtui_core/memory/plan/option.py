@@ -1,7 +1,7 @@
-"""A row of the table of options: what is said once of an option of a plan, and read by the command
-line, the form, the text and the JSON of a plan, its check, its notes and its advice.
+"""A row of the table of plan options. The command line, the form, the text and the JSON of a plan,
+its check, its notes and its advice all read it.
 
-A row stands in the class of plans, as the default of its field (`RunPlan`). The functions below
+The row is the default of the option's field in the class of plans (`RunPlan`). The functions below
 make rows of the four kinds.
 """
 
@@ -18,24 +18,24 @@ from qtui_core.errors import UsageError
 if TYPE_CHECKING:
     from qtui_core.memory.plan.options import RunPlan
 
-#: Headings under which options are shown, in order.
+#: The headings of options, in order.
 GROUPS: Final = ("run", "numbers", "adapters", "step", "machine")
 
 Group = Literal["run", "numbers", "adapters", "step", "machine"]
 Kind = Literal["choice", "switch", "whole", "share", "text", "names"]
 
-#: Numbers of more digits are refused unread.
+#: Numbers with more digits are refused without parsing.
 _MOST_DIGITS: Final = 12
 
 
-#: What counts in every plan: each is true.
+#: `counts` of an option that matters in every plan.
 ALWAYS: Final = bool
 
 
 @dataclass(frozen=True)
 class Cheaper:
-    """A value that saves memory, what it costs, and in which plans it is worth an estimate: of
-    those in which the option counts and has another value."""
+    """A value that saves memory, what it costs, and in which plans it is estimated: those in which
+    the option counts and has another value."""
 
     value: Any
     cost: str
@@ -48,22 +48,23 @@ class PlanOption:
 
     Attributes:
         flag: on the command line.
-        help: what `--help` says of it.
-        group: under whose heading it is shown.
+        help: its text in `--help`.
+        group: the heading under which it is shown.
         kind: how its values are written.
-        noun: what a refusal calls a value.
-        allowed: the values there are; empty where they are not counted out.
-        steps: the values that the keys of the form step through; empty for what is not on it.
+        noun: what errors call a value.
+        allowed: the possible values; empty if they are not enumerated.
+        steps: the values that the keys of the form step through; empty for options that are not on
+            the form.
         least, most: bounds of a whole number.
-        read: what is typed, to a value in the one way it is written. Raises UsageError.
-        typed: whether values beside `steps` can be typed on the form.
+        read: turns what is typed into the canonical value. Raises UsageError.
+        typed: whether the form accepts other values than `steps`.
         label: on the form; empty for the name.
-        metavar: what `--help` writes for a value.
-        last: whether it is shown behind the others of its group.
-        counts: whether it means anything in a plan with nothing left open.
-        idle: what is noted of it where it is set and changes nothing; empty for no note.
-        refused: why a plan with nothing left open cannot be with its value, empty where it can;
-            None where every plan can.
+        metavar: the placeholder for a value in `--help`.
+        last: whether it is shown after the others of its group.
+        counts: whether it matters in a plan in which every option has a value.
+        idle: the reason to note if it is set and changes nothing; empty for no note.
+        refused: why its value is impossible in a plan in which every option has a value, empty if
+            it is possible; None if it always is.
         cheaper: values that save memory.
         name, default: of its field.
     """
@@ -90,7 +91,7 @@ class PlanOption:
     default: Any = None
 
     def written(self, value: Any) -> str:
-        """The option with a value, as it is typed: `--batch 4`, `--no-autocast`."""
+        """The option with a value as it is typed: `--batch 4`, `--no-autocast`."""
         if isinstance(value, bool):
             return self.flag if value else self.off
         if value is None:
@@ -103,13 +104,13 @@ class PlanOption:
         return self.flag.replace("--", "--no-", 1)
 
     def normal(self, value: Any) -> Any:
-        """A value in the one way it is written. Raises UsageError for what is none."""
+        """The canonical form of a value. Raises UsageError if it is invalid."""
         if self.read is None or value is None or self.kind not in ("text", "names"):
             return value
         return self.read(",".join(value) if isinstance(value, tuple) else value)
 
     def check(self, value: Any) -> None:
-        """Raises UsageError for what is no value of the option."""
+        """Raises UsageError if `value` is not a value of the option."""
         if self.allowed and value is not None and value not in self.allowed:
             names = ", ".join(map(str, self.allowed))
             raise UsageError(f"{value!r} is no {self.noun} that is known; use {names}.")
@@ -137,7 +138,8 @@ def choice(
     steps: Sequence[str] = (),
     **more: Any,
 ) -> Any:
-    """The row of an option with names for values; the form steps through all, or `steps`."""
+    """The row of an option whose values are names. The form steps through all, or through
+    `steps`."""
     names = tuple(allowed)
     row = PlanOption(flag, help, group, "choice", noun, names, tuple(steps) or names, **more)
     return _row(default, row)
@@ -161,8 +163,8 @@ def whole(
     typed: bool = True,
     **more: Any,
 ) -> Any:
-    """The row of an option that is a whole number. The most is far above what anyone runs, and low
-    enough that a slip of the keyboard is told apart from a plan."""
+    """The row of an option that is a whole number. `most` is far above what anyone runs, and low
+    enough to catch typing errors."""
     row = PlanOption(
         flag, help, group, "whole", noun, steps=tuple(steps), least=least, most=most,
         read=whole_number, typed=typed, metavar="N", **more,
@@ -198,13 +200,13 @@ def _rows(plans: type) -> tuple[PlanOption, ...]:
 
 
 def grouped_options(plans: type) -> Mapping[str, tuple[PlanOption, ...]]:
-    """The same by group, in the order in which they are shown."""
+    """The rows by group, in the order in which they are shown."""
     rows = sorted(options_of(plans), key=lambda option: option.last)
     return {group: tuple(row for row in rows if row.group == group) for group in GROUPS}
 
 
 def whole_number(text: str) -> int:
-    """ "4096", "4,096" or "4k". Raises UsageError for anything else."""
+    """The number in a text such as "4096", "4,096" or "4k". Raises UsageError for anything else."""
     plain = text.strip().lower().replace(",", "").replace("_", "")
     factor = 1024 if plain.endswith("k") else 1
     digits = plain.removesuffix("k")
@@ -216,7 +218,7 @@ def whole_number(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """ "0.05". Raises UsageError for what is no number."""
+    """The number in a text such as "0.05". Raises UsageError if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -224,5 +226,5 @@ def share(text: str) -> float:
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:
-    """The powers of two from one to another."""
+    """The powers of two from `low` to `high`."""
     return tuple(1 << power for power in range(low.bit_length() - 1, high.bit_length()))

@@ -1,4 +1,4 @@
-"""The options of a plan, one row each: everything of a run that changes its memory."""
+"""The options of a plan, one row each: everything about a run that changes its memory."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def _no_autocast(plan: RunPlan) -> str:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run: each field an option, its default a row. None means "as usual for the method and the
-    model", which `resolve` fills in. The order is that of `--help` and of the JSON.
-    """
+    """A run. Each field is an option, its default a row of the table. None means "the usual value
+    for the method and the model", which `resolve` fills in. The order is that of `--help` and of
+    the JSON."""
 
     # fmt: off
     # An inference is a prefill with its cache.
@@ -113,7 +113,7 @@ class RunPlan:
         "qlora", "--method", METHODS, "What is trained, or that nothing is.", noun="method",
         group="run",
     )
-    # A micro batch.
+    # Of a micro batch.
     batch: int = whole(
         1, "--batch", "Sequences in a micro batch.", noun="The batch", group="run",
         most=1 << 20, steps=BATCHES,
@@ -123,12 +123,12 @@ class RunPlan:
         "learned positions for.", noun="The sequence", group="run", most=1 << 27,
         steps=_SEQUENCES,
     )
-    # Of the model's parameters and activations; None is that of the checkpoint.
+    # Dtype of the model's parameters and activations; None means that of the checkpoint.
     dtype: str | None = text(
         None, "--dtype", "TYPE", "Of parameters and activations: fp32, bf16, fp16, or torch's "
         "names. [default: that of the checkpoint]", group="numbers", steps=FLOATING, read=dtype_of,
     )
-    # Whether the forward pass runs under torch.autocast to 16 bits; `autocast_dtype` says which.
+    # Whether the forward pass runs under torch.autocast to 16 bits; `autocast_dtype` is the type.
     autocast: bool | None = switch(
         None, "--autocast", "Run the forward pass under torch.autocast (the Trainer's bf16=True). "
         "[default: on for qlora]", group="numbers",
@@ -138,8 +138,8 @@ class RunPlan:
         label="autocast to", steps=("bf16", "fp16"), read=dtype_of, refused=_no_autocast,
         counts=lambda plan: plan.autocast is True, idle="autocast is off",
     )
-    # How the frozen weights are stored; None is not; "stored" is as a checkpoint that is quantized
-    # has them, and "none" is such a checkpoint unpacked while it is loaded.
+    # How frozen weights are quantized; None means not at all. "stored" keeps a quantized checkpoint
+    # as it is, "none" unpacks it while it is loaded.
     quant: str | None = choice(
         None, "--quant", (*STORAGES, UNPACKED), "How frozen weights are stored; a quantized "
         "checkpoint is taken as it is, or unpacked as it is loaded (none). "
@@ -147,7 +147,7 @@ class RunPlan:
         noun="way to store weights", group="numbers", steps=QUANTS,
         counts=lambda plan: plan.method in ("qlora", "inference"),
     )
-    # FSDP shards weights that are packed into a floating type, and leaves "uint8" whole.
+    # FSDP shards weights that are packed into a floating-point type, but not into "uint8".
     quant_storage: str = choice(
         "uint8", "--quant-storage", QUANT_STORAGES, "Type that 4-bit weights are packed into "
         "(bnb_4bit_quant_storage): --zero 3 shards those in a floating one.",
@@ -155,7 +155,7 @@ class RunPlan:
         counts=lambda plan: plan.four_bits and plan.zero == 3,
         idle="it decides what --zero 3 shards of 4-bit weights",
     )
-    # "norms" alone is what older TRL did; all is prepare_model_for_kbit_training of peft.
+    # "norms" is what older TRL does, "all" is peft's prepare_model_for_kbit_training.
     kbit_prep: KbitPrep | None = choice(
         None, "--kbit-prep", KBIT_PREPARATIONS, "Which 16-bit parameters that are not quantized "
         "become float32: all is peft's prepare_model_for_kbit_training. "
@@ -214,29 +214,29 @@ class RunPlan:
         idle="an inference keeps nothing for a backward pass",
         cheaper=(Cheaper(True, "about a third more compute"),),
     )
-    # use_reentrant=True, as the Trainer of transformers 4 has it unless told otherwise.
+    # use_reentrant=True, the default of the Trainer in transformers 4.
     reentrant: bool = switch(
         False, "--reentrant", "Checkpoints are of the older kind, the default of transformers 4.",
         group="step", counts=lambda plan: plan.checkpointing is True,
         idle="nothing is checkpointed",
     )
-    # "fused" takes norms, rotations and adapters over 4-bit weights from Unsloth, which work in
-    # place where they can (fms-acceleration's fused-ops-and-kernels); with them weights of norms
-    # are not trained. "liger" is the Trainer's use_liger_kernel, which with it takes the "fused"
-    # loss.
+    # "fused" takes norms, rotary embeddings and adapters over 4-bit weights from Unsloth, which
+    # work in place where they can (fms-acceleration's fused-ops-and-kernels); norm weights are then
+    # not trained. "liger" is the Trainer's use_liger_kernel, which uses the "fused" loss.
     kernels: Kernels = choice(
         "torch", "--kernels", KERNELS, "fused takes norms, rotations and 4-bit adapters from "
         "Unsloth, liger norms, rotations and SwiGLU from Liger.", noun="set of kernels",
         group="step", refused=_not_fused,
     )
-    # "sdpa" is flash where it can be; "flash" the package flash-attn or that backend; "efficient"
-    # the memory-efficient backend (what a T4 or a padding mask gets); "eager" the matrix of scores.
+    # "sdpa" is flash attention where possible; "flash" the flash-attn package or that backend;
+    # "efficient" the memory-efficient backend (for a T4 or a padding mask); "eager" computes the
+    # matrix of scores.
     attention: AttentionKernel = choice(
         "sdpa", "--attention", ATTENTION_KERNELS, "sdpa lets torch choose its kernel.",
         noun="attention", group="step", refused=_no_flash,
     )
-    # As in transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral,
-    # Qwen 2 and Phi-3.
+    # As in transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral, Qwen
+    # 2 and Phi-3.
     repeat_kv: bool = switch(
         False, "--repeat-kv", "Grouped keys and values are copied to all heads, as in transformers "
         "before 4.48.", group="step", label="repeat k, v",
@@ -244,9 +244,9 @@ class RunPlan:
     padding_mask: bool = switch(
         False, "--padding-mask", "Sequences of a batch are padded to one length.", group="step",
     )
-    # "stock" is the installed transformers; "in-place" a kernel that writes the gradient over the
-    # logits (Unsloth's, put in place of CrossEntropyLoss), "in-place-4.48" the same in place of the
-    # loss function that transformers has had since 4.46.
+    # "stock" is the installed transformers; "in-place" a kernel that overwrites the logits with
+    # their gradient (Unsloth's, in place of CrossEntropyLoss); "in-place-4.48" the same in place of
+    # the loss function that transformers has had since 4.46.
     loss: str = text(
         "stock", "--loss", "LOSS", "stock, stock-4.48 (upcasts logits), tiled (TRL from 1.15 on), "
         "chunked:256 (TRL to 1.12), fused (Liger), in-place or in-place-4.48 (its gradient is "
@@ -267,9 +267,9 @@ class RunPlan:
         idle="an inference has no gradients to accumulate",
         cheaper=(Cheaper(1, "a smaller batch in all", lambda plan: plan.method == "full"),),
     )
-    # "trainer" lets go of the outputs before the backward pass; "manual", a step written by hand
-    # as a function, holds them until it returns; "script", a loop at the top of a program, until
-    # the next forward pass has made new ones.
+    # How long the outputs are held: "trainer" releases them before the backward pass; "manual", a
+    # step written as a function, holds them until it returns; "script", a loop at the top level of
+    # a program, until the next forward pass has made new ones.
     loop: Loop = choice(
         "trainer", "--loop", LOOPS, "manual holds the outputs through the backward pass, script "
         "longer.", noun="loop", group="run", last=True, counts=_trains,
@@ -284,7 +284,7 @@ class RunPlan:
         1, "--gpus", "GPUs; figures are of one of them.", noun="The number of GPUs",
         group="machine", label="GPUs", most=1 << 17, steps=powers(1, 1024),
     )
-    # Of ZeRO or of FSDP.
+    # The stage of ZeRO, or the equivalent in FSDP.
     zero: int = whole(
         0, "--zero", "What ZeRO or FSDP shards: 1 optimizer states, 2 gradients too, 3 weights "
         "too.", noun="The ZeRO stage", group="machine", label="ZeRO", least=0, most=3,
@@ -299,15 +299,15 @@ class RunPlan:
         noun="Pipeline parallelism", group="machine", label="pipeline par.", most=1 << 10,
         steps=powers(1, 64), counts=_on_gpus,
     )
-    # The cache must hold them.
+    # The cache must have room for them.
     generate: int = whole(
         0, "--generate", "Tokens that an inference goes on for after its prompt.",
         noun="The number of generated tokens", group="run", least=0, most=1 << 27,
         steps=(0, *powers(64, 65536)), counts=lambda plan: not plan.trains,
         idle="a step of training generates nothing",
     )
-    # And with it those of transformers and peft that were current with it, where a load of
-    # quantized weights is concerned.
+    # And the versions of transformers and peft that were current with it, for loading quantized
+    # weights.
     torch: str = text(
         "2.13", "--torch", "VERSION", "Whose workspaces are meant.", group="machine", last=True,
         read=parse_torch,
@@ -325,13 +325,13 @@ class RunPlan:
 
     @property
     def forward_passes(self) -> int:
-        """How often a layer runs forward for a micro batch: again in the backward pass, where what
-        it gave was not kept."""
+        """How often a layer runs forward for a micro batch: twice if it is checkpointed, as the
+        backward pass recomputes it."""
         return 1 + (self.checkpointing is True)
 
     @property
     def pages(self) -> bool:
-        """Whether states of the optimizer are in memory that the driver may move to the host."""
+        """Whether optimizer states are in memory that the driver may move to the host."""
         return self.trains and self.optimizer.startswith("paged")
 
     @property
@@ -346,24 +346,25 @@ class RunPlan:
 
     @property
     def four_bits(self) -> bool:
-        """Whether bitsandbytes packs frozen weights two to a byte."""
+        """Whether bitsandbytes packs two frozen weights into a byte."""
         return self.quantized and self.quant not in ("int8", STORED)
 
     @property
     def data_parallel(self) -> int:
-        """GPUs that each work on micro batches of their own."""
+        """The number of GPUs (or groups of them) that each work on micro batches of their own."""
         return self.gpus // (self.tensor_parallel * self.pipeline_parallel)
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Sizes of the groups of GPUs that one GPU talks to in a run: those with the same part of
-        the model, to which it talks of gradients and shards, and those with the other parts."""
+        """Sizes of the groups of GPUs with which one GPU communicates: those with the same part of
+        the model, for gradients and shards, and those with the other parts."""
         copies = self.data_parallel if self.trains or self.zero else 1
         ways = (copies, self.tensor_parallel, self.pipeline_parallel)
         return tuple(size for size in ways if size > 1)
 
     def grouped(self) -> list[tuple[str, str]]:
-        """(group, its options as they are typed). Adapters are left out where there are none."""
+        """(group, its options as they are typed). Options of adapters are left out if there are no
+        adapters."""
         return [
             (group, " ".join(option.written(getattr(self, option.name)) for option in options))
             for group, options in grouped_options(type(self)).items()
@@ -371,7 +372,7 @@ class RunPlan:
         ]
 
     def change_to(self, after: RunPlan) -> str:
-        """What to type to come from this plan to another."""
+        """What to type to change this plan into another."""
         return " ".join(
             option.written(getattr(after, option.name))
             for options in grouped_options(type(after)).values()
@@ -380,8 +381,8 @@ class RunPlan:
         )
 
     def without_effect(self, runs: RunPlan) -> Iterator[PlanOption]:
-        """The options that were asked for, and not by default, and change nothing in the plan with
-        nothing left open that came of it. `idle` of each says why."""
+        """The options that this plan sets to other values than the default and that change nothing
+        in `runs`, the same plan with a value for every option. Each row's `idle` says why."""
         for options in grouped_options(type(self)).values():
             for option in options:
                 given = getattr(self, option.name) not in (option.default, False)
@@ -389,7 +390,7 @@ class RunPlan:
                     yield option
 
     def trains_like(self, other: RunPlan) -> bool:
-        """Whether two plans train the same parameters on as many tokens a step."""
+        """Whether two plans train the same parameters on the same number of tokens per step."""
         return (
             self.method == other.method
             and self.sequence == other.sequence

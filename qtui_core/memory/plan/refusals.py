@@ -1,4 +1,4 @@
-"""Which plans a model cannot be run by. Every refusal says what contradicts what, and a way out."""
+"""Which plans are impossible for a model. Every refusal names the contradiction and a way out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from qtui_core.memory.shape.packings import STORED
 
 
 def check_against(shape: ModelShape, plan: RunPlan) -> None:
-    """Raises UsageError where `plan`, possible in itself, is impossible for the model `shape`."""
+    """Raises UsageError if `plan`, which is possible in itself, is impossible for the model
+    `shape`."""
     _check_head(shape, plan)
     _check_packing(shape, plan)
     ways = plan.tensor_parallel
@@ -36,7 +37,7 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
 
 
 def _check_packing(shape: ModelShape, plan: RunPlan) -> None:
-    """What a checkpoint that is quantized does not allow."""
+    """Raises UsageError for what a quantized checkpoint does not allow."""
     packing = shape.packing
     if packing is None:
         return
@@ -99,8 +100,9 @@ def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
 
 
 def not_built_in(shape: ModelShape, plan: RunPlan) -> tuple[str, ...]:
-    """What of a plan only a trace shows: all of it where the head is of another kind than those
-    that predict tokens; of models with an encoder and a decoder their usual step is built in."""
+    """Which settings of the plan need a trace: all of it if the head is of another kind than those
+    that predict tokens. For models with an encoder and a decoder only the usual step is built
+    in."""
     if shape.head is None:
         return ("its head",)
     if not shape.encoder:
@@ -115,7 +117,8 @@ def not_built_in(shape: ModelShape, plan: RunPlan) -> tuple[str, ...]:
 
 
 def _check_head(shape: ModelShape, plan: RunPlan) -> None:
-    """That a step of the class is built in, and that the loss is one that its head can have."""
+    """Raises UsageError if the step of the class is not built in, or if its head cannot have the
+    loss."""
     name = shape.architecture
     if shape.head is None:
         use, why = "; use --trace, which runs the real class", ""

@@ -1,5 +1,5 @@
-"""`resolve_for` fills in every option of a plan that was left open, and refuses plans that cannot
-run. Every refusal says what contradicts what, and a way out."""
+"""`resolve_for` fills in every option that a plan leaves open, and refuses plans that cannot run.
+Every refusal names the contradiction and a way out."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from qtui_core.memory.plan.refusals import check_against
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
 
-#: The first compute capability with products of FP8.
+#: The first compute capability with FP8 products.
 _FP8: Final = (8, 9)
 
 
 class Stored(Protocol):
-    """How a checkpoint is stored, as its shape, its configuration or a screen knows it."""
+    """How a checkpoint is stored: known from its shape, its configuration or a screen."""
 
     @property
     def dtype(self) -> str | None:
-        """Type of its weights; None where that is not known."""
+        """The dtype of its weights; None if unknown."""
 
     @property
     def packed_as(self) -> str | None:
-        """What a plan's `quant` is where the checkpoint is quantized; None where it is not."""
+        """The value of `quant` in a plan for this checkpoint if it is quantized; else None."""
 
 
 def resolve_for(model: Stored | None, plan: RunPlan) -> RunPlan:
-    """The plan with nothing left open, for a model, or for any where none is known. Raises what
-    `resolve` does."""
+    """The plan with a value for every option, for a model, or for any model if `model` is None.
+    Raises what `resolve` raises."""
     if model is None:
         return resolve(plan, None)
     return resolve(plan, model.dtype, model.packed_as)
 
 
 def within_positions(shape: ModelShape, plan: RunPlan) -> RunPlan:
-    """The plan with a sequence no longer than a model has learned positions for."""
+    """The plan with a sequence no longer than the learned positions of the model."""
     longest = shape.learned_positions
     if longest is None:
         return plan
@@ -60,12 +60,12 @@ def within_positions(shape: ModelShape, plan: RunPlan) -> RunPlan:
 
 
 def resolve(plan: RunPlan, stored_dtype: str | None, packed_as: str | None = None) -> RunPlan:
-    """The plan with nothing left open, for a checkpoint stored as `stored_dtype`, or quantized as
-    `packed_as` says (`ModelShape.packed_as`): it is not quantized again. An inference
-    has no backward pass, so checkpointing is off in it and there is one batch; a step of training
+    """The plan with a value for every option, for a checkpoint stored as `stored_dtype`. If it is
+    quantized, `packed_as` says how (`ModelShape.packed_as`), and it is not quantized again. An
+    inference has no backward pass, so it has no checkpointing and a single batch. A training step
     generates nothing.
 
-    Raises UsageError for a plan that cannot be, naming what is wrong and what to do.
+    Raises UsageError for an impossible plan, with what is wrong and what to do.
     """
     quantized = plan.method == "qlora"
     quant = plan.quant or packed_as or ("nf4-dq" if quantized else None)
@@ -95,8 +95,8 @@ def resolve(plan: RunPlan, stored_dtype: str | None, packed_as: str | None = Non
 
 
 def _computed_in(stored_dtype: str | None) -> str:
-    """The type of a checkpoint, bf16 where it is not known. Raises UsageError for one that weights
-    are only stored in."""
+    """The dtype to compute in: that of the checkpoint, bf16 if unknown. Raises UsageError for a
+    dtype that is for storage only."""
     try:
         return dtype_of(stored_dtype or "bf16")
     except UsageError:
@@ -108,18 +108,18 @@ def _computed_in(stored_dtype: str | None) -> str:
 
 
 def plan_as_run(shape: ModelShape, plan: RunPlan, device: Device | None) -> RunPlan:
-    """The plan as it runs on a device; nothing of `plan` is open. Raises UsageError where it is
-    impossible for the model."""
+    """The plan as it runs on a device; every option of `plan` has a value. Raises UsageError if it
+    is impossible for the model."""
     plan = plan_on(plan, device, shape)
     check_against(shape, plan)
     return plan
 
 
 def plan_on(plan: RunPlan, device: Device | None, shape: ModelShape | None = None) -> RunPlan:
-    """The plan as it runs on a device: before Ampere there is no flash attention, and sdpa takes
-    the memory-efficient kernel (check_flash_attention_hardware_support in
-    ATen/native/transformers/cuda/sdp_utils.cpp); without products of FP8 transformers unpacks such
-    a checkpoint (validate_environment of quantizer_finegrained_fp8.py)."""
+    """The plan as it runs on a device. Before Ampere there is no flash attention, and sdpa uses the
+    memory-efficient kernel (check_flash_attention_hardware_support in
+    ATen/native/transformers/cuda/sdp_utils.cpp). Without FP8 products transformers unpacks an FP8
+    checkpoint (validate_environment of quantizer_finegrained_fp8.py)."""
     packing = None if shape is None else shape.packing
     if plan.quant == STORED and packing is not None and packing.method == "fp8":
         capability = None if device is None else device.capability
@@ -132,13 +132,13 @@ def plan_on(plan: RunPlan, device: Device | None, shape: ModelShape | None = Non
 
 
 def has_flash(device: Device | None) -> bool:
-    """Whether torch has flash attention on a device; it is taken to where nothing is known."""
+    """Whether torch has flash attention on a device; True if nothing is known of it."""
     return device is None or device.capability is None or device.capability >= (8, 0)
 
 
 def _check(plan: RunPlan, packed_as: str | None = None) -> None:
-    """Raises UsageError for a plan, with nothing left open, that cannot be on any model whose
-    checkpoint is quantized as `packed_as` says."""
+    """Raises UsageError for a plan, with a value for every option, that is impossible on every
+    model whose checkpoint is quantized as `packed_as` says."""
     for option in options_of(type(plan)):
         option.check(getattr(plan, option.name))
         if option.refused and (sentence := option.refused(plan)):
@@ -153,7 +153,8 @@ def _check(plan: RunPlan, packed_as: str | None = None) -> None:
 
 
 def _check_stored(quant: str | None, packed_as: str | None) -> None:
-    """Raises UsageError where a checkpoint that is quantized, or is not, cannot be stored so."""
+    """Raises UsageError if a checkpoint that is quantized as `packed_as` says (None: not at all)
+    cannot have this `quant`."""
     if packed_as is None and quant == STORED:
         raise UsageError(
             f"--quant {STORED} is of a checkpoint that is quantized, and this one is not; choose "
@@ -173,7 +174,7 @@ def _check_storage(plan: RunPlan, packed_as: str | None) -> None:
             "QLoRA trains adapters over quantized weights, and the plan quantizes none; "
             f"{choose if packed_as is None else 'leave out --quant'}, or say --method lora."
         )
-    # What a quantized checkpoint allows is its own to say: check_against.
+    # `check_against` checks what a quantized checkpoint allows.
     if plan.method == "lora" and plan.quantized and packed_as is None:
         raise UsageError(
             f"LoRA over weights stored as {plan.quant} is QLoRA; say --method qlora, or leave out "

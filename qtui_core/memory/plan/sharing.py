@@ -1,5 +1,5 @@
-"""What a run on several GPUs is taken to be, in words: which library's way is counted, and what of
-other ways is not."""
+"""Sentences on how a run is divided over several GPUs: which library's method is estimated, and
+what other methods would add."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from qtui_core.memory.step.sharding import is_sharded
 from qtui_core.memory.tape.blocks.loss.loss import LOGITS
 
 #: Elements of a bucket of DeepSpeed (runtime/zero/config.py: reduce_bucket_size,
-#: allgather_bucket_size), and bytes of its own float32 copy of a 16-bit weight
-#: (stage_1_and_2.py: single_partition_of_fp32_groups).
+#: allgather_bucket_size), and bytes of its own float32 copy of a 16-bit weight (stage_1_and_2.py:
+#: single_partition_of_fp32_groups).
 _DEEPSPEED_BUCKET: Final = 500_000_000
 _DEEPSPEED_MASTER: Final = 4
 
@@ -36,7 +36,7 @@ _ZERO: Final = {
 
 
 def sharing_notes(found: Estimate) -> Iterator[str]:
-    """A sentence for each way in which GPUs share the run of an estimate; none for one GPU."""
+    """A sentence for each way in which an estimate divides its run over GPUs; none for one GPU."""
     plan = found.plan
     if plan.data_parallel > 1 and (plan.trains or plan.zero):
         yield f"Data parallel is taken to be {_ZERO[plan.zero]}"
@@ -56,7 +56,7 @@ def sharing_notes(found: Estimate) -> Iterator[str]:
 
 
 def _four_bits(shape: ModelShape, plan: RunPlan) -> str:
-    """Which bytes of 4-bit weights ZeRO-3 does not divide, and why."""
+    """Which bytes of 4-bit weights ZeRO-3 does not shard, and why."""
     whole: dict[Component, int] = {}
     for tensor in tensors_of(shape, plan):
         if not is_sharded(tensor, plan):
@@ -113,7 +113,7 @@ def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:
 
 
 def _is_last(found: Estimate) -> bool:
-    """Whether the stage of an estimate has the head."""
+    """Whether the pipeline stage of an estimate is the one with the head."""
     if found.plan.trains:
         return any(phase.name == Phase.LOSS for phase in found.phases)
     return any(term.name == LOGITS.what for term in found.terms)
@@ -129,7 +129,7 @@ def _tensor_parallel(plan: RunPlan) -> str:
 
 
 def _of_one(found: Estimate, flying: int) -> int:
-    """Bytes of activations of each of the micro batches that wait when the first comes back."""
+    """Bytes of activations for each micro batch in flight when the first backward pass begins."""
     begun = next((s.start for s in found.timeline.spans if s.name == Phase.BACKWARD), None)
     if begun is None:
         return 0

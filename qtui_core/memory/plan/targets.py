@@ -1,4 +1,4 @@
-"""Which modules and parameters peft puts low-rank adapters on, and of which rank."""
+"""Which modules and parameters peft puts low-rank adapters on, and with which rank."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
 from qtui_core.memory.shape.model_shape import Embedding, Linear, ModelShape, Module, Moe, Parameter
 from qtui_core.memory.shape.modules import named_modules
 
-#: Families whose experts were modules before transformers 5: what peft makes of the names that
-#: they had, the ending of a parameter (peft utils/transformers_weight_conversion.py,
-#: _MOE_TARGET_MODULE_MAPPING). It takes the names wherever they are asked for, so shared experts
-#: and dense layers of the same names get no adapter.
+#: Families whose experts were modules before transformers 5: for the old name of a module, the
+#: ending of the parameter that peft takes for it (peft utils/transformers_weight_conversion.py,
+#: _MOE_TARGET_MODULE_MAPPING). It replaces the names everywhere, so shared experts and dense layers
+#: with these names get no adapter.
 _MIXTRAL: Final = {
     "gate": "gate.weight",
     "w1": "gate_up_proj",
@@ -36,7 +36,8 @@ _STACKED: Final[dict[str, dict[str, str]]] = {
     "deepseek_v3": _QWEN_MOE,
 }
 
-#: Tables that peft puts an adapter on and that then do not work, or not as one, by family.
+#: By family, tables on which peft puts an adapter that then does not work, or not together with the
+#: others.
 _NO_ADAPTER_ON: Final[dict[str, dict[str, str]]] = {
     "opt": {
         "model.decoder.embed_positions": (
@@ -63,10 +64,10 @@ class Adapters:
 
     Attributes:
         rank: of an adapter over a module.
-        modules: full names or endings; None for every linear layer but the output layer.
-        spared: last parts of names that `modules` does not take.
+        modules: full names or endings; None for every linear layer except the output layer.
+        spared: last parts of names that `modules` does not include.
         parameters: endings of names of parameters, and the rank over each.
-        head: name of the output layer; empty where there is none.
+        head: name of the output layer; empty if there is none.
         by_layer: whether a target names a layer by its number.
     """
 
@@ -78,11 +79,11 @@ class Adapters:
     by_layer: bool
 
     def rank_on(self, name: str, module: Module) -> int:
-        """Rank of the adapter on the module with this full name; 0 where it gets none.
+        """Rank of the adapter on the module with this full name; 0 if it gets none.
 
-        "all-linear" takes every linear layer, Conv1D of GPT-2 too, but the output layer (peft
-        tuners_utils.py, _maybe_include_all_linear_layers); a name takes all linear layers and
-        embeddings whose full name is it or ends in a dot and it (check_target_module_exists).
+        "all-linear" means every linear layer, and GPT-2's Conv1D, except the output layer (peft
+        tuners_utils.py, _maybe_include_all_linear_layers). A name means all linear layers and
+        embeddings whose full name equals it or ends in a dot and it (check_target_module_exists).
         """
         if isinstance(module, Parameter):
             return next((r for end, r in self.parameters.items() if _ends(name, end)), 0)
@@ -97,8 +98,8 @@ class Adapters:
         return self.rank if taken else 0
 
     def check(self, shape: ModelShape, plan: RunPlan) -> None:
-        """Raises UsageError where the plan trains adapters and no module gets one, or where peft
-        refuses the ones that would."""
+        """Raises UsageError if the plan trains adapters and no module gets one, or if peft refuses
+        one of those modules."""
         if not plan.adapts:
             return
         for target, why in _NO_ADAPTER_ON.get(shape.family, {}).items():
@@ -147,7 +148,7 @@ def adapters_of(shape: ModelShape, plan: RunPlan) -> Adapters:
 def _targets(
     family: str, names: tuple[str, ...], rank: int
 ) -> tuple[tuple[str, ...] | None, frozenset[str], Mapping[str, int]]:
-    """`modules`, `spared` and `parameters` of the adapters that are asked for by `names`."""
+    """`modules`, `spared` and `parameters` of the adapters that `names` ask for."""
     stacked = _STACKED.get(family, {})
     if names == (ALL_LINEAR,):
         taken = {stacked[old]: rank for old in stacked}

@@ -1,1 +1,1 @@
-"""A recorded step replayed: what is alive when, and what the caching allocator reserves."""
+"""Replays a recorded step: what is alive when, and what the caching allocator reserves."""

@@ -1,8 +1,8 @@
-"""Reserved bytes: a recording replayed through the caching allocator of torch.
+"""Reserved bytes: a recording replayed through torch's caching allocator.
 
-What is asked for is less than what is allocated (blocks are whole multiples of 512 bytes, and a
-large one may keep up to 1 MiB that is not worth cutting off), and that is less than what is
-reserved (segments that have been taken from the device and are not given back).
+The requested bytes are fewer than the allocated ones (blocks are multiples of 512 bytes, and a
+large block may keep up to 1 MiB more than requested), and these are fewer than the reserved ones
+(segments that were taken from the device and not given back).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.program import Step
 from qtui_core.memory.replay.record import EMPTY_CACHE, HAND_BACK, HOLD_BACK, PHASE, Event
 
-#: Memory that caching_allocator_warmup of transformers leaves to others, at least.
+#: Memory that caching_allocator_warmup of transformers leaves free at least.
 _WARM_UP_MARGIN: Final = 1.2 * (1 << 30)
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """Of PYTORCH_CUDA_ALLOC_CONF, and of the device. Bytes.
+    """Settings from PYTORCH_CUDA_ALLOC_CONF, and the device. In bytes.
 
     Attributes:
-        segments: "native" takes each segment by cudaMalloc, "expandable" grows one by pages
+        segments: "native" takes each segment with cudaMalloc; "expandable" grows one by pages
             (expandable_segments:True).
-        capacity: what the device can give to the allocator: its memory without context, modules
-            and other processes. None never fails.
+        capacity: what the device can give to the allocator: its memory without context, modules and
+            other processes. None never fails.
         max_split: max_split_size_mb; blocks of this size and larger are not split. None splits all.
-        max_non_split_rounding: max_non_split_rounding_mb, how much larger than asked for such a
+        max_non_split_rounding: max_non_split_rounding_mb: how much larger than requested such a
             block may be.
-        large_segment: large_segment_size_mb, of the segments for 1 to 10 MiB, and of the pages of
+        large_segment: large_segment_size_mb: the size of segments for 1 to 10 MiB, and of pages of
             expandable segments.
 
     Raises UsageError for a max_split that torch refuses: it must be larger than large_segment.
@@ -60,9 +60,9 @@ class Levels:
     """Bytes at the levels of torch.cuda.memory_stats, and the number of segments.
 
     Attributes:
-        allocated: of the blocks that are in use (max_memory_allocated is its peak).
-        reserved: of segments (max_memory_reserved).
-        segments: taken by cudaMalloc; expandable segments are not counted, as in torch.
+        allocated: in blocks that are in use (its peak is max_memory_allocated).
+        reserved: in segments (its peak is max_memory_reserved).
+        segments: taken with cudaMalloc; as in torch, expandable segments do not count.
     """
 
     allocated: int
@@ -72,7 +72,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class PhaseLevels:
-    """A phase: its name, the peak of each level in it, reset at its begin, and what was left."""
+    """A phase: its name, the peak of each level in it, and the levels at its end."""
 
     name: str
     peak: Levels
@@ -81,7 +81,7 @@ class PhaseLevels:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """Where the run ended: the event that asked for `bytes`, in which phase, and how it stood."""
+    """Where the run ended: the event that requested `bytes`, its phase, and the levels then."""
 
     event: int
     bytes: int
@@ -91,11 +91,12 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class AllocatorRun:
-    """What a replay found.
+    """The result of a replay.
 
     Attributes:
-        phases: in order, each time one begins; what comes before the first is the phase "".
-        retries: times that cudaMalloc failed and all that was cached was given back.
+        phases: in order, one each time a phase begins; the events before the first are the phase
+            "".
+        retries: how often cudaMalloc failed and the whole cache was given back.
         out_of_memory: where the run ended for lack of memory, if it did.
     """
 
@@ -105,7 +106,7 @@ class AllocatorRun:
 
     @property
     def peak(self) -> Levels:
-        """The most of each level in the whole run."""
+        """The peak of each level in the whole run."""
         return self.peak_since(0)
 
     @property
@@ -115,14 +116,14 @@ class AllocatorRun:
 
     @property
     def lasting_reserved(self) -> int:
-        """Reserved bytes that a run goes on with: where the device was full for a moment and all
-        that was cached was given back, those at the end, or what the next step will need again;
-        else the most."""
+        """Reserved bytes with which a run goes on. If the device was full and the cache was given
+        back: the larger of those at the end and the peak of allocated bytes, which the next step
+        needs again. Otherwise the peak."""
         return max(self.end.reserved, self.peak.allocated) if self.retries else self.peak.reserved
 
     def peak_since(self, phase: int) -> Levels:
-        """The most of each level from the phase of that index on; those of the last step say what
-        a run holds that goes on, where reserved bytes include what its load left."""
+        """The peak of each level from the phase with that index on. From the last step on, these
+        are the levels that a longer run has; reserved bytes include what the load left."""
         peaks = [phase.peak for phase in self.phases[phase:]]
         return Levels(
             max(peak.allocated for peak in peaks),
@@ -135,8 +136,8 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
     """Replays events (`qtui_core.memory.replay.record`) through the allocator.
 
     The peaks of each phase are what torch.cuda.max_memory_allocated, max_memory_reserved and so on
-    give after torch.cuda.reset_peak_memory_stats() at its begin. An allocation of no bytes takes
-    none, as in torch. Raises ValueError for a buffer that is freed before it is allocated.
+    give after torch.cuda.reset_peak_memory_stats() at its begin. As in torch, an allocation of no
+    bytes takes none. Raises ValueError for a buffer that is freed before it is allocated.
     """
     settings = settings or AllocatorSettings()
     kind = ExpandableAllocator if settings.segments == "expandable" else CachingAllocator
@@ -153,7 +154,7 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
 
 
 class _Replay:
-    """Gives the allocator what calls do, one after the other."""
+    """Passes the calls to the allocator, one after the other."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self.phases: list[PhaseLevels] = []
@@ -163,7 +164,7 @@ class _Replay:
         self._tables: list[list[Any]] = []
 
     def run(self, events: RepeatedEvents) -> OutOfMemory | None:
-        """Replays all events, or up to the one that the device had no memory for."""
+        """Replays all events, or up to the one for which the device had no memory."""
         malloc, free = self._allocator.malloc, self._allocator.free
         tables = self._tables
         for number, call in enumerate(events.calls):
@@ -171,7 +172,7 @@ class _Replay:
             own: list[Any] = [None] * program.allocations
             tables.append(own)
             owners = [tables[owner] for owner in call.owners]
-            owners.append(own)  # which is the last, or OWN
+            owners.append(own)  # own is the last, at index OWN
             for size, owner, ordinal in program.moves:
                 if size > 0:
                     try:
@@ -186,12 +187,12 @@ class _Replay:
         return None
 
     def end_phase(self) -> None:
-        """Notes the levels of the phase that is over."""
+        """Records the levels of the phase that has ended."""
         peak = Levels(*self._allocator.peaks())
         self.phases.append(PhaseLevels(self._phase, peak, Levels(*self._allocator.levels())))
 
     def _other(self, number: int, step: Step, owners: Sequence[Sequence[Any]]) -> None:
-        """What is neither an allocation nor a free, at the event of that number."""
+        """Handles an event, with its number, that is neither an allocation nor a free."""
         kind, owner, ordinal, _, event = step
         if kind == PHASE:
             if number:
@@ -212,13 +213,13 @@ class _Replay:
 
 
 def warm_up_bytes(weight_bytes: int, device_bytes: int | None = None) -> int:
-    """Bytes of the one tensor that `from_pretrained` of transformers allocates and lets go of
-    before it loads weights of `weight_bytes`, unrounded and summed, to a device.
+    """Bytes of the single tensor that `from_pretrained` of transformers allocates and frees before
+    it loads weights of `weight_bytes`, unrounded and summed, to a device.
 
-    The weights are then cut from its segment. Source: caching_allocator_warmup in
-    transformers/modeling_utils.py (5.x) for a process that has nothing reserved before; it takes
-    float16 elements, and leaves 1.2 GiB of the device free. Write it to a recording as an
-    allocation and its free, at the begin of the load.
+    The weights are then placed in its segment. Source: caching_allocator_warmup in
+    transformers/modeling_utils.py (5.x) for a process that has reserved nothing before; it takes
+    float16 elements, and leaves 1.2 GiB of the device free. Record it as an allocation and its free
+    at the beginning of the load.
     """
     most = weight_bytes if device_bytes is None else device_bytes - _WARM_UP_MARGIN
     return max(0, int(min(weight_bytes, most) // 2) * 2)

@@ -1,5 +1,5 @@
-"""Segments of memory cut into blocks, and the pools that free blocks wait in, as the caching
-allocator of torch keeps them (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.h)."""
+"""Segments of memory divided into blocks, and the pools of free blocks, as in torch's caching
+allocator (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.h)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from bisect import bisect_left, insort
 from typing import Final
 
 MIB: Final = 1 << 20
-#: kMinBlockSize: sizes are rounded up to it.
+#: kMinBlockSize: sizes are rounded up to a multiple of it.
 MIN_BLOCK: Final = 512
-#: kSmallSize: what is no larger comes from the pool of small blocks.
+#: kSmallSize: requests up to this come from the pool of small blocks.
 SMALL_SIZE: Final = MIB
-#: kSmallBuffer: segments, or pages, of the small pool.
+#: kSmallBuffer: the size of segments, or pages, of the small pool.
 SMALL_SEGMENT: Final = 2 * MIB
 #: Default of large_segment_size: segments for 1 to 10 MiB, and pages of expandable segments.
 LARGE_SEGMENT: Final = 20 * MIB
-#: kMinLargeAlloc: what is as large has a segment to itself.
+#: kMinLargeAlloc: a request of this size or more gets its own segment.
 MIN_LARGE: Final = 10 * MIB
-#: kRoundLarge: such a segment is rounded up to it.
+#: kRoundLarge: the size of such a segment is rounded up to a multiple of it.
 ROUND_LARGE: Final = 2 * MIB
 
-#: Free blocks are ordered by `size << SHIFT | address` as one integer, which compares faster than
-#: a pair.
+#: Free blocks are sorted by `size << SHIFT | address` as one integer, which compares faster than a
+#: pair.
 SHIFT: Final = 56
 
 
-#: States of a block. Only in an expandable segment some have no memory.
+#: States of a block. Only blocks of expandable segments can be unmapped: without memory.
 IN_USE: Final = 0
 FREE: Final = 1
 UNMAPPED: Final = 2
@@ -53,23 +53,23 @@ class Block:
 
     @property
     def reach(self) -> int:
-        """Bytes it could grow to: its own, and the unmapped ones behind it."""
+        """Bytes to which it could grow: its own and those of the unmapped blocks after it."""
         behind = self.next
         return self.size + (behind.size if behind is not None and behind.state == UNMAPPED else 0)
 
 
 class Pool:
-    """Free blocks of one kind, ordered by size and address.
+    """Free blocks of one kind, sorted by size and address.
 
     Attributes:
-        small: whether it is that of blocks up to 1 MiB.
-        page: what an expandable segment of it grows by.
-        least_rest: what a block must be larger than asked for, to be cut.
-        keys: of the free ones.
-        blocks: the free ones, in order.
+        small: whether it is the pool of blocks up to 1 MiB.
+        page: the size in which its expandable segments grow.
+        least_rest: a block is split if it is larger than requested by more than this.
+        keys: of the free blocks.
+        blocks: the free blocks, in order.
         unmapped: address space without memory, by address.
-        absorbed: objects of blocks that were taken in by others, to be used again: to make new
-            ones is a good part of what a cut takes.
+        absorbed: objects of blocks that were merged into others, to be reused: making new objects
+            is a large part of the cost of a split.
     """
 
     __slots__ = ("absorbed", "blocks", "keys", "least_rest", "page", "small", "unmapped")
@@ -102,7 +102,7 @@ class Pool:
         insort(self.unmapped, block, key=lambda other: other.address)
 
     def cut(self, block: Block, size: int) -> None:
-        """Leaves `size` bytes of a block and adds the others as one that is free."""
+        """Leaves `size` bytes in a block and adds the rest as a free block."""
         after = block.next
         if self.absorbed:
             rest = self.absorbed.pop()
@@ -133,8 +133,8 @@ def link(before: Block | None, block: Block, after: Block | None) -> None:
 
 
 def merge(block: Block) -> None:
-    """Takes in the neighbours of a block that is not in its pool, which are free, or unmapped, as
-    it is. They are no more."""
+    """Merges a block that is not in its pool with those neighbours that are, like it, free or
+    unmapped. They cease to exist."""
     before, after, state = block.previous, block.next, block.state
     if before is not None and before.state == state:
         _absorb(block.pool, before)

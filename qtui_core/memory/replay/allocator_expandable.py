@@ -1,5 +1,5 @@
-"""The caching allocator with expandable segments: address space that is given memory page by page
-(expandable_segments:True; the rules are in c10/cuda/CUDACachingAllocator.cpp)."""
+"""The caching allocator with expandable segments: address space to which memory is mapped page by
+page (expandable_segments:True; the rules are in c10/cuda/CUDACachingAllocator.cpp)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qtui_core.memory.replay.allocator_blocks import (
 )
 from qtui_core.memory.replay.allocator_native import CachingAllocator
 
-#: Pages of address space that a segment has, at least. Torch takes 9/8 of the device's memory; any
-#: number that is never used up does.
+#: The least number of pages of address space in a segment. Torch takes 9/8 of the device's memory;
+#: any number that is never exhausted gives the same result.
 _PAGES: Final = 1 << 22
 
 
 class ExpandableAllocator(CachingAllocator):
-    """As CachingAllocator. Its segments are not from cudaMalloc and their free pages can always be
-    given back, so that torch does not count them as `segments`."""
+    """A CachingAllocator whose segments are not from cudaMalloc and whose free pages can always be
+    given back. As in torch, they do not count as `segments`."""
 
     grows = True
     least_rest = MIN_BLOCK
@@ -32,13 +32,13 @@ class ExpandableAllocator(CachingAllocator):
     _next_address = 0
 
     def empty_cache(self) -> None:
-        """Gives back the whole pages of what is free."""
+        """Gives back the whole pages of free blocks."""
         for pool in (self.large, self.small):
             for block in pool.free():
                 self._unmap(block)
 
     def _choose(self, pool: Pool, size: int, index: int) -> int:
-        # A block that can grow counts as large as it can become, so that it is kept for last.
+        # A block that can grow counts with the size that it can reach, so that it is used last.
         blocks = pool.blocks
         reach = blocks[index].reach
         while index + 1 < len(blocks) and (further := blocks[index + 1].reach) < reach:
@@ -49,8 +49,8 @@ class ExpandableAllocator(CachingAllocator):
         return False
 
     def _from_device(self, pool: Pool, size: int) -> Block | None:
-        """A free block at the lowest address where pages can be mapped, in no pool. None where the
-        device has no more; what was mapped till then stays."""
+        """A free block at the lowest address where pages can be mapped, in no pool. None if the
+        device is full; pages that were mapped until then stay mapped."""
         block = self._place(pool, size)
         if block.state == UNMAPPED and not self._map(block, min(block.size, size)):
             return None
@@ -64,8 +64,8 @@ class ExpandableAllocator(CachingAllocator):
         return block
 
     def _place(self, pool: Pool, size: int) -> Block:
-        """Where a row of free and unmapped blocks of `size` bytes begins that has unmapped ones
-        first or second; in a new segment where none has."""
+        """The first block of a row of free and unmapped blocks of `size` bytes together, whose
+        first or second block is unmapped; in a new segment if there is none."""
         for block in pool.unmapped:
             before = block.previous
             start = before if before is not None and before.state != IN_USE else block
@@ -86,8 +86,8 @@ class ExpandableAllocator(CachingAllocator):
         return segment
 
     def _map(self, block: Block, nbytes: int) -> bool:
-        """Gives memory to the first pages of an unmapped block, which becomes a free block with
-        its free neighbours."""
+        """Maps memory to the first pages of an unmapped block, and merges them with free neighbours
+        into a free block."""
         pool = block.pool
         mapped = -(-nbytes // pool.page) * pool.page
         if not self._fits(mapped):
@@ -124,6 +124,6 @@ class ExpandableAllocator(CachingAllocator):
         block.address, block.size, block.state = start, end - start, UNMAPPED
         self.reserved -= block.size
         merge(block)
-        # A segment that is all unmapped is dropped, and its addresses with it.
+        # A segment without mapped pages is dropped together with its addresses.
         if block.previous is not None or block.next is not None:
             pool.add_unmapped(block)

@@ -1,11 +1,12 @@
-"""The caching allocator of torch on one device and stream, with segments from cudaMalloc.
+"""Torch's caching allocator on one device and stream, with segments from cudaMalloc.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.8 to 2.13). Not modelled: other
 streams, private pools of CUDA graphs, garbage_collection_threshold, roundup_power2_divisions.
 
-cudaMalloc is taken to give falling addresses, which decides between free blocks of equal size. With
-them the reserved bytes of all 20 plans measured on a T4 whose weights are not quantized come out to
-14 MiB, of 14 to the byte; with rising ones 8 are 46 to 512 MiB off.
+cudaMalloc is assumed to return falling addresses, which decides between free blocks of the same
+size. With this, the reserved bytes of all 20 plans with unquantized weights that were measured on a
+T4 agree within 14 MiB, and of 14 plans to the byte; with rising addresses 8 are off by 46 to 512
+MiB.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from qtui_core.memory.replay.allocator_blocks import (
     merge,
 )
 
-#: Above the address of the first segment.
+#: An address above that of the first segment.
 _TOP: Final = 1 << (SHIFT - 1)
 
 
 class DeviceFull(Exception):
-    """cudaMalloc failed, and again after all that was cached had been given back."""
+    """cudaMalloc failed, also after the whole cache was given back."""
 
 
 class CachingAllocator:
-    """The allocator of one device. Bytes throughout; the arguments are those of
+    """The allocator of one device. Figures are bytes; the arguments are those of
     `qtui_core.memory.replay.allocator.AllocatorSettings`.
 
     Attributes:
-        allocated, reserved, segments: as torch.cuda.memory_stats counts them now, in
+        allocated, reserved, segments: current values, as torch.cuda.memory_stats counts them in
             "allocated_bytes", "reserved_bytes" and "segment".
-        retries: times that cudaMalloc failed and everything cached was given back.
+        retries: how often cudaMalloc failed and the whole cache was given back.
     """
 
     #: Whether segments grow by pages.
     grows = False
-    #: The least that is cut off a block for more than 1 MiB.
+    #: The smallest rest that is split off a block for a request above 1 MiB.
     least_rest = SMALL_SIZE + 1
 
     def __init__(
@@ -63,12 +64,12 @@ class CachingAllocator:
         self.max_split = max_split
         self.max_non_split_rounding = max_non_split_rounding
         self.large_segment = large_segment
-        # Of a large block the rest is cut off only where it is worth keeping.
+        # A large block is split only if the rest is large enough.
         self.small = Pool(True, SMALL_SEGMENT, MIN_BLOCK)
         self.large = Pool(False, large_segment, self.least_rest)
         limit = None if self.grows else max_split
         self.chooses = self.grows or limit is not None
-        #: Bytes from which on nothing is cut off.
+        #: Blocks of this size or more are not split.
         self.whole_from = _TOP if limit is None else limit
         self.allocated = 0
         self.reserved = 0
@@ -79,8 +80,8 @@ class CachingAllocator:
         self._held: list[Block] = []
 
     def malloc(self, size: int) -> Block:
-        """A block of at least `size` bytes, which are whole multiples of 512 and more than none.
-        Raises DeviceFull where the device has no more."""
+        """A block of at least `size` bytes, a positive multiple of 512. Raises DeviceFull if the
+        device has no more memory."""
         pool = self.small if size <= SMALL_SIZE else self.large
         keys = pool.keys
         index = bisect_left(keys, size << SHIFT)
@@ -100,7 +101,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: Block) -> None:
-        """Puts a block back into its pool, in one with its free neighbours."""
+        """Returns a block to its pool, merged with its free neighbours."""
         self.allocated -= block.size
         block.state = FREE
         merge(block)
@@ -111,7 +112,7 @@ class CachingAllocator:
         return self.allocated, self.reserved, self.segments
 
     def peaks(self) -> tuple[int, int, int]:
-        """The most of each of `levels` since `begin_peaks`."""
+        """The peak of each of `levels` since `begin_peaks`."""
         return self._most_allocated, self._most_reserved, self._most_segments
 
     def begin_peaks(self) -> None:
@@ -119,28 +120,28 @@ class CachingAllocator:
         self._most_allocated, self._most_reserved, self._most_segments = self.levels()
 
     def hold_back(self, block: Block) -> None:
-        """Counts a block as freed whose memory is not to be had yet, as a tensor's that another
-        stream may still read (`Tensor.record_stream`)."""
+        """Counts a block as freed although its memory cannot be reused yet, as for a tensor that
+        another stream may still read (`Tensor.record_stream`)."""
         self.allocated -= block.size
         self._held.append(block)
 
     def hand_back(self) -> None:
-        """Frees what was held back (process_events)."""
+        """Frees the blocks that were held back (process_events)."""
         for block in self._held:
             self.allocated += block.size
             self.free(block)
         self._held.clear()
 
     def empty_cache(self) -> None:
-        """Gives back what is cached and whole: free segments."""
+        """Gives back free segments: free blocks that are a whole segment."""
         for pool in (self.large, self.small):
             for block in pool.free():
                 if block.previous is None and block.next is None:
                     self._release(block)
 
     def _choose(self, pool: Pool, size: int, index: int) -> int:
-        """The index of the free block to use, given that of the first that is large enough; one
-        past the end where there is none."""
+        """The index of the free block to use, given the index of the first that is large enough;
+        one past the end if there is none."""
         if self.max_split is None:
             return index
         found = pool.blocks[index].size
@@ -151,7 +152,8 @@ class CachingAllocator:
         return index
 
     def _new(self, pool: Pool, size: int) -> Block:
-        """A block from the device: at once, after giving back oversize blocks, or after all."""
+        """A block from the device: at once, or after giving back oversize blocks, or after giving
+        back the whole cache."""
         block = self._from_device(pool, size)
         if block is None and self._release_oversize(pool, size):
             block = self._from_device(pool, size)
@@ -165,7 +167,7 @@ class CachingAllocator:
         return block
 
     def _from_device(self, pool: Pool, size: int) -> Block | None:
-        """A free block that is in no pool; None where the device has no more."""
+        """A free block that is in no pool; None if the device has no more memory."""
         nbytes = self._segment_size(size)
         if not self._fits(nbytes):
             return None
@@ -196,8 +198,8 @@ class CachingAllocator:
         self.segments -= 1
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Gives back blocks that must not be split: one that is large enough, or the largest
-        until they are together. False where that does not free as much."""
+        """Gives back blocks that must not be split: one that is large enough, or else the largest
+        until their sum is. False if that is not enough."""
         if self.max_split is None:
             return False
         wanted = max(size, self.max_split)

@@ -1,7 +1,8 @@
-"""Events of a recording of which layers repeat: programs, called for one layer after the other.
+"""The events of a recording in which layers repeat: programs that are called for one layer after
+the other.
 
-Only programs are kept. Who reads event after event gets them written out, once; who does the same
-for all layers of a kind (allocator, timeline) goes from call to call.
+Only programs are stored. Code that reads events one by one gets them written out, once; code that
+works on whole calls (allocator, timeline) reads each program once for all layers of a kind.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from qtui_core.memory.replay.sections import LayerSection, Place, cut
 
 
 class Call(NamedTuple):
-    """A program, done once.
+    """One execution of a program.
 
     Attributes:
-        program: what is done.
-        layer: among all layers, that it is done for; OUTSIDE for none.
-        owners: numbers of the calls whose buffers it frees.
+        program: what is executed.
+        layer: the number, among all layers, of the layer that it is for; OUTSIDE for none.
+        owners: the numbers of the calls whose buffers it frees.
     """
 
     program: Program
@@ -39,8 +40,8 @@ class Call(NamedTuple):
 
 
 class RepeatedEvents(Sequence[Event]):
-    """The events of calls, in order. Ids count buffers from 1, call by call, unless the events were
-    there before the calls.
+    """The events of calls, in order. Ids count buffers from 1, call by call, unless the calls were
+    made from given events.
 
     Attributes:
         calls: in order.
@@ -52,12 +53,12 @@ class RepeatedEvents(Sequence[Event]):
 
     @cached_property
     def starts(self) -> list[int]:
-        """The number of the first event of each call, and how many there are."""
+        """The number of the first event of each call and, last, the number of all events."""
         return list(accumulate((len(c.program.steps) for c in self.calls), initial=0))
 
     @property
     def written(self) -> Sequence[Event]:
-        """The events themselves, written out when they are first asked for."""
+        """The events themselves, written out at the first request."""
         if self._events is None:
             self._events = self._write()
         return self._events
@@ -75,14 +76,14 @@ class RepeatedEvents(Sequence[Event]):
     def inserted(
         self, call: int, after: int, nbytes: int, label: Label, *, freed: bool = False
     ) -> RepeatedEvents:
-        """The same with one more buffer, allocated after a step of a call, and `freed` at once or
-        never."""
+        """The same events with one more buffer, allocated after a step of a call, and `freed` at
+        once or never."""
         old = self.calls[call]
         changed = old._replace(program=old.program.inserted(after, nbytes, label, freed=freed))
         return RepeatedEvents([*self.calls[:call], changed, *self.calls[call + 1 :]])
 
     def without(self, kind: int) -> RepeatedEvents:
-        """The same without events of a kind that neither allocates nor frees."""
+        """The same events without those of a kind that neither allocates nor frees."""
         return RepeatedEvents(
             [
                 call._replace(program=call.program.without(kind))
@@ -107,9 +108,9 @@ class RepeatedEvents(Sequence[Event]):
 
 
 def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
-    """Events as calls, where they are not yet: each section is called once.
+    """Events as calls; if they are not calls yet, each section becomes one call.
 
-    Raises ValueError for events that are no history: a buffer freed that is not alive.
+    Raises ValueError if a buffer is freed that is not alive.
     """
     if isinstance(events, RepeatedEvents):
         return events
@@ -132,7 +133,8 @@ def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
 
 
 def _events_of(call: Call, bases: Sequence[int]) -> list[Event]:
-    """The events of a call; `bases` are the first ids of its owners and, last, its own."""
+    """The events of a call. `bases` are the first ids of the owners' buffers and, last, of its
+    own."""
     own = bases[OWN]
     events: list[Event] = [
         (ALLOCATE, own + x, y, z)
@@ -148,14 +150,14 @@ def _events_of(call: Call, bases: Sequence[int]) -> list[Event]:
 
 
 def rows_of(folds: Sequence[Fold]) -> dict[int, Fold]:
-    """The row of each layer that is built."""
+    """The fold of each layer that is built."""
     return {layer: row for row in folds for layer in range(row.start, row.start + row.built)}
 
 
 def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
-    """Whether what `section` frees of `place` is of a layer so many layers up or down, and not of
-    one certain layer: so it is where one of both stands for others, and the other is no further
-    off than the pattern is long."""
+    """Whether the buffers of `place` that `section` frees belong to a layer at a fixed distance
+    (else to one particular layer). So it is if one of the two stands for repeated layers and they
+    are at most a period apart."""
     row = rows.get(place.layer)
     if row is None or rows.get(section.layer) is not row:
         return False
@@ -165,14 +167,14 @@ def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -
     )
 
 
-#: Whose buffer a section frees: (sweep, layers up from its own, True), (sweep, number among all
+#: Whose buffer a section frees: (sweep, distance of the layer, True), (sweep, number among all
 #: layers, False), or (OUTSIDE, identity of a section outside of layers, False).
 _Owner = tuple[int, int, bool]
 
 
 class _Compiled(NamedTuple):
-    """Programs of a section: what the last layer that it stands for does, and the others, who do
-    not free what all share; and whose buffers are freed."""
+    """The programs of a section: that of the last layer it stands for, and that of the others,
+    which do not free what all layers share; and the owners of the buffers that are freed."""
 
     last: Program
     others: Program
@@ -180,7 +182,7 @@ class _Compiled(NamedTuple):
 
 
 class Caller:
-    """Writes calls of sections.
+    """Turns sections into calls.
 
     Attributes:
         calls: so far.
@@ -202,7 +204,7 @@ class Caller:
             added += row.added
 
     def call(self, section: LayerSection, copy: int, *, last: bool) -> None:
-        """Calls a section for the layer `copy` periods after its own; `last` is whether it is not
+        """Calls a section for the layer that is `copy` periods after its own. `last`: it is not
         called again."""
         layer = section.layer
         number = self._numbers.get(layer, layer)

@@ -1,4 +1,4 @@
-"""The curve of a run: what is alive against event number, by component, and where it peaks."""
+"""The curve of a run: live bytes by component over event numbers, and its peaks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from qtui_core.memory.replay.calls import RepeatedEvents
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event
 from qtui_core.memory.replay.timeline import STACK, Span, Timeline, read_timeline
 
-#: Points a drawn curve has: more than a wide terminal has dots for.
+#: Points of a drawn curve: more than a wide terminal has dots.
 POINTS: Final = 512
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve to draw: at each of `positions` (event numbers, rising), `bytes` has one row for
-    each of `components`, to be stacked in that order. Between two positions lies a stretch of
-    events of which the drawn one holds the most."""
+    """A curve to draw. `bytes` has one row for each of `components`, to be stacked in that order,
+    with a value for each of `positions` (ascending event numbers). Each position is the one with
+    the most live bytes in a range of events."""
 
     positions: tuple[int, ...]
     components: tuple[Component, ...]
@@ -28,15 +28,15 @@ class Curve:
 
     @property
     def totals(self) -> tuple[int, ...]:
-        """Bytes alive at each position."""
+        """Live bytes at each position."""
         return tuple(map(sum, zip(*self.bytes, strict=True)))
 
 
 def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
-    """The curve from event `start` on, in at most `points` points.
+    """The curve from event `start` on, with at most `points` points.
 
-    The events are cut in as many stretches as there are points, and each shows its fullest event:
-    no peak is lost.
+    The events are divided into as many ranges as there are points; the point of a range is the
+    event with the most live bytes, so that no peak is lost.
     """
     live = timeline.live
     count = len(live) - start
@@ -52,7 +52,7 @@ def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
     for born, died, size, component in timeline.lives:
         if died <= start:
             continue
-        # The first position at or after an event lies in that event's stretch or the next.
+        # The first position at or after an event is in the event's range or the next.
         first = _first_at(positions, born, start, count, points)
         last = _first_at(positions, died, start, count, points)
         if first < last:
@@ -73,7 +73,7 @@ def _first_at(positions: list[int], number: int, start: int, count: int, points:
         return 0
     if number >= start + count:
         return points
-    # The stretch i holds start + i * count // points <= number.
+    # Range i begins at start + i * count // points, which is <= number.
     index = ((number - start + 1) * points - 1) // count
     return index if positions[index] >= number else index + 1
 
@@ -87,8 +87,8 @@ def _running(changes: list[int]) -> list[int]:
 
 
 def peaks_by_phase(spans: Sequence[Span], levels: Sequence[int]) -> dict[str, tuple[int, int]]:
-    """For each phase in order of appearance, the most of `levels` (one an event) in any of its
-    spans, and the event after which it was first reached."""
+    """For each phase, in order of appearance, the largest of `levels` (one per event) in its spans,
+    and the number of the event after which it was first reached."""
     found: dict[str, tuple[int, int]] = {}
     for span in spans:
         part = levels[span.start : span.stop]
@@ -100,23 +100,23 @@ def peaks_by_phase(spans: Sequence[Span], levels: Sequence[int]) -> dict[str, tu
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most bytes alive in each phase, without what they are."""
+    """The most live bytes in each phase, without components."""
 
     by_phase: Mapping[str, int]
 
     @property
     def bytes(self) -> int:
-        """The most of all."""
+        """The most live bytes in all phases."""
         return max(self.by_phase.values(), default=0)
 
     @property
     def phase(self) -> str:
-        """Where that is, the first such phase."""
+        """The first phase with that peak."""
         return max(self.by_phase, key=lambda name: self.by_phase[name], default="")
 
 
 def read_peaks(events: Sequence[Event]) -> Peaks:
-    """The peaks alone, without the lives of buffers: what changes of a plan are compared by."""
+    """The peaks alone, without the lifetimes of buffers: enough to compare plans."""
     if isinstance(events, RepeatedEvents):
         timeline = read_timeline(events)
         found: dict[str, int] = {}

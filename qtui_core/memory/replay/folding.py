@@ -1,5 +1,5 @@
-"""Which layers of a model need to be built for a recording of all of them: the first, a few that
-repeat, the last."""
+"""Which layers of a model must be built to record all of them: the first, one period of a repeating
+pattern with its neighbours, the last."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.shape.model_shape import Layer, ModelShape
 
-#: Longest pattern that is looked for: Gemma 3 repeats six layers.
+#: The longest pattern that is looked for; Gemma 3 repeats six layers.
 _LONGEST_PERIOD: Final = 12
 
 
 @dataclass(frozen=True)
 class Fold:
-    """How a row of `total` layers is built from fewer.
+    """How a row of `total` layers is represented by fewer.
 
-    Built layers are numbered from `start` on, for the layers of an encoder come before those of a
-    decoder. Those from `template` on, `period` of them, stand for `copies` more periods, which
-    come right after them.
+    The layers that are built have numbers from `start` on (those of an encoder precede those of a
+    decoder). The `period` layers from `template` on stand for `copies` further periods, which
+    follow directly after them.
     """
 
     start: int
@@ -42,7 +42,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Folded:
-    """A shape of which only some layers are left, and how each of its rows was folded."""
+    """A shape with only some layers left, and how each row of layers was folded."""
 
     shape: ModelShape
     folds: tuple[Fold, ...]
@@ -51,8 +51,8 @@ class Folded:
 def fold(shape: ModelShape, margin: int = 1) -> Folded:
     """The shape with as few layers as show the pattern.
 
-    `margin` is how many layers are built besides the first, before those that stand for others,
-    and how many after: what happens in them is to be like what happens in those.
+    `margin` is how many layers are built before and after those that stand for others, besides the
+    first. They must allocate like those that are left out.
     """
     encoder, folds = _fold_row(shape.encoder, 0, margin)
     layers, more = _fold_row(shape.layers, len(encoder), margin)
@@ -73,7 +73,7 @@ def _fold_row(
 
 
 def _kinds(layers: Sequence[Layer]) -> list[int]:
-    """A number for each layer, the same for layers that are alike."""
+    """A number for each layer, the same for equal layers."""
     known: dict[int, int] = {}
     distinct: list[Layer] = []
     kinds = []
@@ -89,11 +89,11 @@ def _kinds(layers: Sequence[Layer]) -> list[int]:
 
 
 def pattern_of(kinds: Sequence[int], margin: int) -> tuple[int, int, int]:
-    """(template, period, copies) that leave the fewest layers to be built."""
+    """(template, period, copies) that leaves the fewest layers to build."""
     best = (0, 1, 0)
     for period in range(1, min(_LONGEST_PERIOD, len(kinds) - 1) + 1):
         for low, high in _runs(kinds, period):
-            # The first layer of all is never like others: its input may need no gradient.
+            # The first layer never repeats: its input may need no gradient.
             template = max(low, 1) + margin
             copies = (high - template - margin) // period - 1
             if copies > 0 and copies * period > best[1] * best[2]:
@@ -102,7 +102,8 @@ def pattern_of(kinds: Sequence[int], margin: int) -> tuple[int, int, int]:
 
 
 def _runs(kinds: Sequence[int], period: int) -> list[tuple[int, int]]:
-    """Stretches low <= index < high in which what stands at an index stands `period` on too."""
+    """Ranges low <= index < high that repeat with `period`: each kind equals the kind `period`
+    places later."""
     runs = []
     low = 0
     for index in range(len(kinds)):

@@ -1,4 +1,4 @@
-"""The seven groups of components that a peak is told by, and a curve with a layer for each."""
+"""The seven groups of components in reports of a peak, and a curve with a layer for each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qtui_core.memory.replay.timeline import Span
 
 @dataclass(frozen=True)
 class Group:
-    """Components that are told as one.
+    """Components that are shown together.
 
     Attributes:
-        letter: stands for it, because colour alone would not be read by everyone.
-        name: in words; `short` where there is little room.
+        letter: its mark, as not everyone can tell the colours apart.
+        name: in words; `short`: for narrow places.
         components: in it.
     """
 
@@ -30,7 +30,7 @@ def _group(letter: str, name: str, short: str, *components: Component) -> Group:
     return Group(letter, name, short, frozenset(components))
 
 
-#: From the ground up: what stays lies below what comes and goes.
+#: From bottom to top: what stays lies below what comes and goes.
 GROUPS: Final = (
     _group("W", "weights", "weights",
            Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS),
@@ -43,19 +43,19 @@ GROUPS: Final = (
     _group("T", "temporaries", "temps", Component.TEMPORARIES, Component.WORKSPACES),
 )  # fmt: skip
 
-#: Name of a component -> place in GROUPS.
+#: Name of a component -> its index in GROUPS.
 PLACES: Final = {
     component.value: place for place, group in enumerate(GROUPS) for component in group.components
 }
 
 
 def place_of(component: str) -> int:
-    """Where the group of a component stands; what is no component is a temporary."""
+    """The index of a component's group; an unknown component counts as a temporary."""
     return PLACES.get(component, len(GROUPS) - 1)
 
 
 def grouped(components: Iterable[tuple[str, int]]) -> list[tuple[Group, int]]:
-    """The groups of components that are there with their bytes, from the ground up."""
+    """The groups that are present with their bytes, from bottom to top."""
     sums: dict[int, int] = {}
     for name, nbytes in components:
         sums[place_of(name)] = sums.get(place_of(name), 0) + nbytes
@@ -64,8 +64,8 @@ def grouped(components: Iterable[tuple[str, int]]) -> list[tuple[Group, int]]:
 
 @dataclass(frozen=True)
 class StackedCurve:
-    """Bytes of each group (in the order of GROUPS) at `positions`, which are event numbers;
-    `bands` are the phases."""
+    """Bytes of each group (in the order of GROUPS) at `positions`, which are event numbers; `bands`
+    are the phases."""
 
     positions: tuple[int, ...]
     rows: tuple[tuple[int, ...], ...]
@@ -82,7 +82,7 @@ def stacked(
     bytes: Iterable[Sequence[int]],
     bands: Iterable[Span],
 ) -> StackedCurve:
-    """Of a curve with a row of bytes for each component."""
+    """The stacked curve of a curve with a row of bytes for each component."""
     places = tuple(positions)
     rows = [[0] * len(places) for _ in GROUPS]
     for component, values in zip(components, bytes, strict=True):

@@ -1,6 +1,6 @@
-"""What a section of a recording does, for any layer of its kind: steps in which buffers have no ids
-but an owner and an ordinal. What is read of the steps is worked out once for all such layers.
-"""
+"""What a section of a recording does, for any layer of its kind: steps whose buffers have an owner
+and an ordinal instead of an id. What follows from the steps is computed once for all such
+layers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from qtui_core.memory.replay.record import (
     Label,
 )
 
-#: Owner of what the section itself allocates.
+#: The owner of what the section itself allocates.
 OWN: Final = -1
 
 #: (ALLOCATE, OWN, ordinal, bytes, label), (FREE or HOLD_BACK, owner, ordinal, bytes, None), or
-#: (kind, 0, 0, 0, event) for other events. An owner is a place in `Call.owners`.
+#: (kind, 0, 0, 0, event) for other events. An owner is an index of `Call.owners`.
 Step = tuple[int, int, int, int, Any]
 
-#: What an allocator does of a step: (bytes in whole 512, OWN, ordinal) takes memory, (0, owner,
-#: ordinal) gives it back, (OTHER, number of the step, 0) is anything else.
+#: What the allocator does in a step: (bytes, a multiple of 512, OWN, ordinal) allocates, (0, owner,
+#: ordinal) frees, (OTHER, number of the step, 0) is anything else.
 Move = tuple[int, int, int]
 OTHER: Final = -1
 
@@ -38,10 +38,10 @@ class ProgramBuffer(NamedTuple):
 
     Attributes:
         start: the step.
-        asked, bytes: as asked for, and rounded up to 512.
+        asked, bytes: as requested, and rounded up to 512.
         label: what it is.
-        operation, phase: begun last before it in the program; None where the program has begun
-            none, or no operation since its last phase.
+        operation, phase: the last that the program began before it; None if it began none, or no
+            operation since its last phase.
     """
 
     start: int
@@ -57,13 +57,13 @@ class Program:
 
     Attributes:
         steps: in order.
-        allocations: how many ordinals are given out.
-        rises: bytes more than before the program, after each step, each buffer rounded.
+        allocations: how many ordinals there are.
+        rises: after each step, live bytes less those before the program, each buffer rounded.
         buffers: what it allocates, by ordinal.
-        ends: ordinal -> the step that frees it, of its own buffers.
+        ends: ordinal -> the step that frees it, for its own buffers.
         frees: (step, owner, ordinal) of each buffer of another program that it frees.
-        operation: that it leaves begun; None where none follows its last phase.
-        moves: what an allocator does. Buffers of no bytes take nothing.
+        operation: the one that it leaves unfinished; None if none follows its last phase.
+        moves: what the allocator does. Buffers of no bytes need nothing.
     """
 
     def __init__(self, steps: Sequence[Step], allocations: int) -> None:
@@ -112,13 +112,14 @@ class Program:
 
     @property
     def net(self) -> int:
-        """Bytes more after it than before it."""
+        """Live bytes after it less those before it."""
         return self.rises[-1] if self.steps else 0
 
     @cached_property
     def spans(self) -> list[tuple[str | None, int, int, int]]:
-        """(phase, first step, most bytes more than before the program, step of that) of the phases
-        that begin in it, after what comes before them, if anything does, which has no name."""
+        """(phase, first step, the most bytes above those before the program, step of that maximum)
+        of the phases that begin in it. Steps before the first phase come first, with None for the
+        phase."""
         marks = [n for n, step in enumerate(self.steps) if step[0] == PHASE]
         found: list[tuple[str | None, int, int, int]] = []
         for low, high in pairwise((0, *marks, len(self.steps))):
@@ -136,15 +137,16 @@ class Program:
         return [ordinal for ordinal in range(self.allocations) if ordinal not in self.ends]
 
     def phase_before(self, step: int) -> str | None:
-        """The phase that the program last began up to a step."""
+        """The last phase that the program began up to a step; None if it began none."""
         return next((name for name, low, *_ in reversed(self.spans) if low <= step), None)
 
     def without(self, kind: int) -> Program:
-        """The same without steps of a kind that neither allocates nor frees."""
+        """The same program without steps of a kind that neither allocates nor frees."""
         return Program([step for step in self.steps if step[0] != kind], self.allocations)
 
     def inserted(self, after: int, nbytes: int, label: Label, *, freed: bool = False) -> Program:
-        """The same with one more buffer, allocated after a step, and `freed` at once or never."""
+        """The same program with one more buffer, allocated after a step, and `freed` at once or
+        never."""
         own = self.allocations
         more: list[Step] = [(ALLOCATE, OWN, own, nbytes, label)]
         if freed:

@@ -1,21 +1,21 @@
-"""The tape format: what is allocated and freed, in order. The estimate writes it from a shape, the
-trace from a real model on fake tensors; allocator, curve and report read it.
+"""The format of recordings: what is allocated and freed, in order. The estimate writes one from a
+shape, the trace from a real model on fake tensors; allocator, curve and report read it.
 
-A recording is a list of events, plain tuples because there are tens of thousands of them:
+A recording is a list of events; they are plain tuples because there are tens of thousands:
 
-    (ALLOCATE, id, bytes, label)     bytes as asked for, before any rounding
+    (ALLOCATE, id, bytes, label)     bytes as requested, before any rounding
     (FREE, id)
     (PHASE, name)                    a phase begins
     (LAYER, index, direction)        work on layer `index` begins, FORWARD or BACKWARD; index -1 is
                                      what comes before, between and after layers
     (OPERATION, name, module)        the operation that the following events belong to
-    (EMPTY_CACHE,)                   torch.cuda.empty_cache(): the allocator gives back what no one
-                                     uses; nothing that is alive changes
+    (EMPTY_CACHE,)                   torch.cuda.empty_cache(): the allocator gives back unused
+                                     memory; live tensors do not change
 
-and two that only the allocator is given:
+and two that only the allocator gets:
 
-    (HOLD_BACK, id)                  the buffer counts as freed, and no one else gets its memory
-    (HAND_BACK,)                     until now, or until the device is full
+    (HOLD_BACK, id)                  the buffer counts as freed, but its memory is not reused
+    (HAND_BACK,)                     until this event, or until the device is full
 
 Ids are unique in a recording. What is alive when the step begins (weights, optimizer states) is
 allocated in the phases "load", "prepare" and "optimizer" of the step before.
@@ -40,7 +40,7 @@ OPERATION: Final = 4
 EMPTY_CACHE: Final = 5
 HOLD_BACK: Final = 6
 HAND_BACK: Final = 7
-#: Events after which a buffer is alive no more.
+#: Events that end the life of a buffer.
 FREES: Final = (FREE, HOLD_BACK)
 
 FORWARD: Final = "forward"
@@ -93,9 +93,9 @@ RESIDENT: Final = frozenset(
 
 
 class Label(NamedTuple):
-    """What an allocation is. `component` is None where its lifetime decides: what a forward pass
-    leaves for the backward pass is an activation, what a backward pass leaves for the optimizer a
-    gradient, the rest temporaries."""
+    """What an allocation is. If `component` is None, its lifetime decides: what a forward pass
+    keeps for the backward pass is an activation, what a backward pass leaves for the optimizer a
+    gradient, anything else a temporary."""
 
     what: str
     component: Component | None = None
@@ -103,12 +103,12 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """Events of a run from its load through its steps.
+    """Events of a run, from loading the model through its steps.
 
     Attributes:
         events: in order.
         origin: "tape" or "trace".
-        paged_bytes: of the optimizer's states that the driver may move to the host.
+        paged_bytes: of optimizer states that the driver may move to the host.
     """
 
     events: Sequence[Event]
@@ -117,13 +117,13 @@ class Recording:
 
 
 def rounded(nbytes: int) -> int:
-    """Bytes that the allocator of CUDA takes for a tensor: whole 512 (kMinBlockSize in
+    """Bytes that the CUDA allocator takes for a tensor: a multiple of 512 (kMinBlockSize in
     c10/core/AllocatorConfig.h)."""
     return -(-int(nbytes) // 512) * 512
 
 
 def live_peak(events: Iterable[Event]) -> int:
-    """The most bytes alive at once, each allocation rounded."""
+    """The most live bytes, each allocation rounded."""
     live = peak = 0
     sizes: dict[int, int] = {}
     for event in events:

@@ -1,8 +1,8 @@
-"""A recording in sections: work on one layer, or what lies outside of layers.
+"""Divides a recording into sections: the work on one layer, or what lies outside of layers.
 
-Sections of layers that follow each other, up or down, are a sweep: the forward pass, the backward
-pass, the states of the optimizer, gradients let go. What is let go for all layers at once, outside
-of them, is a sweep too.
+Consecutive sections of layers, going up or down, are a sweep: the forward pass, the backward pass,
+making optimizer states, freeing gradients. What is freed for all layers at once, outside of them,
+is a sweep too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, LAYER, OUTSIDE, PHASE
 
 @dataclass(eq=False)
 class LayerSection:
-    """Events of one layer in one sweep, or of none.
+    """The events of one layer in one sweep, or of no layer.
 
     Attributes:
-        sweep: number of the sweep; OUTSIDE where it is of no layer.
-        layer: that it is of; OUTSIDE for none.
-        direction: of the mark that began it; empty where none did.
-        events: without that mark.
+        sweep: number of the sweep; OUTSIDE for no layer.
+        layer: its layer; OUTSIDE for none.
+        direction: of the LAYER event that began it; empty if there was none.
+        events: without that LAYER event.
         allocations: how many of them allocate.
     """
 
@@ -34,7 +34,7 @@ class LayerSection:
     allocations: int = 0
 
 
-#: Where a buffer was allocated: the section, which of its allocations it is, and its bytes.
+#: Where a buffer was allocated: the section, the ordinal of the allocation in it, and its bytes.
 Place = tuple[LayerSection, int, int]
 
 
@@ -66,8 +66,8 @@ def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
 
 
 class _Knife:
-    """Begins sections, and tells where a sweep ends: where none of a layer comes between, or the
-    layers turn round."""
+    """Begins sections and detects the end of a sweep: an event outside of layers, or a change of
+    direction."""
 
     def __init__(self) -> None:
         self.sections: list[LayerSection] = []

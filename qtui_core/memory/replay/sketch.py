@@ -1,7 +1,7 @@
-"""The curve of a step in a few milliseconds: what a knob that is being turned is answered with.
+"""The curve of a step in a few milliseconds, for a setting that is being changed interactively.
 
-Events of repeated layers are not copied. A layer that stands for others changes what is alive by
-the same bytes each time, so that its points are drawn again, higher or lower by that.
+Events of repeated layers are not copied. A repeated layer changes the live bytes by the same amount
+each time, so its points are drawn again, shifted by that amount.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _WORKSPACES: Final = _PLACE[Component.WORKSPACES]
 
 @dataclass(frozen=True)
 class Sketch:
-    """The curve of a step like all but the first, and the most alive in each of its phases. Bytes
-    of tensors, as live bytes of an estimate are; `plan` leaves nothing open.
+    """The curve of a step after the first, and the most live bytes in each phase. In bytes of
+    tensors, like an estimate's live bytes; `plan` has a value for every option.
 
-    `process_bytes` are those and the context of CUDA: less than an estimate's by what the
-    allocator keeps, and by paged states.
+    `process_bytes` adds the CUDA context to them. It is less than an estimate's by the allocator's
+    cache and by paged states.
     """
 
     plan: RunPlan
@@ -44,14 +44,14 @@ class Sketch:
 def sketch(
     shape: ModelShape, plan: RunPlan, device: Device | None = None, points: int = POINTS
 ) -> Sketch:
-    """The curve of a run of `plan`, of which nothing is open, in about `points` points, none of its
-    peaks lost.
+    """The curve of a run of `plan`, which has a value for every option, with about `points` points;
+    no peak is lost.
 
-    Raises UsageError for a plan that cannot be on this model.
+    Raises UsageError for a plan that is impossible for this model.
     """
     plan = plan_as_run(shape, plan, device)
     if plan.gpus > 1 or plan.loop == "script":
-        # Shards are cut after the layers are copied; a script's first step is like no other.
+        # Shards are cut after the layers are copied; a script's first step differs from the others.
         return _of_estimate(estimate_as_run(shape, plan, device, allocator=False))
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     standing = workspace.bytes if workspace.kept else 0
@@ -75,7 +75,7 @@ def sketch(
 
 
 def _of_estimate(found: Estimate) -> Sketch:
-    """The long way."""
+    """The same from a whole estimate."""
     curve = found.curve
     drawn = {span.name for span in curve.spans}
     peaks = Peaks({p.name: p.live_bytes for p in found.phases if p.name in drawn})
@@ -83,7 +83,7 @@ def _of_estimate(found: Estimate) -> Sketch:
 
 
 def _places(events: Sequence[Event]) -> dict[int, tuple[int, int]]:
-    """Buffer -> its component's place in the stack, and its bytes."""
+    """For each buffer, the index of its component in the stack, and its bytes."""
     born: dict[int, tuple[Component | None, str, int]] = {}
     found: dict[int, tuple[int, int]] = {}
     phase = ""
@@ -102,7 +102,8 @@ def _places(events: Sequence[Event]) -> dict[int, tuple[int, int]]:
 
 
 class _Pen:
-    """Draws points: the fullest event of each stretch of events, and what is alive there."""
+    """Draws points: in each range of events the one with the most live bytes, and what is alive
+    there."""
 
     def __init__(self, standing: int) -> None:
         self._now = [0] * len(STACK)
@@ -122,14 +123,14 @@ class _Pen:
         places: dict[int, tuple[int, int]],
         points: int,
     ) -> None:
-        """`events` once, in `points` stretches, and `copies` times more."""
+        """Draws `events` once in `points` ranges, and then `copies` more times."""
         before, first, start = list(self._now), len(self._points), self._number
         length = max(1, -(-len(events) // points))
         for low in range(0, len(events), length):
             self._stretch(events[low : low + length], places)
         if not copies:
             return
-        # Groups that are repeated lie within a phase.
+        # Repeated groups lie within one phase.
         gained = [now - then for now, then in zip(self._now, before, strict=True)]
         rise = sum(gained)
         drawn = list(zip(self._positions[first:], self._points[first:], strict=True))
@@ -178,7 +179,7 @@ class _Pen:
 
     def _enter(self, phase: str) -> None:
         if phase == Phase.FORWARD and self._phase not in (Phase.FORWARD, Phase.BACKWARD):
-            # What was before this step is not drawn.
+            # Drop what came before this step.
             self._positions, self._points, self._starts, self._peaks = [], [], [], {}
         self._phase = phase
         self._starts.append((phase, self._number))

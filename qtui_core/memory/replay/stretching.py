@@ -1,9 +1,10 @@
-"""From a recording of few layers to one of all: what those that repeat do is called for each.
+"""Turns a recording of few layers into one of all layers, by calling the repeated sections for
+each.
 
-In each sweep over the layers (sections.py) the sections of the layers that stand for others are
-called again. A buffer is known by its sweep, its layer, and which allocation of that section it is;
-a section that frees a buffer of the layer before it does so in every call. What all layers share,
-made outside of them or in a layer far off, is freed by the last that runs.
+In each sweep over the layers (sections.py), the sections of the layers that stand for others are
+called again. A buffer is identified by its sweep, its layer and its ordinal in that section; a
+section that frees a buffer of the layer before does so in every call. What all layers share, made
+outside of them or in a distant layer, is freed by the last one that runs.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from qtui_core.memory.replay.sections import LayerSection, cut
 
 
 class NotPeriodic(Exception):
-    """Layers that should be alike are not: more of them have to be built."""
+    """Layers that should be alike are not: more layers must be built."""
 
 
 def stretch(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
     """The events of all layers, from those of the layers that were built.
 
-    Raises NotPeriodic where layers that should be alike allocate differently.
+    Raises NotPeriodic if layers that should be alike allocate differently.
     """
     if not any(row.copies for row in folds):
         return repeated_events(events)
@@ -42,8 +43,8 @@ def stretch(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
 
 
 def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[str, int]]:
-    """(phase, most bytes alive in it) of all layers, each buffer rounded, for each phase as it
-    comes. No event is copied. Raises NotPeriodic as `stretch` does."""
+    """(phase, most live bytes in it) for all layers, each buffer rounded, for each phase in order.
+    No event is copied. Raises NotPeriodic as `stretch` does."""
     sizes: dict[int, int] = {}
     live = peak = 0
     phase = ""
@@ -74,8 +75,9 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tupl
 def repeated(
     events: Sequence[Event], folds: Sequence[Fold]
 ) -> Iterator[tuple[list[LayerSection], int]]:
-    """Sections in order, those that are repeated together, with the number of copies. What they
-    free of what all layers share comes after them, once. Raises NotPeriodic as `stretch` does."""
+    """The sections in order, each group that is repeated together with its number of copies. What a
+    group frees of the buffers that all layers share follows it, once. Raises NotPeriodic as
+    `stretch` does."""
     sections, places = cut(events)
     _check(sections, folds)
     rows = rows_of(folds)
@@ -89,7 +91,7 @@ def repeated(
             far = [
                 event
                 for event in section.events
-                # What a section frees of its own is near, and is nearly all.
+                # Most of what a section frees is its own.
                 if event[0] == FREE
                 and (place := places[event[1]][0]) is not section
                 and not is_near(rows, section, place)
@@ -108,7 +110,8 @@ def repeated(
 def _groups(
     sections: Sequence[LayerSection], folds: Sequence[Fold]
 ) -> Iterator[tuple[list[LayerSection], int]]:
-    """Sections that are repeated together, with the number of copies; others alone, with none."""
+    """Groups of sections that are repeated together, with the number of copies; other sections
+    alone, with 0."""
     copies_of = {
         layer: row
         for row in folds
@@ -139,8 +142,8 @@ def _rises(sections: Sequence[LayerSection], of: LayerSection) -> bool:
 
 
 def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
-    """Raises NotPeriodic where the layer before the repeated ones does not allocate like the last
-    of them, or the one after like the first."""
+    """Raises NotPeriodic if the layer before the repeated ones does not allocate like the last of
+    them, or the layer after them not like the first."""
     pairs = {}
     for row in folds:
         if row.copies:

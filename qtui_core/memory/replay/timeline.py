@@ -1,5 +1,5 @@
-"""From events to what is alive after each of them, call by call: what is the same for all layers of
-a kind is worked out once (program.py)."""
+"""What is alive after each event, computed call by call: what is the same for all layers of a kind
+is computed once (program.py)."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ STACK: Final = (
 
 
 class Allocation(NamedTuple):
-    """A buffer, or one for each of some layers that have it alike.
+    """A buffer, or equal buffers of several layers.
 
     Attributes:
         copies: how many there are.
-        bytes: that each takes, rounded up to 512 as CUDA's allocator does.
-        asked: bytes before that.
+        bytes: of each, rounded up to 512 as in CUDA's allocator.
+        asked: bytes before rounding.
         label: what it is.
-        born, died: phases of its first and last event; `died` is empty where it is never freed.
-        operation, module: that it was allocated in; empty where nothing says so.
+        born, died: phases of its first and last event; `died` is empty if it is never freed.
+        operation, module: in which it was allocated; empty if unknown.
     """
 
     copies: int
@@ -63,13 +63,13 @@ class Allocation(NamedTuple):
 
     @property
     def component(self) -> Component:
-        """As labelled, else by its lifetime."""
+        """From its label, else from its lifetime."""
         return self.label.component or by_lifetime(self.born, self.died)
 
 
 @dataclass(frozen=True)
 class Span:
-    """A phase as it happened: its events are start <= number < stop."""
+    """An occurrence of a phase: its events are start <= number < stop."""
 
     name: str
     start: int
@@ -77,7 +77,7 @@ class Span:
 
 
 class Life(NamedTuple):
-    """A buffer that is alive after the events start <= number < stop, as an `Allocation` is."""
+    """A buffer that is alive after the events start <= number < stop, like an `Allocation`."""
 
     start: int
     stop: int
@@ -86,8 +86,8 @@ class Life(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """How things stand when a call begins: bytes alive, phase and operation that were last begun,
-    and the layer that is at work, in words."""
+    """The state when a call begins: live bytes, the current phase and operation, and the current
+    layer in words."""
 
     live: int
     phase: str
@@ -99,10 +99,10 @@ class Timeline:
     """What is alive after each event of a recording.
 
     Attributes:
-        events: that it is read from.
+        events: from which it is computed.
         spans: the phases, in order.
-        tops: of each span, the most bytes alive, each buffer rounded up to 512, and the first
-            event after which they are.
+        tops: for each span, the most live bytes, each buffer rounded up to 512, and the first event
+            after which they are reached.
     """
 
     def __init__(self, events: RepeatedEvents) -> None:
@@ -134,7 +134,7 @@ class Timeline:
 
     @cached_property
     def live(self) -> list[int]:
-        """Bytes alive after each event, each buffer rounded up to 512."""
+        """Live bytes after each event, each buffer rounded up to 512."""
         found: list[int] = []
         for call, stand in zip(self.events.calls, self._stands, strict=True):
             before = stand.live
@@ -143,7 +143,7 @@ class Timeline:
 
     @cached_property
     def lives(self) -> list[Life]:
-        """Of all buffers, in the order of their calls."""
+        """The lives of all buffers, in the order of their calls."""
         found: list[Life] = []
         known: dict[tuple[int, str], list[tuple[int, int, int, Component]]] = {}
         for number, call in enumerate(self.events.calls):
@@ -166,8 +166,8 @@ class Timeline:
         return self.live.index(max(self.live)) if self.live else 0
 
     def alive_at(self, number: int, layer: int | None = None) -> list[Allocation]:
-        """The buffers that are alive after an event; those that layers of a kind have alike, as
-        one. Of one `layer` alone, what was allocated in the work on it."""
+        """The buffers that are alive after an event; equal buffers of several layers are one entry.
+        With `layer`, only those allocated in the work on that layer."""
         if not self.events.calls:
             return []
         last = self._call_of(number)
@@ -201,7 +201,8 @@ class Timeline:
         return found
 
     def fullest_of(self, layer: int, direction: str) -> int | None:
-        """The event of the last work on a layer in a direction after which it holds most."""
+        """The event, in the last work on a layer in a direction, after which it holds the most
+        bytes; None if there is none."""
         for number in reversed(range(len(self.events.calls))):
             call = self.events.calls[number]
             mark = call.program.steps[0] if call.program.steps else None
@@ -215,8 +216,8 @@ class Timeline:
         return next((s.name for s in self.spans if s.start <= number < s.stop), "")
 
     def operation_at(self, number: int) -> str:
-        """The operation that an event belongs to and where it is, as "mul of mlp, backward of
-        layer 31"; empty where nothing says so."""
+        """The operation that an event belongs to and where it is, as "mul of mlp, backward of layer
+        31"; empty if unknown."""
         index = self._call_of(number)
         call, stand = self.events.calls[index], self._stands[index]
         operation = stand.operation
@@ -232,7 +233,7 @@ class Timeline:
         return " ".join(part for part in parts if part)
 
     def _call_of(self, number: int) -> int:
-        """The call that an event belongs to, the last one past the end."""
+        """The call that an event belongs to; the last one past the end."""
         return min(bisect_right(self.events.starts, number), len(self.events.calls)) - 1
 
     @cached_property
@@ -266,7 +267,7 @@ class Timeline:
 
 
 def _place(call: Call, before: str) -> str:
-    """The layer that is at work in a call, in words, given that before it."""
+    """The layer of a call in words; `before` is that of the call before it."""
     steps = call.program.steps
     if not steps or steps[0][0] != LAYER:
         return before
@@ -277,8 +278,8 @@ def _place(call: Call, before: str) -> str:
 
 
 def _own_lives(program: Program, phase: str) -> Iterator[tuple[int, int, int, Component]]:
-    """(first step, step that frees it, bytes, component) of each buffer that a program frees
-    itself, begun in a phase."""
+    """(first step, step that frees it, bytes, component) of each buffer that a program both
+    allocates and frees; `phase` is the phase when it begins."""
     for ordinal, end in program.ends.items():
         buffer = program.buffers[ordinal]
         component = buffer.label.component
@@ -290,7 +291,7 @@ def _own_lives(program: Program, phase: str) -> Iterator[tuple[int, int, int, Co
 def read_timeline(events: Sequence[Event]) -> Timeline:
     """The timeline of events.
 
-    Raises ValueError for events that are no history: a buffer freed that is not alive.
+    Raises ValueError if a buffer is freed that is not alive.
     """
     return Timeline(repeated_events(events))
 
@@ -300,8 +301,8 @@ _STANDING: Final = (Phase.LOAD.value, Phase.PREPARE.value)
 
 @cache
 def by_lifetime(born: str, died: str) -> Component:
-    """The component of a buffer that is not labelled with one, by the phases it was allocated and
-    freed in; `died` is empty for never."""
+    """The component of a buffer without one in its label, by the phases in which it was allocated
+    and freed; `died` is empty for never."""
     if born == Phase.LOSS:
         return Component.LOSS
     if died == born:
