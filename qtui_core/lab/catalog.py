@@ -153,6 +153,26 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             TEXT,
         ),
     ),
+    Experiment(
+        "lossscale",
+        "Which loss scale do gradients need, and why does a scale fall?",
+        20,
+        (
+            _STORE.but("fp16", allowed=("fp16", "e5m2", "e4m3")),
+            Setting(
+                "starts",
+                "numbers",
+                (1.0, 65536.0, 16777216.0),
+                "Scales that GradScaler starts from.",
+                2.0**-20,
+                2.0**60,
+            ),
+            Setting("interval", "whole", 10, "Steps after which it doubles its scale.", 1, 100_000),
+            STEPS,
+            LR.but(1e-3),
+            TEXT,
+        ),
+    ),
 )
 
 

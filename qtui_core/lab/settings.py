@@ -83,7 +83,10 @@ class Setting:
         """A value as it would be typed."""
         if isinstance(value, tuple):
             return ",".join(map(self.written, value))
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        if isinstance(value, float):
+            short = f"{value:g}"
+            return short if float(short) == value else repr(value)
+        return str(value)
 
     def _one(self, text: str) -> int | float | str:
         if self.kind in ("choice", "several", "text"):

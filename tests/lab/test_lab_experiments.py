@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from lab_runs import conducted
 
-from qtui_core.lab.catalog import experiment_named
 from qtui_core.lab.results import JobDone, LabBegun, LabResult
 
 pytestmark = pytest.mark.slow
-
-
-def conducted(name, model="demo", processes=1, done=None, check=lambda: None, **given):
-    """(what was told, the result) of an experiment."""
-    from qtui_core.lab.conduct import conduct
-
-    found = experiment_named(name)
-    told = []
-    result = conduct(found, found.settle(given), model, told.append, check, done, processes)
-    return told, result
 
 
 def test_dead_terms_are_told_and_a_recorded_job_is_not_run_again():

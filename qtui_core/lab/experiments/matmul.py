@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.operands import Operand
-from qtui_core.lab.numerics.products import SCHEMES, Products, is_head, linears
+from qtui_core.lab.numerics.products import SCHEMES, Products, inner_linears
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import See
@@ -67,14 +66,11 @@ def capture(model: str, text: str | None) -> dict[str, LayerOperands]:
     net = subject.fresh(0)
     found: dict[str, dict[str, torch.Tensor]] = {}
     hooks = []
-    for name, module in linears(net).items():
-        if is_head(name):
-            continue
+    for name in inner_linears(net):
+        module = net.get_submodule(name)
         found[name] = {"w": module.weight.detach()}
         hooks.append(module.register_full_backward_hook(_keep_gradient(found[name])))
         hooks.append(module.register_forward_hook(_keep_input(found[name])))
-    if not found:
-        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
     loss_of(net, next(subject.batches(0))).backward()
     for hook in hooks:
         hook.remove()

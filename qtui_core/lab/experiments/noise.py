@@ -16,10 +16,9 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.gradients import gradients_of, quantized
-from qtui_core.lab.numerics.products import SCHEMES, is_head, linears
+from qtui_core.lab.numerics.products import SCHEMES, inner_linears
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
@@ -64,9 +63,7 @@ def noise(see: See, *, model: str, text: str | None, micro: int, scheme: str) ->
     head."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.start()
-    names = [name for name in linears(net) if not is_head(name)]
-    if not names:
-        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
+    names = inner_linears(net)
     batches = subject.batches(0)
     random = torch.Generator().manual_seed(0)
     exact, errors = [], []

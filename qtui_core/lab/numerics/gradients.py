@@ -9,23 +9,31 @@ from typing import Any
 import torch
 from torch import nn
 
+from qtui_core.errors import UsageError
 from qtui_core.lab.numerics.products import Products, QuantizedLinear, linears
 from qtui_core.lab.training.tasks import loss_of
 
 
-def gradients_of(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
+def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float]:
     """(gradient over all trainable parameters, float32 `[parameters]`; loss, nats per token) on
-    token ids int64 `[batch, length]`."""
+    token ids int64 `[batch, length]`. The loss is multiplied by `scale`, the gradient divided by
+    it. Raises UsageError for a gradient that is not finite: nothing can be compared with it."""
     model.zero_grad(set_to_none=True)
     loss = loss_of(model, ids)
-    loss.backward()
+    (loss * scale).backward()
     parts = [
         (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).float()
         for p in model.parameters()
         if p.requires_grad
     ]
     model.zero_grad(set_to_none=True)
-    return torch.cat(parts), float(loss.detach())
+    found = torch.cat(parts) / scale
+    if not bool(torch.isfinite(found).all()):
+        raise UsageError(
+            f"The gradient is not finite at a loss of {float(loss.detach()):.4g}, so nothing can "
+            f"be compared with it; look for weights that are not finite."
+        )
+    return found, float(loss.detach())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
 from qtui_core.lab.numerics.operands import EXACT, Operand, rotated, rotation
 
 #: The size of the rotation of operands in the published recipe.
@@ -106,6 +107,14 @@ class QuantizedLinear(nn.Module):
 def linears(model: nn.Module) -> dict[str, nn.Linear]:
     """Every linear layer by name, including the output head."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def inner_linears(model: nn.Module) -> list[str]:
+    """Linear layers but the output head. Raises ModelError where there are none."""
+    found = [name for name in linears(model) if not is_head(name)]
+    if not found:
+        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
+    return found
 
 
 def is_head(name: str) -> bool:

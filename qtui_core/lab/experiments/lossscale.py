@@ -1,0 +1,332 @@
+"""Which loss scale do gradients need, and why does a scale fall?
+
+A gradient under half of the smallest number of its format becomes zero. The loss is multiplied by a
+power of two so that fewer do; one that is too large makes others overflow. One histogram of the
+gradients answers every format and every scale; the error of the weight gradient, and PyTorch's own
+GradScaler on a run, are measured beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.formats.catalog import FORMATS
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.exponents import (
+    Magnitudes,
+    best_scale,
+    flushed,
+    gradients_seen,
+    histogram,
+    magnitudes,
+    together,
+)
+from qtui_core.lab.numerics.gradients import gradients_of, quantized
+from qtui_core.lab.numerics.operands import Operand
+from qtui_core.lab.numerics.products import Products, inner_linears, is_head
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture
+from qtui_core.lab.training.scaler import ScalerRun, scaler_run
+from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
+from qtui_core.lab.training.twins import See
+
+#: Formats of gradients, and the base-2 logarithms of the scales that are tried.
+STORED: Final = ("fp16", "e5m2", "e4m3")
+SCALES: Final = tuple(range(0, 25, 4))
+#: How many times larger than today's a gradient may become before it overflows.
+ROOM: Final = 8
+#: Batches that make the larger batch.
+_TIMES: Final = 4
+
+
+@dataclass(frozen=True)
+class LabGradients:
+    """Gradients of one batch.
+
+    Attributes:
+        outputs: of what each linear layer puts out, by its name.
+        weights: of every weight.
+        larger: as `outputs`, all layers together, of a batch four times as large.
+    """
+
+    outputs: Mapping[str, Magnitudes]
+    weights: Magnitudes
+    larger: Magnitudes
+
+
+@dataclass(frozen=True)
+class ScaleErrors:
+    """Relative error of the gradient over all weights, one for each of SCALES, by format: what
+    comes to each linear layer but the head is rounded into the format."""
+
+    errors: Mapping[str, tuple[float, ...]]
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """The histogram, the errors, and a run from each scale with one that is spoilt."""
+    shared = {"model": model, "text": settings["text"]}
+    steps = settings["steps"]
+    run = shared | {name: settings[name] for name in ("steps", "lr", "interval")}
+    found = [
+        Job("gradients", gradients, shared, LabGradients, 4),
+        Job("errors", errors, shared, ScaleErrors, 10),
+    ]
+    for start in settings["starts"]:
+        arguments = run | {"start": start}
+        found.append(Job(f"from {_power(start)}", scaler_run, arguments, ScalerRun, 0.15 * steps))
+    spoilt = run | {"start": 2.0**16, "spoilt": True}
+    return [*found, Job("spoilt", scaler_run, spoilt, ScalerRun, 0.2 * steps)]
+
+
+def _power(scale: float) -> str:
+    """A scale in words: as a power of two, if it is one."""
+    return f"2^{math.log2(scale):g}" if math.frexp(scale)[0] == 0.5 else f"{scale:g}"
+
+
+def gradients(see: See, *, model: str, text: str | None) -> LabGradients:
+    """Raises ModelError for a model without linear layers."""
+    subject = subject_of(TASKS["prose"], model, text)
+    inner_linears(subject.start())
+    batches = list(itertools.islice(subject.batches(0), _TIMES))
+    see(0, 2, None)
+    outputs, weights = _seen(subject, batches[0])
+    see(1, 2, None)
+    larger, _ = _seen(subject, torch.cat(batches))
+    return LabGradients(outputs, weights, together(larger.values()))
+
+
+def _seen(subject: LabSubject, ids: torch.Tensor) -> tuple[dict[str, Magnitudes], Magnitudes]:
+    net = subject.start()
+    found: dict[str, list[Magnitudes]] = {}
+    with gradients_seen(net, lambda name, g: found.setdefault(name, []).append(magnitudes(g))):
+        whole, _ = gradients_of(net, ids)
+    return {name: together(parts) for name, parts in found.items()}, magnitudes(whole)
+
+
+def errors(see: See, *, model: str, text: str | None) -> ScaleErrors:
+    """What is beyond the largest number of a format becomes that, as recipes of 8 bits have it.
+    Raises ModelError for a model without linear layers."""
+    subject = subject_of(TASKS["prose"], model, text)
+    net = subject.start()
+    ids = next(subject.batches(0))
+    names = inner_linears(net)
+    exact, _ = gradients_of(net, ids)
+    norm = float(exact.double().norm())
+    found: dict[str, tuple[float, ...]] = {}
+    for number, stored in enumerate(STORED):
+        products = Products(g_dx=Operand(stored), g_dw=Operand(stored))
+        row: list[float] = []
+        with quantized(net, dict.fromkeys(names, products)):
+            for power in SCALES:
+                see(number * len(SCALES) + len(row), len(STORED) * len(SCALES), None)
+                made, _ = gradients_of(net, ids, 2.0**power)
+                row.append(float((made - exact).double().norm()) / norm if norm else 0.0)
+        found[stored] = tuple(row)
+    return ScaleErrors(found)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a format and scale and a row a run, the histogram with its bars, and what to set."""
+    seen: LabGradients | None = outcomes.get("gradients")
+    measured: ScaleErrors | None = outcomes.get("errors")
+    runs = {key: out for key, out in outcomes.items() if isinstance(out, ScalerRun)}
+    columns = (
+        LabColumn("what", "gradients in, or GradScaler"),
+        LabColumn("scale", "log2 of the scale", "log2"),
+        LabColumn("flushed", "become zero", "share"),
+        LabColumn("head", "the head's do", "share"),
+        LabColumn("error", "error of dW"),
+        LabColumn("best", "log2 recommended", "log2"),
+        LabColumn("skipped", "steps left out"),
+        LabColumn("ends", "log2 at the end", "log2"),
+        LabColumn("cause", "because of"),
+    )
+    rows = [*_format_rows(seen, measured), *(_run_row(key, run) for key, run in runs.items())]
+    pictures: list[Picture] = []
+    if seen is not None and (picture := _histogram(settings, seen)) is not None:
+        pictures.append(picture)
+    if measured is not None:
+        lines = tuple(
+            LabLine(_title(stored), row, tuple(map(float, SCALES)))
+            for stored, row in measured.errors.items()
+        )
+        title = "error of the weight gradient over the loss scale"
+        pictures.append(LabChart(title, "log2 of the scale", "relative error", lines, log_y=True))
+    if runs:
+        pictures.append(
+            LabChart(
+                "the scale of GradScaler",
+                "step",
+                "log2 of the scale",
+                tuple(
+                    LabLine(key, tuple(math.log2(scale) for scale in run.scales))
+                    for key, run in runs.items()
+                ),
+            )
+        )
+    return Findings(
+        columns,
+        tuple(rows),
+        tuple(pictures),
+        " ".join(filter(None, (_needed(settings["store"], seen, measured), _fell(runs)))),
+        notes=_notes(seen, measured, runs),
+    )
+
+
+def _format_rows(seen: LabGradients | None, measured: ScaleErrors | None) -> list[dict[str, Cell]]:
+    if seen is None and measured is None:
+        return []
+    rows: list[dict[str, Cell]] = []
+    for stored, (number, power) in itertools.product(STORED, enumerate(SCALES)):
+        row: dict[str, Cell] = {"what": _title(stored), "scale": power}
+        if seen is not None:
+            body, head = _body(seen), _head(seen)
+            row["flushed"] = flushed(stored, body, power)
+            row["head"] = flushed(stored, head, power) if head.there else None
+            row["best"] = best_scale(stored, _largest(seen), ROOM)
+        if measured is not None and stored in measured.errors:
+            row["error"] = measured.errors[stored][number]
+        rows.append(row)
+    return rows
+
+
+def _run_row(key: str, run: ScalerRun) -> dict[str, Cell]:
+    causes = []
+    if run.overflows:
+        causes.append("overflow at that scale")
+    if run.upstream:
+        made = ", spoilt on purpose" if run.spoilt else ""
+        causes.append(f"{run.first} has a gradient that is not finite without a scale{made}")
+    return {
+        "what": f"GradScaler, {key}",
+        "scale": math.log2(run.scales[0]),
+        "skipped": run.overflows + run.upstream,
+        "ends": math.log2(run.scales[-1]),
+        "cause": "; ".join(causes) or None,
+    }
+
+
+def _body(seen: LabGradients) -> Magnitudes:
+    return together(found for name, found in seen.outputs.items() if not is_head(name))
+
+
+def _head(seen: LabGradients) -> Magnitudes:
+    return together(found for name, found in seen.outputs.items() if is_head(name))
+
+
+def _largest(seen: LabGradients) -> float:
+    return max(seen.weights.largest, together(seen.outputs.values()).largest)
+
+
+def _histogram(settings: Mapping[str, Any], seen: LabGradients) -> Picture | None:
+    best = best_scale(settings["store"], _largest(seen), ROOM)
+    return histogram(
+        "gradients by their power of two",
+        (("of what layers put out", _body(seen)), ("of weights", seen.weights)),
+        ("fp32", "bf16", *STORED),
+        float(best or 0),
+    )
+
+
+def _title(stored: str) -> str:
+    return FORMATS[stored].title
+
+
+def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None) -> str:
+    """What a scale gains, and which one to take."""
+    if seen is None:
+        return ""
+    body, name = _body(seen), _title(store)
+    best = best_scale(store, _largest(seen), ROOM)
+    if best is None or not body.there:
+        return "Every gradient is zero here, so there is nothing to scale."
+    known = {} if measured is None else dict(zip(SCALES, measured.errors[store], strict=True))
+    said = f"{name} without a scale makes {flushed(store, body):.2%} of the gradients zero"
+    if 0 in known:
+        said += f", which leaves the weight gradient {known[0]:.2%} off"
+    if best <= 0:
+        return f"{said}; they are too large for a scale above 2^{best}."
+    said += (
+        f"; a scale of 2^{best} costs no byte, makes {flushed(store, body, best):.2%} zero and "
+        f"leaves room for gradients {ROOM} times as large"
+    )
+    if known:
+        power = min(known, key=known.__getitem__)
+        said += f" (nearest of all tried is 2^{power}: {known[power]:.2%} off)"
+    return f"{said}. {_eight_bits(measured)}".strip()
+
+
+def _eight_bits(measured: ScaleErrors | None) -> str:
+    """Which format of 8 bits gradients take, each at its best scale."""
+    if measured is None:
+        return ""
+    e4, e5 = (min(measured.errors[name]) for name in ("e4m3", "e5m2"))
+    if not min(e4, e5):
+        return ""
+    better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
+    return (
+        f"Of 8 bits {better} is the better one once there is a scale ({min(e4, e5):.2%} off; "
+        f"{worse} {max(e4, e5):.2%})."
+    )
+
+
+def _fell(runs: Mapping[str, ScalerRun]) -> str:
+    """Why scales fell in the runs."""
+    said = []
+    own = {key: run for key, run in runs.items() if not run.spoilt}
+    ill = {key: run for key, run in own.items() if run.upstream}
+    if ill:
+        key, run = next(iter(ill.items()))
+        said.append(
+            f"GradScaler {key} left out {_steps(run.upstream)} because the gradient of {run.first} "
+            f"is not finite in float32 without a scale either: no scale cures that, look there."
+        )
+    fell = {key: run for key, run in own.items() if run.overflows and not run.upstream}
+    if fell:
+        key, run = max(fell.items(), key=lambda item: item[1].overflows)
+        settled = run.scales[-1] >= run.scales[-2]
+        end = "is normal" if settled else "was not over when the run ended"
+        said.append(
+            f"GradScaler {key} left out {_steps(run.overflows)} whose gradients are finite without "
+            f"a scale: it looks for its scale (2^{math.log2(run.scales[-1]):.3g} at the end), "
+            f"which {end}."
+        )
+    spoilt = next((run for run in runs.values() if run.spoilt and run.upstream), None)
+    if spoilt is not None:
+        said.append(
+            f"A scale that falls at every step, here to 2^{math.log2(spoilt.scales[-1]):.3g} by a "
+            f"gradient spoilt on purpose, means NaN upstream."
+        )
+    return " ".join(said)
+
+
+def _steps(count: int) -> str:
+    return "one step" if count == 1 else f"{count} steps"
+
+
+def _notes(
+    seen: LabGradients | None, measured: ScaleErrors | None, runs: Mapping[str, ScalerRun]
+) -> tuple[str, ...]:
+    notes = []
+    if seen is not None:
+        one, many = (m.quantile(0.5) for m in (together(seen.outputs.values()), seen.larger))
+        if one is not None and many is not None:
+            notes.append(
+                f"A batch {_TIMES} times as large moves the median gradient of what layers put out "
+                f"by 2^{many - one:.2g}, as the loss is a mean: more tokens need more scale."
+            )
+    if measured is not None:
+        notes.append(
+            "Gradients are rounded by emulation; what is too large becomes the largest number. In "
+            "FP16 it would become infinite, and the step be left out."
+        )
+    if any(run.trained == "nano" for run in runs.values()):
+        notes.append(
+            "GradScaler ran on nano, 434,816 parameters made from a seed, in the place of the demo."
+        )
+    return tuple(notes)

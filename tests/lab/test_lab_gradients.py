@@ -1,0 +1,162 @@
+"""Loss scales: histograms against direct counts and casts, and GradScaler on real steps."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from every import every
+from late import Late
+
+from qtui_core.formats.catalog import FORMATS
+from qtui_core.lab.catalog import experiment_named
+
+torch = Late("torch")
+exponents = Late("qtui_core.lab.numerics.exponents")
+gradients = Late("qtui_core.lab.numerics.gradients")
+lossscale = Late("qtui_core.lab.experiments.lossscale")
+scaler = Late("qtui_core.lab.training.scaler")
+
+CASTS = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+
+
+def spread(count: int = 50_000):
+    """Gradients over many decades, zeros among them."""
+    generator = torch.Generator().manual_seed(0)
+    exponent = torch.randint(-60, 3, (count,), generator=generator).float()
+    x = torch.randn(count, generator=generator) * torch.exp2(exponent)
+    x[::100] = 0
+    return x
+
+
+def test_shares_of_a_histogram_are_what_a_cast_makes_zero():
+    """With every format and scale; what lies exactly in the middle is the only difference."""
+    x = spread()
+    found = exponents.magnitudes(x)
+    assert found.zeros == int((x == 0).sum())
+    assert found.largest == float(x.abs().max())
+
+    def check(name, power):
+        scaled = (x * 2.0**power).clamp(-400, 400)
+        zero = (scaled.to(getattr(torch, CASTS[name])).float() == 0) & (x != 0)
+        middle = float(FORMATS[name].min_positive) / 2
+        ties = int((scaled.abs() == middle).sum())
+        counted = exponents.flushed(name, found, power) * found.there
+        assert abs(int(zero.sum()) - round(counted)) <= ties
+
+    every(itertools.product(CASTS, (-8, 0, 3, 8, 16)), check)
+
+
+def test_magnitudes_add_up_and_their_quantiles_lie_in_their_power_of_two():
+    x = spread()
+    whole = exponents.magnitudes(x)
+    assert exponents.together(map(exponents.magnitudes, x.split(777))) == whole
+    there = x[x != 0].abs().double().log2()
+
+    def check(share):
+        exact = float(there.quantile(share))
+        assert abs(whole.quantile(share) - exact) < 0.3
+
+    every((0.01, 0.25, 0.5, 0.99), check)
+    nothing = exponents.magnitudes(torch.zeros(3))
+    assert (nothing.there, nothing.zeros, nothing.quantile(0.5)) == (0, 3, None)
+    assert exponents.best_scale("fp16", nothing.largest, 8) is None
+    ill = exponents.magnitudes(torch.tensor([1.0, float("nan"), float("inf")]))
+    assert (ill.there, ill.largest, ill.counts[-1]) == (1, 1.0, 2)
+
+
+def test_the_best_scale_leaves_its_room_and_twice_it_does_not():
+    def check(name, largest):
+        power = exponents.best_scale(name, largest, 8)
+        most = float(FORMATS[name].max)
+        assert 8 * largest * 2.0**power <= most < 8 * largest * 2.0 ** (power + 1)
+
+    every(itertools.product(CASTS, (1e-9, 0.0055, 1.0, 3e4)), check)
+
+
+def test_a_scaled_loss_gives_the_gradient_of_the_loss():
+    class Tiny(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.out = torch.nn.Embedding(11, 4), torch.nn.Linear(4, 11)
+
+        def forward(self, input_ids):
+            from types import SimpleNamespace
+
+            return SimpleNamespace(logits=self.out(self.embed(input_ids)))
+
+    net, ids = Tiny(), torch.arange(22).view(2, 11) % 11
+    plain, loss = gradients.gradients_of(net, ids)
+    scaled, same = gradients.gradients_of(net, ids, 2.0**12)
+    assert loss == same
+    assert torch.equal(plain, scaled)  # a power of two changes no bit
+    seen = {}
+    with exponents.gradients_seen(net, lambda name, g: seen.__setitem__(name, g.shape)):
+        gradients.gradients_of(net, ids)
+    assert seen == {"out": (2, 10, 11)}
+    with torch.no_grad():
+        net.out.weight[0, 0] = float("nan")
+    with pytest.raises(Exception, match=r"^The gradient is not finite .*\.$"):
+        gradients.gradients_of(net, ids)
+
+
+def outcomes():
+    """One of each, as jobs give them."""
+    g = exponents.magnitudes(spread() * 2.0**-10)
+    return {
+        "gradients": lossscale.LabGradients({"a.down_proj": g, "lm_head": g}, g, g),
+        "errors": lossscale.ScaleErrors(
+            {
+                "fp16": (0.1,) + (0.01,) * 6,
+                "e5m2": (0.2,) + (0.06,) * 6,
+                "e4m3": (0.9,) * 4 + (0.03,) * 3,
+            }
+        ),
+        "from 2^24": scaler.ScalerRun((4.0, 2.0, 1.0, 1.0), 2, 0, trained="nano"),
+        "from 1": scaler.ScalerRun((1.0, 0.5), 0, 1, "a.weight"),
+        "spoilt": scaler.ScalerRun((4.0, 2.0), 0, 1, "a.weight", True),
+    }
+
+
+def test_what_is_said_holds_whatever_is_done_so_far():
+    settings = experiment_named("lossscale").settle({})
+    whole = outcomes()
+
+    def check(*keys):
+        found = lossscale.conclude(settings, {key: whole[key] for key in keys})
+        assert found.verdict.endswith(".") if keys and keys != ("errors",) else True
+        assert ("no scale cures that" in found.verdict) == ("from 1" in keys)
+        assert ("looks for its scale" in found.verdict) == ("from 2^24" in keys)
+        assert ("E4M3 is the better one" in found.verdict) == ({"gradients", "errors"} <= {*keys})
+
+    subsets = [c for n in range(len(whole) + 1) for c in itertools.combinations(whole, n)]
+    every([(*keys,) for keys in subsets], check)
+
+
+def test_nothing_is_recommended_for_gradients_of_zero():
+    zero = exponents.magnitudes(torch.zeros(4))
+    seen = lossscale.LabGradients({"a": zero}, zero, zero)
+    found = lossscale.conclude(experiment_named("lossscale").settle({}), {"gradients": seen})
+    assert found.verdict == "Every gradient is zero here, so there is nothing to scale."
+    assert found.pictures == ()
+
+
+@pytest.mark.slow
+def test_a_scaler_that_starts_too_high_comes_down_and_a_gradient_that_is_spoilt_never_ends():
+    from lab_runs import conducted
+
+    _, result = conducted("lossscale", steps=14, starts=(1.0, 2.0**24), interval=10, lr=1e-3)
+    rows = {row["what"]: row for row in result.findings.rows if "skipped" in row}
+    high, low = rows["GradScaler, from 2^24"], rows["GradScaler, from 2^0"]
+    assert 3 < high["skipped"] < 15
+    assert high["cause"] == "overflow at that scale"
+    assert (low["skipped"], low["ends"]) == (0, 1)
+    spoilt = rows["GradScaler, spoilt"]
+    assert "not finite without a scale" in spoilt["cause"]
+    assert spoilt["skipped"] == 4
+    errors = {(r["what"], r["scale"]): r["error"] for r in result.findings.rows if "error" in r}
+    assert errors["E4M3", 16] < errors["E5M2", 16] < errors["E5M2", 0] < errors["E4M3", 0]
+    assert errors["FP16", 4] < errors["FP16", 0] < 0.01
+    assert errors["E4M3", 24] > 3 * errors["E4M3", 16]  # overflow
+    best = {row["what"]: row["best"] for row in result.findings.rows if "best" in row}
+    assert best["FP16"] == 16  # what GradScaler starts from
