@@ -1,1 +1,1 @@
-"""What of a model decides its memory: its modules, how they are stored, and the families."""
+"""What determines the memory of a model: its modules, how they are stored, and its family."""

@@ -1,9 +1,8 @@
-"""Reading sizes from config.json: typed, with a sentence for whatever cannot be.
+"""Reads sizes from config.json, with types, and a sentence for everything that is impossible.
 
-A key that is missing takes the default of the class of transformers, where the class has one that
-is harmless to assume (heads of keys and values, biases). Sizes that make the model what it is
-must be in a config.json; in the part of a multimodal one (text_config) they may be missing,
-because transformers leaves out of parts what is the default.
+A missing key gets the default of the transformers class if that is safe to assume (heads of keys
+and values, biases). Sizes that define the model must be in a config.json. In a part of a multimodal
+one (text_config) they may be missing, because transformers leaves out defaults there.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.formulas.letters import named
 
-#: Larger than any size published, and small enough that no product of three overflows a reader's
-#: patience: the widest vocabularies have 2^18 entries, the widest layers 2^17.
+#: Larger than any published size, and small enough that a product of three is still readable: the
+#: largest vocabularies have 2^18 entries, the widest layers 2^17.
 LARGEST_SIZE: Final = 1 << 24
 
-#: Layers, heads and experts. The deepest models published have some hundred layers, and the most
-#: experts are some thousands.
+#: The most layers, heads or experts. The deepest published models have some hundred layers, and the
+#: largest numbers of experts are some thousands.
 LARGEST_COUNT: Final = 1 << 14
 
-#: Positions. Models of ten million exist.
+#: The most positions. Models with ten million exist.
 LARGEST_LENGTH: Final = 1 << 40
 
 Keys = str | tuple[str, ...]
 
 
 class UnknownFamily(UsageError):
-    """A family that has no shape here; the model can still be traced, if transformers knows it."""
+    """A family without a shape here. The model can still be traced if transformers knows it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Config:
 
     Attributes:
         values: as parsed.
-        where: what it is called in a sentence.
+        where: its name in a sentence.
         part: whether it is a part, in which defaults are left out.
     """
 
@@ -48,9 +47,9 @@ class Config:
     part: bool = False
 
     def needed(self, keys: Keys, default: int, *, most: int = LARGEST_SIZE) -> int:
-        """A positive whole number that must be given; `default` is that of the class, for parts.
+        """A positive whole number that must be present; `default` is that of the class, for parts.
 
-        Of several keys the first that is there counts (GPT-2 says n_embd, others hidden_size).
+        Of several keys the first that is present counts (GPT-2 has n_embd, others hidden_size).
         """
         if not self.part and self._key(keys) is None:
             names = (keys,) if isinstance(keys, str) else keys
@@ -61,8 +60,8 @@ class Config:
         return self.size(keys, default, most=most)
 
     def size(self, keys: Keys, default: int, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
-        """A whole number from `least` to `most`, or the default where there is none. It goes by
-        the letter of its key in formulas, if that has one."""
+        """A whole number from `least` to `most`, or the default if there is none. In formulas it
+        has the letter of its key, if the key has one."""
         key = self._key(keys)
         value = default if key is None else self._whole(key, self.values[key], least, most)
         return named(keys, value)
@@ -70,7 +69,7 @@ class Config:
     def optional_size(
         self, keys: Keys, default: int | None = None, *, least: int = 1, most: int = LARGEST_SIZE
     ) -> int | None:
-        """As `size`, where null is an answer."""
+        """Like `size`, but null is allowed and gives None."""
         key = self._key(keys)
         if key is not None and self.values[key] is None:
             return None
@@ -78,7 +77,7 @@ class Config:
         return None if found is None else named(keys, found)
 
     def flag(self, keys: Keys, default: bool) -> bool:
-        """true or false; null is the default."""
+        """true or false; null gives the default."""
         key = self._key(keys)
         value = None if key is None else self.values[key]
         if value is None:
@@ -91,7 +90,7 @@ class Config:
         return value
 
     def number(self, keys: Keys, default: float | None) -> float | None:
-        """A finite number; null is None."""
+        """A finite number; null gives None."""
         key = self._key(keys)
         if key is None:
             return default
@@ -103,7 +102,7 @@ class Config:
         return float(value)
 
     def probability(self, keys: Keys, default: float = 0.0) -> float:
-        """A rate of dropout, from 0 to below 1; null is none."""
+        """A dropout rate, from 0 to below 1; null gives 0."""
         value = self.number(keys, default) or 0.0
         if not 0.0 <= value < 1.0:
             raise UsageError(
@@ -113,7 +112,7 @@ class Config:
         return value
 
     def text(self, keys: Keys, default: str) -> str:
-        """A word; null is the default."""
+        """A string; null gives the default."""
         key = self._key(keys)
         value = None if key is None else self.values[key]
         if value is None:
@@ -125,15 +124,15 @@ class Config:
         return value
 
     def words(self, key: str) -> tuple[str, ...] | None:
-        """A list of words (the kinds of the layers); None where there is none."""
+        """A list of strings (the kinds of the layers); None if there is none."""
         return self._list(key, str, "words in quotes")
 
     def indices(self, key: str) -> tuple[int, ...] | None:
-        """A list of whole numbers; None where there is none."""
+        """A list of whole numbers; None if there is none."""
         return self._list(key, int, "whole numbers")
 
     def within(self, key: str) -> Config | None:
-        """The object under a key; None where there is none."""
+        """The object under a key; None if there is none."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -144,7 +143,7 @@ class Config:
         return Config(value, f"{key} of {self.where}", part=True)
 
     def refuse(self, reason: str) -> UsageError:
-        """What to raise for values that contradict each other."""
+        """The error for values that contradict each other."""
         return UsageError(f"{self.where} contradicts itself: {reason}")
 
     def _key(self, keys: Keys) -> str | None:
@@ -184,7 +183,7 @@ def layer_count(config: Config, default: int, keys: Keys = "num_hidden_layers") 
 def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tuple[str, ...]:
     """layer_types of config.json, or the default of the class.
 
-    Raises UsageError where there are not as many as layers.
+    Raises UsageError if their number is not that of the layers.
     """
     kinds = config.words("layer_types")
     if kinds is None:
@@ -197,14 +196,15 @@ def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tupl
 
 
 def stored_dtype(config: Config) -> str | None:
-    """The type the checkpoint is stored in, as config.json names it ("bfloat16"); None where it
-    does not, or says "auto"."""
+    """The dtype of the checkpoint as config.json names it ("bfloat16"); None if it does not, or
+    says "auto"."""
     name = config.text("dtype", "") or config.text("torch_dtype", "")
     return None if name in ("", "auto") else name.removeprefix("torch.")
 
 
 def _written(value: object) -> str:
-    """A value as JSON spells it: null and true, not None and True; no more of it than is read."""
+    """A value as JSON spells it: null and true, not None and True; shortened to what is
+    readable."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = repr(value)
@@ -212,5 +212,5 @@ def _written(value: object) -> str:
 
 
 def _short(value: int) -> str:
-    """A number as digits, or by how many there are."""
+    """A number as digits, or the number of its digits."""
     return f"{value:,}" if value < 10**18 else f"a number of {len(str(value))} digits"

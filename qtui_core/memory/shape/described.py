@@ -1,4 +1,4 @@
-"""A model as reports of memory tell of it, before any plan."""
+"""A model as memory reports describe it, before any plan."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
 
 
 class StoredAs(NamedTuple):
-    """How a checkpoint is stored: the type of its weights, None where config.json does not say, and
-    `quant` of a plan that takes it as it is, None where it is not quantized."""
+    """How a checkpoint is stored: the dtype of its weights, None if config.json does not say; and
+    the `quant` of a plan that keeps it as it is, None if it is not quantized."""
 
     dtype: str | None
     packed_as: str | None
 
 
 def stored_as(config: Mapping[str, Any]) -> StoredAs:
-    """How a checkpoint is stored, as a config.json says of any family. Raises what `packing_of`
-    does."""
+    """How a checkpoint of any family is stored, from its config.json. Raises what `packing_of`
+    raises."""
     dtype = config.get("dtype") or config.get("torch_dtype")
     packing = packing_of(config)
     return StoredAs(
@@ -36,10 +36,10 @@ def stored_as(config: Mapping[str, Any]) -> StoredAs:
 
 @dataclass(frozen=True)
 class Described:
-    """A model by the name it was asked for, where it was found, its config.json and its class.
-    `quantized` is a checkpoint that is so already. `stored` has the sizes of the tensors that the
-    headers show, by name: of a GGUF file all (`gguf`), else those stored as plain values;
-    `tensors` are all of a checkpoint that is quantized."""
+    """A model: the name that was asked for, where it was found, its config.json and its class.
+    `quantized`: the checkpoint is quantized already. `stored` has the sizes of tensors from the
+    headers by name: all of a GGUF file (`gguf`), else those stored as plain values. `tensors` are
+    all tensors of a quantized checkpoint."""
 
     name: str
     location: str
@@ -51,15 +51,15 @@ class Described:
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
 
     def read_shape(self) -> ModelShape:
-        """Its shape, held against the headers. Raises what ModelShape.from_config does."""
+        """Its shape, checked against the headers. Raises what ModelShape.from_config raises."""
         shape = held_by_files(ModelShape.from_config(self.config), self.tensors)
         return held_against(shape, self.stored, gguf=self.gguf)
 
 
 def described(source: ModelSource) -> Described:
-    """An open model as reports tell of it. A config.json that does not name the type of the
-    weights is given that of most of their bytes, as from_pretrained finds it out (`_get_dtype` in
-    transformers/modeling_utils.py). Raises ModelError where there is no config.json."""
+    """An open model as reports describe it. If config.json does not name the dtype of the weights,
+    it is that of most of their bytes, as in from_pretrained (`_get_dtype` in
+    transformers/modeling_utils.py). Raises ModelError if there is no config.json."""
     if source.config is None:
         raise ModelError(
             f"{source.id} has no config.json, from which memory is estimated; give a folder or a "
@@ -82,7 +82,7 @@ def described(source: ModelSource) -> Described:
     )
 
 
-#: Types of safetensors that a model computes in, as config.json names them.
+#: Safetensors dtypes that a model computes in, with their names in config.json.
 _FLOATING: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -94,6 +94,6 @@ def _with_dtype(config: Mapping[str, Any], source: ModelSource) -> Mapping[str, 
 
 
 def stated_dtype(config: Mapping[str, Any]) -> object:
-    """What config.json says of the type of the weights; "auto" says nothing."""
+    """What config.json says about the dtype of the weights; "auto" counts as nothing."""
     stated = config.get("dtype") or config.get("torch_dtype")
     return None if stated == "auto" else stated

@@ -1,4 +1,4 @@
-"""From a config.json to the shape of its model, by family."""
+"""Finds the family of a config.json and makes the shape of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packed_modules import packed
 from qtui_core.models.tensors import DESCRIBED_IN
 
-#: model_type of config.json -> the module of `families` that has its function, in its FAMILIES:
+#: model_type of config.json -> the module of `families` that has it in its FAMILIES. The module is
 #: imported when a model of the family is opened.
 _MODULES: Final[dict[str, str]] = {
     "llama": "llama",
@@ -59,7 +59,7 @@ def shape_of(config: object) -> ModelShape:
     """The shape of the model that a parsed config.json describes.
 
     Raises:
-        UnknownFamily: a family that has no function here.
+        UnknownFamily: a family that is not built in.
         UsageError: a configuration that lacks what is needed or contradicts itself.
     """
     if not isinstance(config, Mapping):

@@ -1,4 +1,4 @@
-"""A shape held against what the headers of the weights say."""
+"""Checks a shape against the headers of the weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NO_PARAMETERS: Final = ("rope_freqs", "rope_factors")
 def held_against(
     shape: ModelShape, tensors: Mapping[str, tuple[int, ...]], *, gguf: bool = False
 ) -> ModelShape:
-    """The shape, with a note and no longer known exactly where `tensors`, the sizes of those that
-    are stored as plain values by their names, contradict it. GGUF files have other names, so of
-    them all parameters are given, and counted.
+    """The shape, with a note and the basis "derived" if `tensors` contradict it: the sizes, by
+    name, of those stored as plain values. GGUF files have other names, so all their parameters are
+    given and only their number is compared.
 
-    A class is built from its configuration, whatever the file says: what the file lacks or has
-    besides is no contradiction.
+    A class is built from its configuration, whatever the file contains: tensors that the file lacks
+    or has in addition are no contradiction.
     """
     why = _counted(shape, tensors) if gguf else _sizes(shape, tensors) or _tied(shape, tensors)
     return replace(shape, known="derived", notes=(*shape.notes, why)) if why else shape

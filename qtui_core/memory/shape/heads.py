@@ -1,8 +1,8 @@
-"""The class that config.json names, where it is another than the language model of its family:
-the body alone, or the body with a head that sorts sequences or tokens.
+"""The class that config.json names, if it is not the language model of its family: the body alone,
+or the body with a head that classifies sequences or tokens.
 
-Parameters are those of transformers 5. What a step of these classes allocates is not built in, so
-their shapes have no `head`: its modules are among `head_modules`.
+Parameters are those of transformers 5. The allocations of a step of these classes are not built in,
+so their shapes have no `head`; its modules are among `head_modules`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, UnknownFamily
 from qtui_core.memory.shape.model_shape import Linear, ModelShape, Module
 
-#: Ends of the names of language models.
+#: Endings of the names of language models.
 LANGUAGE_MODELS: Final = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
-#: Ends of the names of classes that sort sequences, sort tokens, and find where an answer is.
+#: Endings of the names of classes that classify sequences, classify tokens, and find the span of an
+#: answer.
 SEQUENCES: Final = "ForSequenceClassification"
 TOKENS: Final = "ForTokenClassification"
 ANSWERS: Final = "ForQuestionAnswering"
-#: Of classes that tell which sentence follows another: alone, and besides masked tokens.
+#: Classes that tell whether one sentence follows another: alone, and together with masked tokens.
 NEXT_SENTENCES: Final = "ForNextSentencePrediction"
 PRETRAINING: Final = "ForPreTraining"
-#: Ends of the names of classes of which --trace knows what they read in a step.
+#: Endings of the names of classes whose inputs --trace knows.
 TRACEABLE: Final = (*LANGUAGE_MODELS, SEQUENCES, TOKENS, ANSWERS, NEXT_SENTENCES, PRETRAINING)
-#: What --trace cannot run: it sorts a sequence by how many end tokens it counts, which tensors
-#: without values do not tell.
+#: What --trace cannot run: this class counts end tokens in a sequence, which tensors without values
+#: do not allow.
 COUNTS_TOKENS: Final = "T5ForSequenceClassification"
 
 #: Families of decoders -> the heads that transformers 5 has for them, besides the body alone.
@@ -45,18 +46,18 @@ _DECODERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("granite", "granitemoe", "cohere", "cohere2"), ()),
     "opt": (SEQUENCES, ANSWERS),
 }  # fmt: skip
-#: Families whose head for tokens is called classifier, and not score.
+#: Families whose head for tokens is named classifier, not score.
 _CLASSIFIERS: Final = ("gpt2", "gpt_bigcode", "gpt_neox", "bloom", "falcon")
-#: Families whose class for answers calls its body transformer, whatever the others call it.
+#: Families whose class for answers names its body transformer, unlike their other classes.
 _TRANSFORMERS: Final = ("llama", "qwen2", "qwen3", "qwen3_moe")
 
 
 def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
-    """The shape of the class that config.json names under architectures, from that of the
-    language model of the family.
+    """The shape of the class that config.json names under architectures, from that of the family's
+    language model.
 
-    Another language model than the one counted is noted, and nothing is known exactly then.
-    Raises UnknownFamily where the class is none of those whose parameters are built in.
+    If config.json names another language model than the one counted, a note says so and the basis
+    is no longer exact. Raises UnknownFamily if the parameters of the class are not built in.
     """
     named = config.words("architectures") or ()
     if not named or shape.architecture in named:
@@ -86,15 +87,15 @@ def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
 
 
 def is_traceable(name: str) -> bool:
-    """Whether --trace knows what a class reads in a step, or in an inference where it is a body
+    """Whether --trace knows the inputs of a class: for a step, or for an inference if it is a body
     alone."""
     body = name.endswith("Model") and not name.endswith("HeadsModel")
     return (body or name.endswith(TRACEABLE)) and name != COUNTS_TOKENS
 
 
 def _another(shape: ModelShape, name: str, config: Config) -> ModelShape:
-    """The shape of a language model where config.json names one by another name."""
-    if config.within("text_config") is not None:  # whose note says that the text alone is counted
+    """The shape of a language model with another name in config.json."""
+    if config.within("text_config") is not None:  # its note says that only the text part is counted
         return shape
     note = (
         f"config.json names {name}; what is counted is {shape.architecture}, so nothing that "
@@ -104,7 +105,7 @@ def _another(shape: ModelShape, name: str, config: Config) -> ModelShape:
 
 
 def _decoder(shape: ModelShape, kind: str, config: Config) -> ModelShape | None:
-    """Of a decoder; None where transformers has no such class."""
+    """The shape of a decoder with this kind of head; None if transformers has no such class."""
     family = shape.family
     if shape.head is None or family not in _DECODERS:
         return None
@@ -125,7 +126,8 @@ def _decoder(shape: ModelShape, kind: str, config: Config) -> ModelShape | None:
 
 
 def _encoder(shape: ModelShape, kind: str, config: Config) -> ModelShape | None:
-    """Of BERT and RoBERTa; None where transformers has no such class."""
+    """The shape of BERT or RoBERTa with this kind of head; None if transformers has no such
+    class."""
     hidden, body = shape.hidden, _body(shape)
 
     def linear(name: str, outputs: int = hidden) -> Linear:
@@ -155,19 +157,19 @@ def _encoder(shape: ModelShape, kind: str, config: Config) -> ModelShape | None:
 
 
 def _masked(shape: ModelShape) -> tuple[Module, ...]:
-    """The modules of the head for masked tokens, with its matrix where that is not tied."""
+    """The modules of the head for masked tokens, with its matrix unless that is tied."""
     own = shape.head if shape.head is not None and not shape.tied else None
     return shape.head_modules if own is None else (*shape.head_modules, own)
 
 
 def _body(shape: ModelShape) -> str:
-    """What is before the names of the modules of the body."""
+    """The prefix of the names of the body's modules."""
     return shape.layer_prefix.partition(".")[0] + "."
 
 
 def _with(shape: ModelShape, head: tuple[Module, ...], called: str | None = None) -> ModelShape:
-    """The body with other modules after it; `called` is what is before its names, if not what is
-    there already."""
+    """The body with other modules after it; `called` is the new prefix of its names, if it
+    changes."""
     body = _body(shape)
 
     def name(of: str) -> str:

@@ -1,8 +1,8 @@
-"""What of a model decides its memory: its modules, their sizes, and how a layer puts them together.
+"""What determines the memory of a model: its modules, their sizes, and how a layer combines them.
 
-Made from config.json by `families`, one small function for each family of models. Names are those
-of the parameters in transformers, so that adapters and exceptions from quantization can be chosen
-by name and a test can compare every parameter with the real class.
+It is made from config.json by `families`. Names are those of the parameters in transformers, so
+that adapters and exceptions from quantization can be chosen by name, and a test can compare every
+parameter with the real class.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from qtui_core.memory.shape.packings import Layout, Packing
 
 @dataclass(frozen=True)
 class Linear:
-    """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` where `transposed`
-    (Conv1D of GPT-2). `bias_apart` is whether the bias is added after the product, as an operation
-    of its own (Falcon). `layout` is how the checkpoint stores the weight, None in its own type."""
+    """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` if `transposed`
+    (GPT-2's Conv1D). `bias_apart`: the bias is added after the product in an operation of its own
+    (Falcon). `layout` is how the checkpoint packs the weight, None if it does not."""
 
     name: str
     inputs: int
@@ -38,15 +38,16 @@ class Norm:
 
     Attributes:
         kind: "rms" computes in float32 and casts back before the weight (Llama); "rms-cast-last"
-            multiplies the weight in float32 and casts after (OLMo 2); "rms-one-plus" multiplies
-            one plus the weight, both in float32, and casts after (Gemma); "rms-weight-last" is
-            "rms" with the weight as second factor (Llama 4); "layer" is the layer norm kernel of
-            torch; "layer-fp32" casts to float32 around it (OLMo 1); "layer-plain" is written out
-            in float32, without bias (Cohere); "rms-promoted" multiplies the input as it is by
-            the inverse root in float32 and casts to a 16-bit weight's type (T5); other kinds are
-            named by the family that needs them.
+            multiplies by the weight in float32 and casts afterwards (OLMo 2); "rms-one-plus"
+            multiplies by one plus the weight, both in float32, and casts afterwards (Gemma);
+            "rms-weight-last" is "rms" with the weight as second factor (Llama 4); "layer" is
+            torch's layer norm kernel; "layer-fp32" casts to float32 around it (OLMo 1);
+            "layer-plain" computes in float32 in separate operations, without bias (Cohere);
+            "rms-promoted" multiplies the uncast input by the inverse root in float32 and casts to
+            the dtype of a 16-bit weight (T5); other kinds have the name of the family that needs
+            them.
         weight, bias: whether it has them.
-        shape: of the weight, where it is not `[size]`.
+        shape: of the weight, if it is not `[size]`.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A table `[rows, columns]` that is looked up."""
+    """A table `[rows, columns]` for look-ups."""
 
     name: str
     rows: int
@@ -68,9 +69,9 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that is of no module above: `[shape]`, for example the stacked experts of a
-    mixture `[experts, outputs, inputs]`, which no library quantizes as a linear layer. `layout` is
-    as a linear layer has it."""
+    """A parameter of none of the modules above: `[shape]`, for example the stacked experts of a
+    mixture `[experts, outputs, inputs]`, which no library quantizes like a linear layer. `layout`
+    is as in Linear."""
 
     name: str
     shape: tuple[int, ...]
@@ -82,27 +83,27 @@ class Attention:
     """Attention over the sequence.
 
     Attributes:
-        heads, kv_heads, head_dim: of queries, of keys and values, elements of each.
-        query, key, value: the projections; None where they are one, which is then `fused`.
+        heads, kv_heads, head_dim: heads of queries, heads of keys and values, elements of each.
+        query, key, value: the projections; None if they are one, which is then `fused`.
         fused: queries, keys and values in one product.
-        out: the projection back.
-        query_norm, key_norm: norms of queries and keys, if any; over a head, or where their size
-            is that of all heads together, over all of them.
-        head_norms: a norm for each head of queries, then for each of keys (StableLM 2 12B).
+        out: the output projection.
+        query_norm, key_norm: norms of queries and keys, if any: over one head, or over all heads if
+            their size is that of all.
+        head_norms: a norm for each head of queries, then for each head of keys (StableLM 2 12B).
         unit_norm: whether queries and keys are scaled to length one after the rotation, without a
             weight (Llama 4).
         positions: how positions enter.
-        rotary_dims: of a head, how many are rotated ("rope").
-        window: positions a query sees back; None for all.
-        softcap: whether scores are capped by a tanh (Gemma 2), which takes eager attention.
-        eager: whether the class knows no kernel of torch, so that "sdpa" is eager (Gemma 2).
-        table: which of the pairs of tables of positions it takes.
-        chunked: whether `window` is a chunk of the sequence that queries see nothing outside of
+        rotary_dims: how many elements of a head are rotated ("rope").
+        window: how many positions back a query sees; None for all.
+        softcap: whether scores are capped by a tanh (Gemma 2), which needs eager attention.
+        eager: whether the class supports no torch kernel, so that "sdpa" is eager (Gemma 2).
+        table: which of the pairs of rotary tables it uses.
+        chunked: whether `window` is a chunk of the sequence, outside of which queries see nothing
             (Llama 4).
         clip: whether queries, keys and values are clipped in place (OLMo 1).
         causal: whether later positions are hidden.
-        dropout: of the scores, in training; residual_dropout of the projection's result.
-        style: the family whose code it is, where the order of operations differs from Llama's.
+        dropout: of the scores, in training; residual_dropout: of the output projection's result.
+        style: the family whose code it follows, if the order of operations differs from Llama's.
     """
 
     heads: int
@@ -136,9 +137,9 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek V2, V3): queries, keys and values from low ranks.
 
-    `query_down` and `query_norm` are None where queries are projected at once by `query_up`.
-    A head of queries and keys is nope_dim + rope_dim elements long, one of values value_dim.
-    `interleaved` is whether pairs that are rotated together lie side by side.
+    `query_down` and `query_norm` are None if `query_up` alone projects queries. A head of queries
+    and keys has nope_dim + rope_dim elements, a head of values value_dim. `interleaved`: elements
+    that are rotated together are adjacent.
     """
 
     heads: int
@@ -159,8 +160,8 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Mlp:
-    """The feed-forward part. With `gate`, down(act(gate(x)) * up(x)); with `fused`, gate and up
-    in one product; with neither, down(act(up(x))).
+    """The feed-forward part. With `gate`, down(act(gate(x)) * up(x)); with `fused`, gate and up in
+    one product; with neither, down(act(up(x))).
 
     `activation` is the name in config.json (silu, gelu, gelu_new, gelu_pytorch_tanh, relu...).
     """
@@ -176,16 +177,16 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Moe:
-    """A mixture of experts: `router` scores all, `top_k` of `experts` work on each token.
+    """A mixture of experts: `router` scores all; `top_k` of `experts` work on each token.
 
     Attributes:
         stacked: the parameters of all experts, stacked, in the order of the class.
         intermediate: width of one expert.
-        shared: what works on every token besides, and shared_gate, its gate, if any.
-        extra: other parameters and buffers-as-parameters of the router.
+        shared: the expert that works on every token, and shared_gate its gate, if any.
+        extra: other parameters of the router, and buffers that count as such.
         normalized: whether the weights of the chosen experts are divided by their sum.
-        groups, chosen_groups: where experts are chosen from the best groups alone (DeepSeek), how
-            many groups there are, and of these the best; 0 where all are in question.
+        groups, chosen_groups: the number of groups of experts, and of the best groups from which
+            experts are chosen (DeepSeek); 0 if all experts are considered.
     """
 
     experts: int
@@ -206,16 +207,15 @@ class Moe:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: norms, attention, feed-forward, and how they are put together.
+    """One layer: norms, attention, feed-forward part, and their arrangement.
 
     Attributes:
         arrangement: "pre" (norm, attention, add, norm, mlp, add), "parallel" (attention and mlp
-            both of the layer's input), "sandwich" (norms before and after each: Gemma 2, 3),
-            "post" (norms of what each gives: OLMo2), "post-add" (norms of the sums: BERT).
-        norms: in the order they are used.
-        cross: attention to an encoder; its norm is the one between the others in `norms` (T5
-            decoders).
-        normed_residual: whether what is added to is the normed input (a variant of BLOOM).
+            both on the layer's input), "sandwich" (norms before and after each: Gemma 2, 3), "post"
+            (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT).
+        norms: in the order of their use.
+        cross: attention to an encoder; its norm is the middle one in `norms` (T5 decoders).
+        normed_residual: whether the residual is the normalized input (a variant of BLOOM).
     """
 
     attention: Attention | LatentAttention
@@ -237,39 +237,40 @@ class ModelShape:
 
     Attributes:
         family: model_type of config.json.
-        architecture: the class of transformers that was meant, e.g. "LlamaForCausalLM".
+        architecture: the transformers class, e.g. "LlamaForCausalLM".
         hidden, vocabulary: sizes.
         embeddings: token embedding first, then those of positions and types.
-        layers: in order; `layer_prefix` and the index are before the names of their modules, as
-            in "model.layers.3.self_attn.q_proj".
+        layers: in order; the names of their modules begin with `layer_prefix` and the index, as in
+            "model.layers.3.self_attn.q_proj".
         final_norm: before the head, if any.
-        head: the product that gives logits; None where there is none (an encoder alone).
+        head: the product that gives logits; None if there is none (an encoder alone).
         tied: whether the head's weight is the token embedding's.
-        head_modules: modules between the last layer and the head (BERT's transform, say).
+        head_modules: modules between the last layer and the head (such as BERT's transform).
         embedding_modules: norms and projections between embedding and first layer.
-        embedding_scale: whether embeddings are multiplied by a constant; logit_scale, logits by
-            one; logit_softcap, logits capped by a tanh.
-        embedding_scales_itself: whether the module of the embedding does it (Gemma), and not the
-            model after it (Granite).
-        embedding_dropout: of what enters the first layer.
-        rotary_dims: elements of the tables of cosines; 0 where there are none.
-        rotary_tables: how many pairs of tables there are (Gemma 3: one a kind of layer).
-        rotary_kind: "cast" to the type of the model (Llama), "float32" (OLMo), "interleaved" where
-            each frequency stands twice in a row (Cohere), "complex" numbers (Llama 4).
-        buffers: bytes of what is neither parameter nor activation (inverse frequencies, masks).
+        embedding_scale: whether embeddings are multiplied by a constant; logit_scale: whether
+            logits are; logit_softcap: whether logits are capped by a tanh.
+        embedding_scales_itself: whether the embedding module does it (Gemma), not the model after
+            it (Granite).
+        embedding_dropout: of the input of the first layer.
+        rotary_dims: elements of a row of the cosine tables; 0 if there are none.
+        rotary_tables: how many pairs of tables there are (Gemma 3: one for each kind of layer).
+        rotary_kind: "cast" to the dtype of the model (Llama), "float32" (OLMo), "interleaved" if
+            each frequency is repeated twice in a row (Cohere), "complex" numbers (Llama 4).
+        buffers: bytes of buffers that are neither parameters nor activations (inverse frequencies,
+            masks).
         encoder: layers of an encoder before the decoder (T5), with `encoder_prefix`.
-        dtype: the type the checkpoint is stored in, as config.json says; None where it does not.
-        max_positions: the longest sequence it was made for.
+        dtype: of the checkpoint, from config.json; None if unknown.
+        max_positions: the longest sequence that it was made for.
         is_encoder: whether it is bidirectional, with a head for masked tokens or none.
-        final_dropout: of what the final norm gives (T5).
-        head_scale: whether what enters the head is multiplied by a constant (T5 1.0).
-        head_activation: of the first of `head_modules` (BERT's transform and pooler).
-        head_bias: the parameter that is the head's bias, where it is one of `head_modules`.
-        fp32_in_fp16: ends of the names of modules that transformers keeps in float32 when it loads
-            the rest in float16 (`_keep_in_fp32_modules`).
-        known: "derived" where the headers of the weights contradict it (headers.py).
-        described_in: what it was read from, in the words of a sentence.
-        packing: how the checkpoint stores quantized layers, None where it is not quantized.
+        final_dropout: of the final norm's output (T5).
+        head_scale: whether the head's input is multiplied by a constant (T5 1.0).
+        head_activation: after the first of `head_modules` (BERT's transform and pooler).
+        head_bias: the name of the head's bias, if it is one of `head_modules`.
+        fp32_in_fp16: endings of the names of modules that transformers keeps in float32 when it
+            loads the rest in float16 (`_keep_in_fp32_modules`).
+        known: "derived" if the headers of the weights contradict it (headers.py).
+        described_in: its source, in the words of a sentence.
+        packing: how the checkpoint stores quantized layers, None if it is not quantized.
     """
 
     family: str
@@ -311,7 +312,7 @@ class ModelShape:
 
     @staticmethod
     def from_config(config: object) -> ModelShape:
-        """The shape that a config.json (parsed) describes.
+        """The shape that a parsed config.json describes.
 
         Raises UsageError for a configuration that lacks what is needed or contradicts itself, and
         UnknownFamily for a family without a shape.
@@ -322,19 +323,19 @@ class ModelShape:
 
     @cached_property
     def plain(self) -> ModelShape:
-        """The same with plain numbers for sizes, which are faster where no formula is asked for."""
+        """The same with plain numbers for sizes, which are faster if no formula is needed."""
         return plain(self)
 
     @property
     def packed_as(self) -> str | None:
-        """The way to store weights (`RunPlan.quant`) that the checkpoint has; None for a plain
-        one."""
+        """The `quant` of a plan (`RunPlan.quant`) that keeps the checkpoint's weights as stored;
+        None if they are not quantized."""
         return None if self.packing is None else self.packing.quant
 
     @property
     def learned_positions(self) -> int | None:
-        """The longest sequence of a model whose positions are a table; None of others, which go
-        on."""
+        """The longest sequence of a model with a table of positions; None for other models, which
+        have no limit."""
         learned = any(
             isinstance(layer.attention, Attention) and layer.attention.positions == "learned"
             for layer in self.layers[:1]
@@ -352,7 +353,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Parameters, those of tied weights once."""
+        """Parameters; those of tied weights count once."""
         from qtui_core.memory.shape.modules import named_parameters
 
         return sum(prod(shape) for _, shape in named_parameters(self))

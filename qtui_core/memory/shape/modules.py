@@ -1,4 +1,4 @@
-"""The modules of a shape and their parameters, by the names that they have in transformers."""
+"""The modules of a shape and their parameters, with their names in transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qtui_core.memory.shape.model_shape import (
 
 
 def modules_of_layer(layer: Layer) -> Iterator[Module]:
-    """The modules of a layer, names without the prefix of the layer."""
+    """The modules of a layer; names are without the layer's prefix."""
     for part in (layer.attention, layer.cross, layer.mlp):
         if part is not None:
             yield from modules_of(part)
@@ -40,7 +40,7 @@ def modules_of(part: Attention | LatentAttention | Mlp | Moe) -> Iterator[Module
 
 
 def named_modules(shape: ModelShape) -> Iterator[tuple[str, Module]]:
-    """(full name, module) of all modules; a tied head is not among them."""
+    """(full name, module) of all modules, without a tied head."""
     for embedding in shape.embeddings:
         yield embedding.name, embedding
     for module in shape.embedding_modules:
@@ -64,7 +64,8 @@ def named_modules(shape: ModelShape) -> Iterator[tuple[str, Module]]:
 
 
 def parameters_of(module: Module) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(suffix, shape) of the parameters of a module; the suffix of a bare parameter is empty."""
+    """(suffix, shape) of the parameters of a module; the suffix of a parameter without a module is
+    empty."""
     match module:
         case Linear():
             sizes = (module.outputs, module.inputs)
@@ -83,8 +84,8 @@ def parameters_of(module: Module) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def named_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of every parameter, as `named_parameters` of the class of transformers gives
-    them, in no promised order."""
+    """(name, shape) of every parameter, like `named_parameters` of the transformers class, in no
+    particular order."""
     for name, module in named_modules(shape):
         for suffix, sizes in parameters_of(module):
             if isinstance(module, Parameter) and name.endswith(module.name):

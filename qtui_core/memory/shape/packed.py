@@ -1,8 +1,9 @@
-"""quantization_config -> Packing: how a checkpoint is stored, by its quant_method.
+"""Turns a quantization_config into a Packing, which says how a checkpoint is stored, by its
+quant_method.
 
 Which modules are packed follows the quantizers of transformers 5.23 (quantizers/quantizer_*.py),
-optimum's for GPTQ, and the match of compressed-tensors. Where a setting cannot be read, or a method
-is not known, the packing says so and has no layout.
+optimum for GPTQ, and the matching rules of compressed-tensors. If a setting cannot be read or a
+method is unknown, the packing says so and has no layout.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _NO_LOADER: Final = "the installed transformers (5.23) does not load it"
 
 
 class _Unreadable(Exception):
-    """A setting that is missing or is not what it must be, as a sentence's end."""
+    """A setting that is missing or invalid. Its message is the end of a sentence."""
 
 
 def packing_of(config: Settings) -> Packing | None:
-    """How the checkpoint of a parsed config.json is stored; None where it is not quantized."""
+    """How the checkpoint of a parsed config.json is stored; None if it is not quantized."""
     settings = quantization_config(config)
     if settings is None:
         return None
@@ -70,8 +71,8 @@ def _noted(packing: Packing) -> Packing:
 
 
 def _gptq(settings: Settings) -> Packing:
-    """Linear layers inside the rows of layers (optimum's convert_model), where a list of names is
-    given those; `dynamic` of GPTQModel names others, less those after a minus."""
+    """The linear layers inside the rows of layers (optimum's convert_model), or those in a list of
+    names; GPTQModel's `dynamic` adds others and removes those after a minus."""
     bits = _whole(settings, "bits", (2, 3, 4, 8))
     group = _group(settings)
     layout = Layout("gptq", bits, group)
@@ -301,7 +302,7 @@ def _compressed_layout(settings: Settings, group: Settings) -> Layout:
 
 
 def _of_inputs(found: object) -> list[PackedTensor]:
-    """What is stored for inputs whose scales are not found as they come (initialize_qparams)."""
+    """The tensors stored for inputs whose scales are fixed (initialize_qparams)."""
     if not isinstance(found, Mapping) or found.get("dynamic") is True:
         return []
     if found.get("strategy") == "tensor_group":
@@ -349,7 +350,7 @@ def _skipped(settings: Settings, key: str) -> tuple[Rule, ...]:
 
 
 def _names(found: object) -> tuple[str, ...]:
-    """The names in a list; none in what is no list."""
+    """The names in a list; none if it is not a list."""
     listed = found if isinstance(found, list | tuple) else ()
     return tuple(name for name in listed if isinstance(name, str) and name)
 

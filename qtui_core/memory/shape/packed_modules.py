@@ -1,5 +1,5 @@
-"""Which modules of a shape a checkpoint stores packed: by its configuration, held against the
-headers of its files."""
+"""Which modules of a shape a checkpoint stores packed, from its configuration and the headers of
+its files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from qtui_core.memory.shape.packings import (
 )
 from qtui_core.models.tensors import TensorInfo
 
-#: Of a mixture whose experts the classes of transformers 5 keep stacked, where checkpoints have
-#: modules.
+#: Names of experts in checkpoints, which store them as modules where transformers 5 stacks them.
 EXPERTS_UNTOLD: Final = (
     "How its experts are stored once they are stacked cannot be told: they are counted unpacked, "
     "and no figure that rests on it is exact."
@@ -32,8 +31,8 @@ EXPERTS_UNTOLD: Final = (
 def packed(
     shape: ModelShape, packing: Packing, held: Mapping[str, Layout | None] | None = None
 ) -> ModelShape:
-    """The shape with the layout of each module that the checkpoint stores packed. `held` are those
-    that the files tell, by full name."""
+    """The shape with the layout of each module that the checkpoint stores packed. `held` are the
+    layouts that the files show, by full name."""
     told = held or {}
 
     def of(name: str, module: Module) -> Layout | None:
@@ -84,17 +83,17 @@ def packed(
 
 
 def held_by_files(shape: ModelShape, tensors: Mapping[str, TensorInfo]) -> ModelShape:
-    """The shape with what the headers of a checkpoint's files say of its packed modules, where
-    that is other than its configuration says, or where that says nothing. `tensors` may be empty.
+    """The shape with the layouts of packed modules that the headers of a checkpoint's files show,
+    if they differ from the configuration or the configuration does not say. `tensors` may be empty.
 
-    Modules that the files do not have by their names are left as the configuration has them.
+    Modules whose names are not in the files keep the layout from the configuration.
     """
     packing = shape.packing
     if packing is None or not tensors:
         return shape
     stored: dict[str, dict[str, TensorInfo]] = {}
     for name, info in tensors.items():
-        owner, _, constant = name.partition(".weight.")  # of bitsandbytes
+        owner, _, constant = name.partition(".weight.")  # constants of bitsandbytes
         owner, suffix = (owner, f"weight.{constant}") if constant else _parted(name)
         stored.setdefault(owner, {})[suffix] = info
     changed: dict[str, Layout | None] = {}
@@ -128,12 +127,12 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _held(packing: Packing, module: Linear, own: Mapping[str, TensorInfo]) -> Layout | None:
-    """How the files store a module: as its layout says, as they say, or plainly (None)."""
+    """How the files store a module: as its layout says, or otherwise, or unpacked (None)."""
     weight = own.get("weight")
     count = module.inputs * module.outputs
     if weight is not None and weight.dtype in _FLOATING and weight.elements == count:
         return None
-    if packing.quant != STORED:  # bitsandbytes, whose constants have several forms in files
+    if packing.quant != STORED:  # bitsandbytes stores its constants in several forms
         return packing.layout
     layout = module.layout
     if layout is not None:
@@ -165,7 +164,7 @@ def _contradiction(name: str, module: Linear, own: Mapping[str, TensorInfo]) -> 
     return f"{name} would take {told:,} bytes, and is stored in {nbytes:,}"
 
 
-#: Types of safetensors -> those of the estimate.
+#: Safetensors dtypes -> the names in the estimate.
 _TYPES: Final = {
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "F32": "fp32",
     "F16": "fp16", "BF16": "bf16", "F8_E4M3": "fp8", "F8_E5M2": "fp8", "F8_E8M0": "uint8",
@@ -174,7 +173,8 @@ _FLOATING: Final = ("F32", "F16", "BF16")
 
 
 def _with_layouts(part: Any, layouts: Mapping[str, Layout | None]) -> Any:
-    """A layer, a part of one or a module, with the layouts of its modules by their names."""
+    """A layer, a part of one or a module, with the layouts of its modules, which are given by
+    name."""
     if isinstance(part, Linear | Parameter):
         layout = layouts.get(part.name)
         return part if layout == part.layout else replace(part, layout=layout)

@@ -1,9 +1,9 @@
-"""How checkpoints store quantized layers, and what that makes of a run.
+"""How checkpoints store quantized layers, and what that means for a run.
 
 A `Packing` is what the quantization_config of a config.json says: which modules are packed, and in
-which layout. Layouts are those that the modules have once they are loaded: transformers 5.23
-(integrations/finegrained_fp8.py, fbgemm_fp8.py), gptqmodel 7.3 (nn_modules/qlinear), compressed-
-tensors 0.20 (compressors), hqq (core/quantize.py), ModelOpt's export for vLLM.
+which layout. Layouts are those of the loaded modules: transformers 5.23
+(integrations/finegrained_fp8.py, fbgemm_fp8.py), gptqmodel 7.3 (nn_modules/qlinear),
+compressed-tensors 0.20 (compressors), hqq (core/quantize.py), ModelOpt's export for vLLM.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
 
-#: What stands for "as the checkpoint stores them" in a plan, where bitsandbytes did not store it.
+#: The value in a plan for "as the checkpoint stores them", for methods other than bitsandbytes.
 STORED: Final = "stored"
-#: The kind of a layout that only the files tell.
+#: The kind of a layout that only the files show.
 HELD: Final = "held"
 
 #: Linear layers that quantizers leave as they are, by family and ending of the name: classes
-#: derived from nn.Linear are not replaced (transformers/integrations/bitsandbytes.py asks for the
-#: type itself), nor is what a class keeps in float32 (_keep_in_fp32_modules).
+#: derived from nn.Linear are not replaced (transformers/integrations/bitsandbytes.py tests for the
+#: exact type), nor is what a class keeps in float32 (_keep_in_fp32_modules).
 NOT_REPLACED: Final = {
     "falcon": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
     "t5": ("wo",),
@@ -33,7 +33,7 @@ Sizes = tuple[int, ...]
 
 
 class PackedTensor(NamedTuple):
-    """A tensor of a packed module: its name in the module, sizes, and type. The first of a module
+    """A tensor of a packed module: its name in the module, sizes, and dtype. The first of a module
     holds the codes."""
 
     name: str
@@ -46,15 +46,15 @@ class Layout:
     """How one weight is packed.
 
     Attributes:
-        kind: a row of `LAYOUTS`, or of bitsandbytes a way to store weights (plan_choices.QUANTS).
+        kind: a row of `LAYOUTS`, or for bitsandbytes a way to store weights (plan_choices.QUANTS).
         bits: of a code.
-        group: weights along the inputs under one scale; 0 is all of a row.
-        block: rows and columns of a tile under one scale; empty where there are none.
+        group: weights along the inputs that share a scale; 0 is the whole row.
+        block: rows and columns of a tile that shares a scale; empty if there are no tiles.
         asymmetric: whether zero points are stored.
-        scales: the type of the scales; empty is that of the model.
-        axis: along which hqq has its groups: 1 within a row, 0 across rows.
+        scales: the dtype of the scales; empty is that of the model.
+        axis: of hqq's groups: 1 within a row, 0 across rows.
         extra: other tensors of the module, such as a scale of its input.
-        held: all tensors of the module, where the files say other ones than the configuration.
+        held: all tensors of the module, if the files differ from the configuration.
     """
 
     kind: str
@@ -72,8 +72,8 @@ class Layout:
         return -(-inputs // self.group) if self.group else 1
 
     def parts(self, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-        """What stands for a weight `[..., outputs, inputs]` of a model of `dtype`. Only fp8 stacks
-        experts, `[experts, outputs, inputs]`."""
+        """The tensors that replace a weight `[..., outputs, inputs]` in a model of `dtype`. Only
+        fp8 stacks experts, `[experts, outputs, inputs]`."""
         if self.held:
             yield from self.held
             return
@@ -82,7 +82,8 @@ class Layout:
 
 
 def _gptq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """GPTQQuantLinear: codes one under the other in words of 32 bits, zero points side by side."""
+    """GPTQQuantLinear: codes packed down the columns in 32-bit words, zero points along the
+    rows."""
     outputs, inputs = weight
     groups = layout.groups(inputs)
     yield PackedTensor("qweight", (-(-inputs * layout.bits // 32), outputs), "int32")
@@ -92,7 +93,7 @@ def _gptq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
 
 
 def _awq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """AWQuantLinear: codes of one input side by side, zero points always there."""
+    """AWQuantLinear: codes packed along the rows, always with zero points."""
     outputs, inputs = weight
     groups, words = layout.groups(inputs), outputs * layout.bits // 32
     yield PackedTensor("qweight", (inputs, words), "int32")
@@ -101,7 +102,7 @@ def _awq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
 
 
 def _zeros_width(layout: Layout, inputs: int) -> int:
-    """Words of zero points of a row (calculate_zeros_width of gptqmodel/utils/gemv.py)."""
+    """Words for the zero points of a row (calculate_zeros_width of gptqmodel/utils/gemv.py)."""
     step = {32: 4, 64: 2}.get(layout.group, 1)
     words = -(-(inputs // (layout.group or inputs)) // 8)
     return -(-words // step) * step
@@ -124,7 +125,7 @@ def _awq_gemv_fast(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Packed
 
 
 def _fp8(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """FP8Linear and FP8Experts: a byte a weight, a scale for each tile, or one for all."""
+    """FP8Linear and FP8Experts: one byte for each weight, a scale for each tile, or one for all."""
     *stacked, outputs, inputs = weight
     name = "" if stacked else "weight"
     yield PackedTensor(name, weight, "fp8")
@@ -145,15 +146,15 @@ def _fbgemm(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]
 
 
 def _scaled(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """Naive compressor of compressed-tensors: a byte a weight, with scales for all, for each
-    output, for each group or tile."""
+    """The naive compressor of compressed-tensors: one byte for each weight, with scales for all,
+    each output, each group or each tile."""
     yield PackedTensor("weight", weight, "int8" if layout.kind == "int-quantized" else "fp8")
     yield from _scales(layout, weight, dtype, layout.asymmetric and "int8")
 
 
 def _words(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """PackedQuantizationCompressor: codes of a row side by side in words of 32 bits, its shape in
-    a tensor; zero points packed likewise, down the rows."""
+    """PackedQuantizationCompressor: codes packed along the rows in 32-bit words, and a tensor with
+    the shape; zero points are packed in the same way, down the rows."""
     outputs, inputs = weight
     yield PackedTensor("weight_packed", (outputs, -(-inputs * layout.bits // 32)), "int32")
     yield PackedTensor("weight_shape", (2,), "int64")
@@ -164,7 +165,7 @@ def _words(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
 
 
 def _halves(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """NVFP4PackedCompressor and MXFP4PackedCompressor: two codes a byte."""
+    """NVFP4PackedCompressor and MXFP4PackedCompressor: two codes per byte."""
     outputs, inputs = weight
     yield PackedTensor("weight_packed", (outputs, inputs // 2), "uint8")
     yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), layout.scales)
@@ -187,7 +188,7 @@ def _modelopt(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTenso
 
 def _hqq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """HQQLinear: codes of 1, 2, 4 and 8 bits in bytes, of 3 bits ten in a word; scales and zero
-    points in the type of the model."""
+    points in the dtype of the model."""
     count = prod(weight)
     size = layout.group or weight[layout.axis]
     groups = count // size
@@ -205,7 +206,7 @@ def _scales(
 ) -> Iterator[PackedTensor]:
     outputs, inputs = weight
     sizes: Sizes = (outputs, layout.groups(inputs))
-    if layout.block == (0, 0):  # one for all
+    if layout.block == (0, 0):  # one scale for all
         sizes = (1,)
     elif layout.block:
         rows, columns = layout.block
@@ -216,11 +217,11 @@ def _scales(
 
 
 def _held(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """Of no method that is known: what the files have, and that is `Layout.held`."""
+    """The tensors in the files (`Layout.held`), for an unknown method."""
     yield from layout.held
 
 
-#: Kind -> what stands for a weight.
+#: Kind -> the tensors that replace a weight.
 LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[PackedTensor]]]] = {
     "gptq": _gptq,
     "awq": _awq,
@@ -239,8 +240,8 @@ LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[PackedTensor
     HELD: _held,
 }
 
-#: Kinds of compressed-tensors, which the first forward pass unpacks for good (ct_decompress_hook)
-#: -> the type of their scales; empty is that of the model.
+#: Kinds of compressed-tensors that the first forward pass unpacks permanently (ct_decompress_hook)
+#: -> the dtype of their scales; empty is that of the model.
 UNPACKED_BY_FORWARD: Final[Mapping[str, str]] = {
     "int-quantized": "",
     "float-quantized": "",
@@ -253,11 +254,11 @@ UNPACKED_BY_FORWARD: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Modules by their names, and how they are stored: None is in their own type.
+    """Modules by their names, and how they are stored: None means unpacked.
 
-    `names` are taken as `match` says: "module" as transformers' should_convert_module does, "full"
-    is a regular expression for the begin of the full name or the name itself, "glob" with stars,
-    "tag" the name without numbers, "model" and "layers" (hqq).
+    `match` says what `names` are: "module" as in transformers' should_convert_module; "full" the
+    name itself or a regular expression for its beginning; "glob" with stars; "tag" the name without
+    numbers; "model" and "layers" (hqq).
     """
 
     names: tuple[str, ...]
@@ -275,7 +276,7 @@ def _as_module(pattern: str, name: str) -> bool:
 def _begins(pattern: str, name: str) -> bool:
     try:
         return re.match(pattern, name) is not None
-    except re.error:  # no expression: it names nothing
+    except re.error:  # not a regular expression: it matches no name
         return False
 
 
@@ -305,16 +306,17 @@ class Packing:
     Attributes:
         method: quant_method.
         title: for people, "GPTQ, 4 bits in groups of 128".
-        layout: of what no rule takes; None where only rules pack anything, or nothing is told.
-        rules: the first that takes a name counts.
-        head: whether the output layer is packed where no rule takes it.
-        outside: whether linear layers outside the rows of layers are, the head aside.
-        transposed: whether Conv1D of GPT-2 is packed too.
-        experts: stacked experts are "packed" as linear layers are, "plain", or it is not "told".
-        untrained: why no adapters can be trained over it; empty where they can.
+        layout: of modules that no rule matches; None if only rules pack anything, or it is unknown.
+        rules: the first that matches a name counts.
+        head: whether the output layer is packed if no rule matches it.
+        outside: whether linear layers outside the rows of layers are packed, except the head.
+        transposed: whether GPT-2's Conv1D is packed too.
+        experts: whether stacked experts are "packed" like linear layers, "plain", or it is not
+            "told".
+        untrained: why no adapters can be trained over it; empty if they can.
         dequantizes: whether transformers can load it unpacked.
-        note: what the reader of an estimate should know.
-        held: whether the files say how modules are stored.
+        note: for the reader of an estimate.
+        held: whether the files show how modules are stored.
     """
 
     method: str
@@ -341,12 +343,12 @@ class Packing:
 
     @property
     def quant(self) -> str:
-        """The way to store weights that a plan has for it: that of bitsandbytes, or "stored"."""
+        """The `quant` of a plan that keeps it as it is: that of bitsandbytes, or "stored"."""
         kind = "" if self.layout is None else self.layout.kind
         return STORED if kind in LAYOUTS or not kind else kind
 
     def of(self, name: str) -> Layout | None:
-        """How the module with this full name is stored; None in its own type."""
+        """How the module with this full name is stored; None if it is not packed."""
         for rule in self.rules:
             if rule.takes(name):
                 return rule.layout

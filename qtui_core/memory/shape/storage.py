@@ -1,4 +1,4 @@
-"""How one tensor is stored: in its own type, or packed, with its constants beside it."""
+"""How one tensor is stored: in its own dtype, or packed, with its constants."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from qtui_core.memory.shape.packings import UNPACKED_BY_FORWARD, Layout, PackedT
 
 Kind = Literal["linear", "norm", "embedding", "parameter", "adapter", "buffer"]
 
-#: Weights under one absmax, and absmax under one nested absmax (bitsandbytes functional.py,
-#: quantize_4bit).
+#: Weights per absmax, and absmaxes per nested absmax (bitsandbytes functional.py, quantize_4bit).
 BLOCK: Final = 64
 NESTED_BLOCK: Final = 256
 
@@ -22,18 +21,17 @@ class StoredTensor(NamedTuple):
     """A tensor that stays for the whole run, as one allocation.
 
     Attributes:
-        name: of the parameter or constant as state_dict has it.
-        shape: of what is stored. A 4-bit weight of n parameters is bytes, `[ceil(n / 2 / s), s]`,
-            where s is the size of the type that they are packed into.
+        name: of the parameter or constant in state_dict.
+        shape: as stored. A 4-bit weight of n parameters is bytes, `[ceil(n / 2 / s), s]`, where s
+            is the size of the type into which they are packed.
         dtype: during the steps, from the first forward pass on.
-        component: what it counts as.
-        kind: of module it belongs to.
+        component: that it counts as.
+        kind: of module that it belongs to.
         requires_grad: whether it is trained.
-        loaded: its type after from_pretrained; None where it is made in the preparation.
-        prepared: its type after k-bit preparation.
-        packing: kind of `Layout` where a checkpoint stores it packed and it holds the codes.
-        loaded_shape: of what is stored until the first forward pass unpacks it; None where none
-            does.
+        loaded: its dtype after from_pretrained; None if the preparation makes it.
+        prepared: its dtype after k-bit preparation.
+        packing: kind of `Layout` if it holds the codes of a weight that a checkpoint stores packed.
+        loaded_shape: as stored until the first forward pass unpacks it; None if none does.
     """
 
     name: str
@@ -49,7 +47,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def loaded_elements(self) -> int:
-        """Until the first forward pass."""
+        """Elements until the first forward pass."""
         return self.elements if self.loaded_shape is None else prod(self.loaded_shape)
 
     @property
@@ -58,7 +56,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """As asked of the allocator, before it rounds."""
+        """As requested from the allocator, before rounding."""
         return self.elements * SIZES[self.dtype]
 
     @property
@@ -77,10 +75,10 @@ def constant(name: str, shape: tuple[int, ...], dtype: str) -> StoredTensor:
 def from_checkpoint(
     name: str, layout: Layout, shape: tuple[int, ...], dtype: str
 ) -> Iterator[StoredTensor]:
-    """What stands for the weight of the module `name`, `[..., outputs, inputs]`, of a model of
-    `dtype`, as a checkpoint packs it. What the first forward pass unpacks has its bytes from then
-    on (compressors of compressed-tensors: scales in the type of the weight, zero points one by
-    one)."""
+    """The tensors for the weight of the module `name`, `[..., outputs, inputs]`, in a model of
+    `dtype`, as a checkpoint packs it. If the first forward pass unpacks it, they have the bytes of
+    the unpacked weight from then on (compressors of compressed-tensors: scales in the dtype of the
+    weight, zero points as single elements)."""
     unpacked = layout.kind in UNPACKED_BY_FORWARD
     for number, part in enumerate(layout.parts(shape, dtype)):
         full = f"{name}{part.name}" if part.name[:1] in ("", "_") else f"{name}.{part.name}"
@@ -117,12 +115,12 @@ def _unpacked(
 def packed(
     name: str, shape: tuple[int, int], quant: str, storage: str = "uint8", packing: str = ""
 ) -> Iterator[StoredTensor]:
-    """What bitsandbytes stores for the frozen weight `name` of `shape` `[outputs, inputs]`, packed
-    into the type `storage` where it has 4 bits. `packing` is as `StoredTensor` has it.
+    """What bitsandbytes stores for the frozen weight `name` of `shape` `[outputs, inputs]`; 4-bit
+    codes are packed into the type `storage`. `packing` is as in `StoredTensor`.
 
-    4-bit: two weights a byte, an absmax for each 64 (`-dq`: one byte each, with a float32 for
+    4-bit: two weights per byte, an absmax for each 64 (with `-dq` one byte each, with a float32 for
     each 256 of them, an offset and the table of their codes), and a table of 16 codes
-    (functional.py, quantize_4bit). int8: a byte a weight and a float32 for each row
+    (functional.py, quantize_4bit). int8: one byte per weight and a float32 for each row
     (nn/modules.py, Int8Params).
     """
     stored = "int8" if quant == "int8" else "uint8"

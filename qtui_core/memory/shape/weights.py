@@ -1,5 +1,5 @@
-"""What of a model stands still during a run: every tensor of weights, constants, adapters and
-buffers, with its type and bytes."""
+"""The tensors of a model that stay for a whole run: weights, constants, adapters and buffers, with
+dtype and bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qtui_core.memory.shape.modules import modules_of_layer, named_modules, para
 from qtui_core.memory.shape.packings import NOT_REPLACED, STORED
 from qtui_core.memory.shape.storage import Kind, StoredTensor, constant, from_checkpoint, packed
 
-#: What is loaded as float32 where float16 is asked for (_keep_in_fp32_modules).
+#: What is loaded in float32 if float16 is requested (_keep_in_fp32_modules).
 _KEPT_FROM_FP16: Final = {"t5": ("wo",)}
 _KINDS: Final[dict[type, Kind]] = {
     Linear: "linear",
@@ -32,13 +32,13 @@ _KINDS: Final[dict[type, Kind]] = {
     Embedding: "embedding",
     Parameter: "parameter",
 }
-#: Name peft gives the one adapter of a model.
+#: peft's name for the only adapter of a model.
 _ADAPTER: Final = "default"
 
 
 @dataclass(frozen=True)
 class WeightBlock:
-    """Tensors that stand together: those of a layer, once for all layers that are alike, or those
+    """Tensors that belong together: those of a layer, once for all layers that are alike, or those
     outside the layers.
 
     Attributes:
@@ -51,9 +51,9 @@ class WeightBlock:
 
 
 def blocks_of(shape: ModelShape, plan: RunPlan) -> tuple[WeightBlock, ...]:
-    """All tensors of the model under a resolved plan, outside the layers first.
+    """All tensors of the model under a resolved plan, those outside the layers first.
 
-    Raises UsageError where no module is of the names that are to get adapters.
+    Raises UsageError if no module has one of the names that are to get adapters.
     """
     storage = WeightStorage(shape, plan)
     storage.adapters.check(shape, plan)
@@ -81,7 +81,7 @@ class WeightStorage:
         self.adapters = adapters_of(shape, plan)
 
     def blocks(self) -> tuple[WeightBlock, ...]:
-        """All tensors, outside the layers first."""
+        """All tensors, those outside the layers first."""
         shape = self.shape
         return (
             WeightBlock(("",), tuple(self._outside())),
@@ -92,10 +92,10 @@ class WeightStorage:
     def is_quantized(self, name: str, module: Module) -> bool:
         """Whether the weight of a module with this full name is packed.
 
-        Linear layers and Conv1D are by bitsandbytes, but for the output layer, what is tied to the
+        bitsandbytes packs linear layers and Conv1D, except the output layer, what is tied to the
         embedding, and the exceptions of the family (transformers/quantizers/base.py,
-        get_keys_to_not_convert). Stacked experts are no linear layers. What a checkpoint stores
-        packed its own settings say.
+        get_keys_to_not_convert). Stacked experts are not linear layers. For a quantized checkpoint
+        its own settings decide.
         """
         if self.shape.packing is not None and self.plan.quantized:
             return isinstance(module, Linear | Parameter) and module.layout is not None
@@ -149,7 +149,7 @@ class WeightStorage:
             )
         nested = self.plan.quant is not None and self.plan.quant.endswith("-dq")
         if nested and any(self.is_quantized(*named) for named in named_modules(self.shape)):
-            # The one table that the copies in every nested state are made of (name2qmap).
+            # The single table from which every nested state copies its table (name2qmap).
             yield constant("bitsandbytes.dynamic_map", (256,), "fp32")
 
     def _module(self, name: str, module: Module) -> Iterator[StoredTensor]:
@@ -180,7 +180,7 @@ class WeightStorage:
         module: Module,
         quantized: bool,
     ) -> StoredTensor:
-        """A parameter in a floating type. `quantized` is whether it is the bias of a quantized
+        """A parameter in a floating-point type. `quantized`: it is the bias of a quantized
         weight."""
         assert self.plan.dtype is not None
         kept = name.removesuffix(".weight").endswith(_KEPT_FROM_FP16.get(self.shape.family, ()))
@@ -200,26 +200,26 @@ class WeightStorage:
         )
 
     def _untrained(self, kind: Kind) -> bool:
-        """Whether a parameter gets no gradient in a full fine-tuning: weights of norms under fused
-        kernels (backward of Fast_RMS_Layernorm), which the optimizer then passes over."""
+        """Whether a parameter gets no gradient in full fine-tuning: weights of norms under fused
+        kernels (backward of Fast_RMS_Layernorm), which the optimizer then skips."""
         return kind == "norm" and self.plan.kernels == "fused"
 
     def _bias_in_steps(self, loaded: str) -> str:
-        """Type of a bias from the first forward pass on: that of the layer's input, which a 4-bit
-        layer first casts to its compute type (bitsandbytes nn/modules.py, Linear4bit.forward and
-        Linear8bitLt.forward). Raised norms make inputs float32."""
+        """Dtype of a bias from the first forward pass on: that of the layer's input, which a 4-bit
+        layer first casts to its compute dtype (bitsandbytes nn/modules.py, Linear4bit.forward and
+        Linear8bitLt.forward). Norms in float32 make inputs float32."""
         if self.plan.quant == "int8" and self.plan.kbit_prep != "none":
             return "fp32"
         return loaded
 
     def _adapter(self, name: str, module: Module) -> Iterator[StoredTensor]:
-        """The two matrices over the module with this full name, none where it gets no adapter, in
-        the adapter's type, which is float32 unless asked otherwise (peft, cast_adapter_dtype).
+        """The two matrices over the module with this full name, or none if it gets no adapter, in
+        the adapter's dtype: float32 by default (peft, cast_adapter_dtype).
 
-        Over a linear layer A is `[rank, inputs]` and B `[outputs, rank]`; over an embedding
-        `[rank, rows]` and `[columns, rank]`; over stacked experts `[experts, outputs, inputs]` they
-        are `[experts × rank, inputs]` and `[outputs, experts × rank]` (peft tuners/lora/layer.py).
-        The names of the last are those of the parameter; peft's wrappers have none for it.
+        Over a linear layer A is `[rank, inputs]` and B `[outputs, rank]`; over an embedding `[rank,
+        rows]` and `[columns, rank]`; over stacked experts `[experts, outputs, inputs]` they are
+        `[experts × rank, inputs]` and `[outputs, experts × rank]` (peft tuners/lora/layer.py). The
+        names of the last are those of the parameter; peft's wrappers have none for it.
         """
         rank = self.adapters.rank_on(name, module)
         if not rank:
@@ -252,6 +252,6 @@ class WeightStorage:
 
 
 def _bare(name: str, module: Module) -> str:
-    """Name of a parameter without a module, which `named_modules` gives under that of another
-    where it is the bias of a tied head."""
+    """Name of a parameter without a module, which `named_modules` lists under another name if it is
+    the bias of a tied head."""
     return name if name.endswith(module.name) else module.name

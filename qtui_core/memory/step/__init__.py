@@ -1,1 +1,1 @@
-"""A training step in order: load, forward, backward, optimizer; on one GPU or on several."""
+"""A training step in order: load, forward, backward, optimizer; on one GPU or several."""

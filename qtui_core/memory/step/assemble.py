@@ -1,4 +1,4 @@
-"""A model on the tape: its weights, and its forward pass with the loss."""
+"""Puts a model on the tape: its weights, and its forward pass with the loss."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 def forward(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None = None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """`LlamaForCausalLM.forward`: the loss (None in inference; of a stage of a pipeline that has no
-    head, the hidden states, which are sent on) and what else its output holds, the
-    logits (but where the loss is computed without them) and what an encoder gave, in the phases
-    forward and loss."""
+    """`LlamaForCausalLM.forward`, in the phases forward and loss. Returns the loss, and what else
+    its output holds: the logits (unless the loss is computed without them) and an encoder's output.
+    In inference the loss is None; a pipeline stage without a head returns the hidden states that it
+    sends on instead."""
     shape, plan = model.shape, model.plan
     if shape.encoder:
         return _sequence_to_sequence(tape, model, batch, cache)
     hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
-    if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on with it
+    if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on
         return (hidden, ()) if plan.trains else (None, (hidden,))
     if plan.trains and without_logits(plan.loss) and _is_causal(shape):
         tape.phase(Phase.LOSS)
@@ -45,7 +45,7 @@ def forward(
     sequences = batch.ids.elements // plan.sequence
     if shape.is_encoder:
         return plain_loss(tape, logits, batch.labels), (logits,)
-    if plan.loss == "in-place":  # before 4.46 forward() itself makes logits float32
+    if plan.loss == "in-place":  # before 4.46 forward() itself casts logits to float32
         logits = tape.to(logits, "fp32", UPCAST)
     return LOSSES.get(plan.loss, causal_loss)(tape, logits, batch.labels, sequences), (logits,)
 
@@ -53,7 +53,7 @@ def forward(
 def _sequence_to_sequence(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """T5ForConditionalGeneration.forward: what it makes on the way has names until it returns."""
+    """T5ForConditionalGeneration.forward. Its intermediate results have names until it returns."""
     from qtui_core.memory.step.backbone_t5 import t5  # no other model needs its blocks
 
     encoded, _shifted, decoded = t5(tape, model, batch, cache)
@@ -90,15 +90,15 @@ def _loss_without_logits(tape: Tape, model: Model, hidden: Tensor, batch: Batch)
 
 
 def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
-    """Logits of all tokens; under inference of the last of each sequence alone (generate)."""
+    """Logits of all tokens; in inference only of the last token of each sequence (generate)."""
     shape = model.shape
     spec = shape.head
-    assert spec is not None  # check_against refuses others
+    assert spec is not None  # check_against refuses models without a head
     if shape.is_encoder:
         hidden = _transformed(tape, model, hidden)
     if not model.plan.trains and not shape.is_encoder:
         last = tape.alias(hidden, model.plan.batch * spec.inputs)
-        # The last tokens of several sequences do not lie side by side.
+        # The last tokens of several sequences are not contiguous in memory.
         if model.plan.batch > 1 and last.elements < hidden.elements:
             spec = replace(spec, bias_apart=True)
         hidden = last

@@ -1,4 +1,4 @@
-"""BLOOM and Falcon before their heads: scores get a bias by distance (alibi), in Falcon where
+"""BLOOM and Falcon before their heads: scores get a bias by distance (alibi), in Falcon only if
 config.json says so."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALIBI: Final = Label("alibi")
 
 
 def bloom(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """BloomModel.forward: embeddings are normed, and scores get a bias by distance."""
+    """BloomModel.forward: embeddings are normalized, and scores get a bias by distance."""
     shape = model.shape
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
@@ -49,7 +49,7 @@ def bloom(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor
 
 
 def falcon(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """FalconModel.forward: a mask is always made, and the tables of rotation too."""
+    """FalconModel.forward: a mask is always made, and so are the rotary tables."""
     attention = model.shape.layers[0].attention
     assert isinstance(attention, Attention)
     state = begin(model, batch, cache)
@@ -70,7 +70,7 @@ def falcon(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tenso
 def _alibi_of_mask(
     tape: Tape, state: Pass, heads: int, dtype: str, padding: Tensor | None
 ) -> Tensor:
-    """build_alibi_tensor of Falcon: bfloat16 slopes times the numbers of a mask of ones."""
+    """build_alibi_tensor of Falcon: bfloat16 slopes times the positions from a mask of ones."""
     rows = state.batch * state.keys
     mask = padding or tape.new(rows, "int64", ONES)
     slopes = _slopes(tape, heads)
@@ -86,7 +86,7 @@ def _alibi_of_mask(
 
 
 def _with_alibi(tape: Tape, mask: Tensor, alibi: Tensor, dtype: str, queries: int) -> Tensor:
-    """The mask added to scores, with alibi in it: `[batch, heads, queries, keys]`."""
+    """The mask that is added to scores, including alibi: `[batch, heads, queries, keys]`."""
     tape.operation("masked_fill")
     added = tape.new(mask.elements, dtype, ALIBI)
     scaled = tape.new(alibi.elements, dtype, ALIBI)
@@ -97,8 +97,8 @@ def _with_alibi(tape: Tape, mask: Tensor, alibi: Tensor, dtype: str, queries: in
 
 
 def _slopes(tape: Tape, heads: int) -> Tensor:
-    """_get_alibi_slopes, float32: powers of a base for the largest power of two of heads, and of
-    another for the rest."""
+    """_get_alibi_slopes, float32: powers of one base for the largest power of two of heads, and of
+    another base for the other heads."""
     tape.operation("pow")
     power = 1 << (heads.bit_length() - 1)
     _base = tape.new(1, "fp32", ALIBI)

@@ -1,4 +1,4 @@
-"""What the backbones of all families share: embeddings, masks, layers, the last norm."""
+"""The parts that backbones of all families share: embeddings, masks, layers, the last norm."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FACTOR: Final = Label("_to_copy")
 ARANGE: Final = Label("arange")
 ADD: Final = Label("add")
 
-#: Families that multiply their embeddings once the masks have been made.
+#: Families that scale their embeddings after the masks have been made.
 SCALED_LATE: Final = ("granitemoe",)
 
 
 def begin(model: Model, batch: Batch, cache: Cache | None) -> Pass:
-    """The state of a forward pass over a batch, after what is in the cache."""
+    """The state at the beginning of a forward pass over a batch, after the tokens in the cache."""
     plan = model.plan
     queries = batch.ids.elements // plan.batch
     before = 0 if cache is None else cache.length
@@ -40,7 +40,7 @@ def begin(model: Model, batch: Batch, cache: Cache | None) -> Pass:
 
 
 def arange(tape: Tape, length: int) -> Tensor:
-    """Numbers of the tokens, counted on from what is in the cache."""
+    """Positions of the tokens, which continue those in the cache."""
     tape.operation("arange")
     plain = tape.new(length, "int64", ARANGE)
     shifted = tape.new(length, "int64", ADD)
@@ -49,8 +49,8 @@ def arange(tape: Tape, length: int) -> Tensor:
 
 
 def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
-    """The token embedding. With checkpointing its output is made to need a gradient
-    (enable_input_require_grads, which transformers 5 always calls then)."""
+    """The token embedding. With checkpointing its output is made to require a gradient
+    (enable_input_require_grads, which transformers 5 then always calls)."""
     shape = model.shape
     table = shape.embeddings[0]
     base = partial(_embed_tokens, tape, model, table, ids)
@@ -64,8 +64,8 @@ def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
 
 
 def _embed_tokens(tape: Tape, model: Model, table: Embedding, ids: Tensor) -> Tensor:
-    """The module of the token embedding without its adapter. k-bit preparation comes before the
-    adapter, so it is this output that it makes to need a gradient."""
+    """The module of the token embedding without its adapter. k-bit preparation precedes the
+    adapter, so it is this output that must require a gradient."""
     shape, plan = model.shape, model.plan
     whole = shape.vocabulary if _is_cut(model, table) else None
     embedded = embedding(tape, model.outside[f"{table.name}.weight"], ids, table.columns, whole)
@@ -84,14 +84,15 @@ def _embed_tokens(tape: Tape, model: Model, table: Embedding, ids: Tensor) -> Te
 def look_up(
     tape: Tape, model: Model, spec: Embedding, indices: Tensor, times: int | None = None
 ) -> Tensor:
-    """Rows of a table outside the layers. `times` is how many, where indices are expanded."""
+    """Rows of a table outside the layers. `times` is how many are looked up if indices are
+    expanded."""
     if times is not None:
         indices = tape.alias(indices, times)
     return look_up_in(tape, model.outside, spec, indices)
 
 
 def _is_cut(model: Model, table: Embedding) -> bool:
-    """Whether a GPU has a part of the rows of the token embedding."""
+    """Whether a GPU has only part of the rows of the token embedding."""
     first = model.shape.embeddings[0]
     return model.plan.tensor_parallel > 1 and table == first and first.rows < model.shape.vocabulary
 
@@ -141,8 +142,8 @@ def _masks_made(family: str, windows: set[int | None]) -> list[int | None]:
 
 
 def run_layers(tape: Tape, model: Model, state: Pass) -> Tensor:
-    """All layers after another, each a checkpoint where the plan says so. What enters the first is
-    taken from `state`, so that it is held no longer than by the loop of the real forward()."""
+    """All layers in order, each a checkpoint if the plan says so. The input of the first is taken
+    out of `state`, so that nothing but the loop holds it, as in the real forward()."""
     hidden, state.entering = state.entering, None
     assert hidden is not None
     again = checkpoint_reentrant if model.plan.reentrant else checkpoint
@@ -157,7 +158,7 @@ def run_layers(tape: Tape, model: Model, state: Pass) -> Tensor:
 
 
 def _given_to(state: Pass, layer: Layer) -> Pass:
-    """What a layer is given: of two masks, and of several tables of positions, its own, so that
+    """The state for one layer: of two masks, and of several rotary tables, only its own, so that
     its checkpoint does not hold the others."""
     spec = layer.attention
     both = state.mask is not None and state.window_mask is not None

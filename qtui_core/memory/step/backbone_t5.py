@@ -1,4 +1,5 @@
-"""T5ForConditionalGeneration before its head: an encoder, then a decoder that sees what it gave."""
+"""T5ForConditionalGeneration before its head: an encoder, then a decoder that attends to its
+output."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ SHIFTED: Final = Label("decoder_input_ids")
 def t5(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the encoder gave, the inputs of the decoder and what it gave: all of these have names
+    """The encoder's output, the decoder's inputs and the decoder's output. All of them have names
     until the loss has been computed. Inputs and labels are as long as the plan's sequence.
 
-    With a cache the decoder is given one token of each sequence, and the encoder is not run again.
+    With a cache the decoder gets one token of each sequence, and the encoder does not run again.
     """
     shape, plan = model.shape, model.plan
     first, last = shape.encoder_norm, shape.final_norm
@@ -54,7 +55,7 @@ def t5(
 
 
 def _shifted(tape: Tape, batch: int, queries: int) -> Tensor:
-    """T5PreTrainedModel._shift_right: the labels of each sequence, one token later."""
+    """T5PreTrainedModel._shift_right: the labels of each sequence, shifted by one token."""
     tape.operation("new_zeros")
     shifted = tape.new(batch * queries, "int64", SHIFTED)
     copied = tape.new(batch * (queries - 1), "int64", SHIFTED)
@@ -87,7 +88,7 @@ def _stack(
         run = partial(layer, tape, model.layers[start + index], spec, state, biases, made)
         hidden = checkpoint(tape, run, hidden) if plan.checkpointing else run(hidden)
         del run
-        # The checkpoint keeps `made`, but nothing in it.
+        # The checkpoint keeps `made` itself, but not its tensors.
         biases, made.own, made.cross = Biases(made.own, made.cross), None, None
     tape.leave_layer()
     hidden = normalize(tape, model.outside, norm, hidden)

@@ -51,8 +51,8 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
 
 
 def gpt2(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """GPT2Model.forward. The embeddings keep their names until it returns; layers are handed the
-    numbers of the tokens."""
+    """GPT2Model.forward. The embeddings have names until it returns; layers get the position
+    ids."""
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
     state.positions = arange(tape, state.queries)
@@ -66,8 +66,8 @@ def gpt2(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
 
 
 def gpt_bigcode(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """GPTBigCodeModel.forward. As GPT-2, in another order, and layers are not handed the numbers of
-    the tokens."""
+    """GPTBigCodeModel.forward. Like GPT-2 in another order, and layers do not get the position
+    ids."""
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
     positions = arange(tape, state.queries)
@@ -81,8 +81,8 @@ def gpt_bigcode(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> 
 
 
 def opt(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """OPTDecoder.forward: positions are counted from a mask of floats, and embeddings may be
-    narrower than the layers."""
+    """OPTDecoder.forward: positions are counted from a float mask, and embeddings may be narrower
+    than the layers."""
     shape = model.shape
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
@@ -117,7 +117,7 @@ def _counted(tape: Tape, mask: Tensor) -> Tensor:
 
 
 def bert(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """BertModel.forward: three embeddings are added, normed and dropped out."""
+    """BertModel.forward: three embeddings are added, normalized and dropped out."""
     state = begin(model, batch, cache)
     embedding_output = _bert_embeddings(tape, model, batch, state)
     make_masks(tape, state, embedding_output.dtype, batch.padding, numbered=False)
@@ -126,8 +126,8 @@ def bert(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
 
 
 def _bert_embeddings(tape: Tape, model: Model, batch: Batch, state: Pass) -> Tensor:
-    """BertEmbeddings.forward, and RoBERTa's, which counts positions from the tokens that are not
-    padding."""
+    """BertEmbeddings.forward, and that of RoBERTa, which counts positions from the tokens that are
+    not padding."""
     shape = model.shape
     _, positions, types = shape.embeddings
     tape.operation("gather")
@@ -149,7 +149,7 @@ def _bert_embeddings(tape: Tape, model: Model, batch: Batch, state: Pass) -> Ten
 
 def _counted_words(tape: Tape, tokens: int) -> Tensor:
     """create_position_ids_from_input_ids of RoBERTa: `(cumsum(mask).type_as(mask) + past) * mask`
-    of the int32 mask of what is no padding, as int64, plus the padding's index."""
+    of the int32 mask of tokens that are not padding, as int64, plus the index of padding."""
     tape.operation("cumsum")
     unequal = tape.new(tokens, "bool", CUMSUM)
     mask = tape.new(tokens, "int32", CUMSUM)
@@ -167,7 +167,7 @@ def _counted_words(tape: Tape, tokens: int) -> Tensor:
     return positions
 
 
-#: Families whose backbone is not Llama's.
+#: Families whose backbone differs from Llama's.
 BACKBONES: Final[dict[str, Callable[[Tape, Model, Batch, Cache | None], Tensor]]] = {
     "gpt2": gpt2,
     "gpt_bigcode": gpt_bigcode,

@@ -1,10 +1,10 @@
-"""Gradient checkpointing without reentrance (torch.utils.checkpoint, use_reentrant=False).
+"""Non-reentrant gradient checkpointing (torch.utils.checkpoint, use_reentrant=False).
 
-The forward pass of a region runs as ever, but what its operations save is thrown away and only
-counted. When the backward pass first asks for any of it, the region runs again from its inputs and
-hands the tensors over in the same order; with the last one it stops, before the kernel of the
-operation that saves it where that is an input (early stop). Each recomputed tensor is let go as its
-operation takes it; the inputs live until the last operation that saved something has run.
+The forward pass of a region runs as usual, but its saved tensors are dropped and only counted. When
+the backward pass first needs one of them, the region runs again from its inputs and stores the
+saved tensors in the same order. With the last one it stops (early stop): before the kernel of the
+operation, if what it saves is an input. Each recomputed tensor is released as its operation takes
+it; the inputs live until the last operation that saved something has run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from qtui_core.memory.tape.tape import Buffer, Region, StopRecompute, Tape, Tens
 def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`function(*inputs)`, of which only the inputs are kept for the backward pass.
 
-    `function` must not hold tensors that should be freed before: what it closes over lives as
-    long as the region. Without gradients it is an ordinary call.
+    `function` must not hold tensors that should be freed earlier: its closure lives as long as the
+    region. Without gradients it is an ordinary call.
     """
     if not tape.grad or tape.recomputing is not None:
         return function(*inputs)
@@ -31,9 +31,9 @@ def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> 
 
 
 def count_unheld(tape: Tape, number: int) -> None:
-    """For operations in a region whose results nobody keeps, as of a metric: what they save is
-    gone with them. It is still among what the region counts, so that recomputing does not stop
-    before it; but it is not kept then."""
+    """Counts tensors saved by operations in a region whose results nobody holds, such as a metric:
+    they are freed with the results. They count in the region, so that recomputing does not stop
+    before them, but recomputing does not keep them."""
     region = tape.recomputing
     if region is None:
         if tape.region is not None:
@@ -47,9 +47,9 @@ def count_unheld(tape: Tape, number: int) -> None:
 
 
 def recompute(tape: Tape, region: Region) -> None:
-    """Runs a region again, until everything that its operations saved stands in `recomputed`.
+    """Runs a region again, until everything that its operations saved is in `recomputed`.
 
-    Autocast is entered anew, with an empty cache of casts that is emptied again after.
+    Autocast is entered again, with an empty cache of casts that is cleared afterwards.
     """
     region.recomputed = []
     before = tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path
@@ -64,7 +64,7 @@ def recompute(tape: Tape, region: Region) -> None:
 
 
 def take(tape: Tape, region: Region, numbers: list[int]) -> list[Buffer | None]:
-    """What a node of a region saved, let go by the region; recomputed on the first call."""
+    """What a node of a region saved, taken out of the region; recomputed on the first call."""
     if region.recomputed is None:
         recompute(tape, region)
     recomputed = region.recomputed

@@ -1,16 +1,18 @@
-"""A recording of a whole model becomes that of one of several GPUs that share it.
+"""Rewrites the recording of a whole model into that of one of several GPUs that share it.
 
-What stays is replaced by shards. Around each layer its parameters are gathered, and after its
-backward pass its gradients are reduced to shards, in the order of torch's fully_shard (FSDP2:
-torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py):
+Weights, gradients and optimizer states are replaced by shards. Around each layer its parameters are
+gathered, and after its backward pass its gradients are reduced to shards, in the order of torch's
+fully_shard (FSDP2: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and
+_fsdp_collectives.py):
 
-- A gather fills one buffer from all GPUs, then one for each parameter. In the forward pass the
-  first is kept until the next layer has its parameters, the last one's until the loss is known; in
-  the backward pass it is freed at once, and the next layer's is begun before the work on this one.
-- Parameters are let go after each layer's forward, and again after its backward pass. Those outside
-  of layers stay from the begin of the forward to the end of the backward pass.
-- A reduction fills one buffer with the whole gradients of the layer, frees them, and fills one with
-  their shards; the first is kept until the next layer's reduction.
+- An all-gather fills one buffer from all GPUs, and then one buffer for each parameter. In the
+  forward pass the first buffer is kept until the next layer has its parameters, that of the last
+  layer until the loss is computed. In the backward pass it is freed at once, and the all-gather of
+  the next layer begins before the work on the current one.
+- Parameters are freed after a layer's forward pass and again after its backward pass. Those outside
+  of layers stay from the beginning of the forward pass to the end of the backward pass.
+- A reduce-scatter fills one buffer with the whole gradients of the layer, frees these, and fills
+  another with their shards; the first buffer is kept until the next layer's reduce-scatter.
 """
 
 from __future__ import annotations
@@ -55,15 +57,16 @@ REDUCED_FROM: Final = Label("reduce_scatter buffer", Component.TEMPORARIES)
 REDUCED_TO: Final = Label("sharded gradients", Component.GRADIENTS)
 BUCKET: Final = Label("DistributedDataParallel bucket", Component.GRADIENTS)
 
-#: Phases after which a gradient of a parameter is let go.
+#: Phases whose layer sections gather and reduce nothing.
 _STANDING: Final = (Phase.LOAD, Phase.PREPARE)
 
 
 def record_on_one_gpu(
     shape: ModelShape, plan: RunPlan, record: Callable[[ModelShape, RunPlan], Recording]
 ) -> Recording:
-    """The recording of the GPU that holds most, of those that share a run of `plan`, which leaves
-    nothing open. `record` makes that of one GPU with a whole model, or with a stage of it."""
+    """The recording of the GPU that holds most, among those that share a run of `plan`, which has a
+    value for every option. `record` makes the recording of one GPU with a whole model, or with a
+    stage of it."""
     recordings = []
     for part in parts_of(shape, plan):
         recording = record(part, plan)
@@ -80,18 +83,19 @@ def record_on_one_gpu(
 
 
 class Unit:
-    """What is gathered and reduced together: a layer, or all that is outside of layers.
+    """Parameters that are gathered and reduced together: those of a layer, or all outside of
+    layers.
 
     Attributes:
         tensors: by name.
         wholes: bytes of each gathered parameter, padded to equal shards.
-        reduced: bytes of the whole gradients, padded likewise.
-        states: bytes of each state of the optimizer, by its name.
-        gathered: ids of what holds the whole parameters now.
-        pending: ids of whole gradients that wait for their reduction.
-        gradients: id of the sharded gradients, None before the first reduction.
-        awaited: how many gradients of the recording they stand for.
-        buffer: id of a gather that is not yet copied out.
+        reduced: bytes of the whole gradients, padded in the same way.
+        states: bytes of each optimizer state, by its name.
+        gathered: ids of the buffers that now hold the whole parameters.
+        pending: ids of whole gradients that wait for their reduce-scatter.
+        gradients: id of the sharded gradients, None before the first reduce-scatter.
+        awaited: how many gradients of the recording they replace.
+        buffer: id of an all-gather that is not yet copied to the parameters.
     """
 
     def __init__(self, tensors: Sequence[StoredTensor], plan: RunPlan) -> None:
@@ -112,7 +116,7 @@ class Unit:
 
 
 def units_of(shape: ModelShape, blocks: Sequence[WeightBlock], plan: RunPlan) -> dict[int, Unit]:
-    """By index of the layer, those of an encoder first, as they are marked in a recording."""
+    """The units by the index of their layer, those of an encoder first, as in a recording."""
     outside, *others = blocks
     places = {prefix: block.tensors for block in others for prefix in block.prefixes}
     prefixes = [f"{shape.encoder_prefix}.{i}" for i in range(len(shape.encoder))]
@@ -123,7 +127,7 @@ def units_of(shape: ModelShape, blocks: Sequence[WeightBlock], plan: RunPlan) ->
 
 
 class _Rewriter:
-    """Walks through the events once and writes them anew."""
+    """Reads the events once and writes the new ones."""
 
     def __init__(self, shape: ModelShape, blocks: tuple[WeightBlock, ...], plan: RunPlan) -> None:
         self.plan = plan
@@ -178,7 +182,8 @@ class _Rewriter:
             self.dropped.add(name)
 
     def _shard_bytes(self, unit: Unit, name: str, nbytes: int) -> int:
-        """Of a tensor of `nbytes`, which may be in another type than during the steps."""
+        """Bytes of the shard of a tensor of `nbytes`, which may have another dtype than during the
+        steps."""
         tensor = unit.tensors.get(name)
         if self.plan.zero < 3 or tensor is None or not is_sharded(tensor, self.plan):
             return nbytes
@@ -237,7 +242,7 @@ class _Rewriter:
                 self._begin_gather(before)
 
     def _leave_layer(self) -> None:
-        """What follows the work on the layer that was at work."""
+        """The events after the work on the current layer."""
         if self.layer == OUTSIDE:
             return
         unit = self.units[self.layer]
@@ -285,7 +290,7 @@ class _Rewriter:
         shards = self._allocate(unit.reduced // self.ways, REDUCED_TO)
         if unit.gradients is None:
             unit.gradients = shards
-        else:  # added to those of the micro batches before
+        else:  # added to those of earlier micro batches
             self._free(shards)
         self._resume()
 
@@ -296,7 +301,7 @@ class _Rewriter:
         self.kept_gather = self.kept_reduction = None
 
     def _allocate(self, nbytes: int, label: Label) -> int:
-        """Ids of what is added are negative; a recording's own are not."""
+        """Allocates with a negative id; the ids of the recording are positive."""
         self.last_id -= 1
         self.written.append((ALLOCATE, self.last_id, nbytes, label))
         return self.last_id
@@ -308,13 +313,13 @@ class _Rewriter:
         self.written.append((OPERATION, name, ""))
 
     def _resume(self) -> None:
-        """What follows belongs to the operation that was at work."""
+        """Returns to the operation before the collective."""
         if self.operation is not None:
             self.written.append(self.operation)
 
 
 def _gradients_of_parameters(events: Sequence[Event]) -> set[int]:
-    """Ids of what a backward pass leaves for the optimizer."""
+    """Ids of the gradients of parameters: what a backward pass leaves for the optimizer."""
     born: set[int] = set()
     found: set[int] = set()
     phase = ""

@@ -1,4 +1,4 @@
-"""A model whose weights are on the tape, and what a step is given."""
+"""A model whose weights are on the tape, and the inputs of a step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step is given: token ids and labels `[batch, sequence]` int64, and the mask of padded
-    sequences, if there are such. A stage of a pipeline that has no embedding is given the hidden
-    states that it `received` instead."""
+    """The inputs of a step: token ids and labels `[batch, sequence]` int64, and the mask of padded
+    sequences, if there are any. A pipeline stage without an embedding gets the hidden states that
+    it `received` instead."""
 
     ids: Tensor
     labels: Tensor
@@ -29,7 +29,7 @@ class Model:
     """A model whose weights are on the tape.
 
     Attributes:
-        shape, plan: nothing of the plan is left open.
+        shape, plan: every option of the plan has a value.
         outside: weights outside of layers.
         layers: weights of each layer; those of an encoder first.
     """
@@ -45,7 +45,7 @@ class Model:
         self.layers = tuple(Weights(plan, places[prefix]) for prefix in prefixes)
 
     def sweep(self, tape: Tape) -> Iterator[Weights]:
-        """All weights, those outside of layers first, marked on the tape."""
+        """All weights, those outside of layers first; marks each layer on the tape."""
         tape.enter_layer(OUTSIDE)
         yield self.outside
         encoders = len(self.shape.encoder)

@@ -1,11 +1,12 @@
-"""The events of a run as they are on a device: with the workspaces of cuBLAS; and as the allocator
-is given them, whose blocks depend on what no step shows.
+"""The events of a run on a device: with the workspaces of cuBLAS, and as the allocator gets them,
+with details that a step does not show.
 
-That is the order in which a load of quantized weights takes and gives back memory, for what is left
-between weights is what steps find. transformers reads tensors in the order of their names. Since
-5.4 it quantizes each before it reads the next (`has_on_the_fly_quantization` in
-core_model_loading.py). From 5.0 to 5.3 four threads read ahead of the one that quantizes, each with
-a tensor on the GPU that it fills; how far they get is a race, of which the middle is told here.
+The main detail is the order in which loading quantized weights allocates and frees memory, since
+the gaps left between weights are what steps find. transformers reads tensors in the order of their
+names. Since 5.4 it quantizes each before it reads the next (`has_on_the_fly_quantization` in
+core_model_loading.py). From 5.0 to 5.3, four threads read ahead of the one that quantizes, each
+with a tensor on the GPU that it fills. How far ahead they get varies; a typical case is modelled
+here.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from qtui_core.memory.tape.blocks.loss.loss import UPCAST
 
 #: Versions of torch that were current with transformers 5.0 to 5.3 (January to March 2026).
 _THREADED: Final = ((2, 10),)
-#: First torch that was current with peft 0.20 (July 2026), whose prepare_model_for_kbit_training
+#: The first torch version current with peft 0.20 (July 2026), whose prepare_model_for_kbit_training
 #: empties the cache.
 _EMPTIES_SINCE: Final = (2, 13)
 
 #: GLOBAL_WORKERS of core_model_loading.py.
 _THREADS: Final = 4
-#: Times as long a thread converts a tensor to its type on the CPU as it then copies it to the GPU,
-#: where copies queue; and bytes that are copied meanwhile before the first tensor is quantized,
-#: whose kernel is loaded then. Calibrated with 29 runs on a T4 (fitcheck-t4-2026-09-15 and -16 with
-#: nf4, without repeats): 4 to 6 times and 40 to 160 MiB give medians of 0.9 to 1.6 %.
+#: How many times longer a thread takes to convert a tensor on the CPU than to copy it to the GPU,
+#: where copies queue; and the bytes that are copied before the first tensor is quantized, while its
+#: kernel is loaded. Calibrated with 29 runs on a T4 (fitcheck-t4-2026-09-15 and -16 with nf4,
+#: without repeats): 4 to 6 times and 40 to 160 MiB give median errors of 0.9 to 1.6 %.
 _CONVERTED: Final = 5
 _FIRST: Final = 80 << 20
 WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
@@ -61,8 +62,9 @@ WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
 def with_workspaces(
     events: Sequence[Event], plan: RunPlan, device: Device | None = None
 ) -> RepeatedEvents:
-    """Events with the workspaces of cuBLAS in them, which no operation returns: that of the
-    program's thread from the first forward pass on, that of autograd's from the first backward."""
+    """Events with the workspaces of cuBLAS, which no operation returns: that of the program's
+    thread from the first forward pass on, that of autograd's thread from the first backward pass
+    on."""
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     found = repeated_events(events)
     if not workspace.kept:
@@ -76,7 +78,7 @@ def with_workspaces(
 
 
 def _begins(events: RepeatedEvents, phase: Phase) -> Iterator[tuple[int, int]]:
-    """(call, step) of each begin of a phase."""
+    """(call, step) of each beginning of a phase."""
     for number, call in enumerate(events.calls):
         for name, step, *_ in call.program.spans:
             if name == phase:
@@ -84,9 +86,9 @@ def _begins(events: RepeatedEvents, phase: Phase) -> Iterator[tuple[int, int]]:
 
 
 def allocator_run(events: RepeatedEvents, plan: RunPlan, device: Device | None) -> AllocatorRun:
-    """The allocator's run over the events that it is given. On a device it can reserve no more than
-    that has beside its context; what does not fit even so is replayed as if there were no end, to
-    say what it would take."""
+    """The allocator's run over the events from `for_allocator`. On a device it can reserve only
+    what the context leaves; if that is not enough, it is replayed without a limit, to say what it
+    would take."""
     if device is not None:
         capacity = device.capacity_bytes - outside_torch(device, plan.groups).bytes
         run = simulate(events, AllocatorSettings(plan.segments, capacity))
@@ -101,25 +103,26 @@ def for_allocator(
     device: Device | None = None,
     shape: ModelShape | None = None,
 ) -> RepeatedEvents:
-    """Events as the allocator is given them."""
+    """The events that the allocator gets."""
     found = with_warm_up(as_loaded(events, plan), plan, device)
     return with_logits_held_back(found) if holds_logits_back(shape, plan) else found
 
 
 def holds_logits_back(shape: ModelShape | None, plan: RunPlan) -> bool:
-    """Whether a cross entropy that works in place leaves its float32 logits to no one before the
-    backward pass is over.
+    """Whether an in-place cross entropy keeps the memory of its float32 logits unavailable until
+    the backward pass is over.
 
-    Calibrated, not explained: on an A100 the driver counted one such copy more than the blocks that
-    such runs use at once, to 8 MiB in six of fourteen runs with batches of 4 to 16 (fms-a100_80gb
-    12, 14, 36, 38, 80, 82 and fms-a100_80gb_liger 96, 97, 104, 105, 106, 112, 113, 114: torch 2.4,
-    transformers 4.48 and 4.45), while max_memory_allocated had room for none. So it is taken to be
-    freed and not to be had yet; where the device is full it is had after all (115). Llama-3-8B had
-    the copy too (fms-a100_80gb_liger 8, 16, 17), PowerLM-3b, of the class of Granite, had not
-    (fms-a100_80gb_granite 4 to 26: transformers 4.45). Nor had Mistral-7B before: with transformers
-    4.43 and torch 2.4.0 4-bit runs took 16,809 and 27,953 MiB, with 4.44 and torch 2.4.1, and as
-    much allocated, 18,809 and 31,953 MiB: 2,000 and 4,000 MiB more are one copy each. The code of
-    the model that makes logits was the same in both.
+    This is calibrated, not explained. On an A100 the driver counted one such copy more than the
+    blocks that these runs use at once, to within 8 MiB in six of fourteen runs with batches of 4 to
+    16 (fms-a100_80gb 12, 14, 36, 38, 80, 82 and fms-a100_80gb_liger 96, 97, 104, 105, 106, 112,
+    113, 114: torch 2.4, transformers 4.48 and 4.45), while max_memory_allocated left no room for
+    one. So the copy is modelled as freed but not yet available; if the device is full it does
+    become available (115). Llama-3-8B had the copy too (fms-a100_80gb_liger 8, 16, 17); PowerLM-3b,
+    of the Granite class, did not (fms-a100_80gb_granite 4 to 26: transformers 4.45). Neither did
+    Mistral-7B in earlier versions: 4-bit runs took 16,809 and 27,953 MiB with transformers 4.43 and
+    torch 2.4.0, and with 4.44 and torch 2.4.1 18,809 and 31,953 MiB at the same allocated bytes.
+    The differences, 2,000 and 4,000 MiB, are one copy each. The model code that makes logits was
+    the same in both.
     """
     if not plan.loss.startswith("in-place"):
         return False
@@ -127,15 +130,15 @@ def holds_logits_back(shape: ModelShape | None, plan: RunPlan) -> bool:
 
 
 def logits_copy_bytes(shape: ModelShape | None, plan: RunPlan) -> int:
-    """Bytes of the copy that may be held back, or not, whatever is taken; 0 with other losses."""
+    """Bytes of the copy that may or may not be held back, whichever is assumed; 0 with other
+    losses."""
     if shape is None or not plan.loss.startswith("in-place") or not plan.trains:
         return 0
     return SIZES["fp32"] * plan.tokens * shape.vocabulary
 
 
 def with_logits_held_back(events: RepeatedEvents) -> RepeatedEvents:
-    """Events in which float32 logits are freed, and not to be had before the backward pass is
-    over."""
+    """Events in which freed float32 logits become available only after the backward pass."""
     found: list[Event] = []
     upcast: set[object] = set()
     phase, held = "", False
@@ -159,9 +162,9 @@ def with_logits_held_back(events: RepeatedEvents) -> RepeatedEvents:
 def with_warm_up(
     events: RepeatedEvents, plan: RunPlan, device: Device | None = None
 ) -> RepeatedEvents:
-    """Events with the one tensor of all weights that transformers makes and lets go of before it
-    loads them to a GPU, so that they share its segment: a matter of the allocator alone. Weights
-    that are quantized are always loaded so; others are taken to be loaded to the CPU first."""
+    """Events with the single tensor of all weights that transformers allocates and frees before it
+    loads them to a GPU, so that they share its segment; this matters to the allocator only.
+    Quantized weights are always loaded so; others are assumed to be loaded to the CPU first."""
     if not plan.quantized:
         return events
     begun = next(_begins(events, Phase.LOAD), None)
@@ -186,16 +189,16 @@ def _loaded(events: RepeatedEvents) -> int:
 
 
 class _Read(NamedTuple):
-    """A tensor of the checkpoint: where it is put, and what is made of it then."""
+    """A tensor of the checkpoint: its allocation, and the events of what is then made of it."""
 
     put: Event
     made: list[Event]
 
 
 def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
-    """Events with the load of quantized weights as the libraries did it that were current with the
-    plan's torch: read ahead of what quantizes, or one by one; the cache emptied in the preparation,
-    or not."""
+    """Events in which quantized weights are loaded as by the library versions that were current
+    with the plan's torch: read ahead of quantization or one by one, and with the cache emptied in
+    the preparation or not."""
     ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
     if not plan.quantized or (emptied and not ahead):
         return events
@@ -208,19 +211,20 @@ def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
 
 
 def reads_ahead(torch: str) -> bool:
-    """Whether weights that are quantized are read by threads, with the transformers that was
-    current with a version of torch."""
+    """Whether the transformers version that was current with a torch version reads weights to be
+    quantized in several threads."""
     return parse_version(torch) in _THREADED
 
 
 def empties_cache(torch: str) -> bool:
-    """Whether the peft that was current with a version of torch empties the cache after k-bit
+    """Whether the peft version that was current with a torch version empties the cache after k-bit
     preparation."""
     return parse_version(torch) >= _EMPTIES_SINCE
 
 
 def read_ahead(events: Sequence[Event]) -> list[Event]:
-    """The events of a load, in the order that four threads and the one that quantizes give them."""
+    """The events of a load, in the order in which four reading threads and one quantizing thread
+    make them."""
     reads = _reads(events)
     began, ended = _times([read.put[2] for read in reads])
     order: list[tuple[float, int, int, list[Event]]] = []
@@ -238,8 +242,8 @@ def read_ahead(events: Sequence[Event]) -> list[Event]:
 
 
 def _reads(events: Sequence[Event]) -> list[_Read]:
-    """What is put on the GPU, in order, each with the events up to the free of what is quantized.
-    Events that are neither allocations nor frees are left out."""
+    """What is put on the GPU, in order, each with the events up to the free of the tensor that is
+    quantized. Events that neither allocate nor free are left out."""
     found: list[_Read] = []
     source: object = None
     for event in events:
@@ -257,10 +261,11 @@ def _reads(events: Sequence[Event]) -> list[_Read]:
 
 
 def _times(sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-    """When the memory of each tensor is taken, and when it is filled, in bytes copied."""
+    """For each tensor, when its memory is allocated and when it is filled, in units of bytes
+    copied."""
     began, ended = [0.0] * len(sizes), [0.0] * len(sizes)
     waiting = iter(range(len(sizes)))
-    # (time, order, tensor that is converted; None for a thread that is free)
+    # (time, order, tensor that is converted; None for a free thread)
     queue: list[tuple[float, int, int | None]] = [(0.0, n, None) for n in range(_THREADS)]
     heapify(queue)
     order, copied = _THREADS, 0.0

@@ -1,4 +1,4 @@
-"""What optimizers keep for each trained tensor, and what a step of theirs allocates meanwhile."""
+"""The states that optimizers keep for each trained tensor, and the temporaries of their steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import rounded
 from qtui_core.memory.shape.storage import StoredTensor
 
-#: bitsandbytes: tensors below so many elements keep float32 states, others one byte an element
-#: with an absmax for each block (optim/optimizer.py, Optimizer2State: min_8bit_size, init_state).
+#: bitsandbytes: tensors with fewer elements keep float32 states, others one byte per element with
+#: an absmax for each block (optim/optimizer.py, Optimizer2State: min_8bit_size, init_state).
 _SMALLEST_8BIT: Final = 4096
 _BLOCK_8BIT: Final = 256
-#: bitsandbytes: states of so many elements live in managed memory (get_state_buffer).
+#: bitsandbytes: states with at least this many elements are in managed memory (get_state_buffer).
 _SMALLEST_PAGED: Final = 100_000
-#: Optimizers that keep states in 8 bits.
+#: Optimizers with 8-bit states.
 _EIGHT_BITS: Final = ("adamw8bit", "paged-adamw8bit")
-#: torchao: tensors of so many elements that whole blocks divide are packed (optim/adam.py).
+#: torchao: tensors of at least this many elements that whole blocks divide are packed
+#: (optim/adam.py).
 _SMALLEST_4BIT: Final = 4096
 _BLOCK_4BIT: Final = 128
 
@@ -30,7 +31,7 @@ class OptimizerState(NamedTuple):
     Attributes:
         name: of the trained tensor and of the state, as "lm_head.weight.exp_avg".
         elements, dtype: of the state.
-        paged: whether it is managed memory, which the allocator of torch knows nothing of.
+        paged: whether it is in managed memory, which torch's allocator does not see.
     """
 
     name: str
@@ -40,18 +41,18 @@ class OptimizerState(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """As asked of the allocator, before it rounds."""
+        """As requested from the allocator, before rounding."""
         return self.elements * SIZES[self.dtype]
 
     @property
     def allocated(self) -> int:
-        """As the allocator of torch takes them; 0 where it is paged."""
+        """As torch's allocator takes them; 0 if it is paged."""
         return 0 if self.paged else rounded(self.bytes)
 
 
 class Temporary(NamedTuple):
-    """An allocation of a step of the optimizer. Those of one `group` are made one after the
-    other; a group is freed when the next has been made, the last at the end of the step."""
+    """An allocation of an optimizer step. Those of one `group` are made one after the other. A
+    group is freed when the next has been made, the last at the end of the step."""
 
     name: str
     bytes: int
@@ -59,8 +60,8 @@ class Temporary(NamedTuple):
 
 
 def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]:
-    """States of one trained tensor on its device, in the order they are made at the first step.
-    Step counters that live on the CPU are not among them."""
+    """States of one trained tensor on its device, in the order in which the first step makes them.
+    Step counters on the CPU are not included."""
     paged = plan.pages and tensor.elements >= _SMALLEST_PAGED
     if plan.optimizer in _EIGHT_BITS and _in_8_bits(tensor, plan.loop):
         return tuple(_adamw_8bit(tensor, paged))
@@ -68,7 +69,7 @@ def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]
 
 
 def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[OptimizerState, ...]:
-    """Code tables that an 8-bit optimizer has once for all tensors it keeps in 8 bits."""
+    """The code tables that an 8-bit optimizer has once for all tensors with 8-bit states."""
     if plan.optimizer in _EIGHT_BITS and any(_in_8_bits(t, plan.loop) for t in trained):
         return (OptimizerState("dynamic", 256, "fp32"), OptimizerState("udynamic", 256, "fp32"))
     return ()
@@ -77,9 +78,9 @@ def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[Optim
 def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> Iterator[Temporary]:
     """What a step allocates and frees again.
 
-    AdamW over lists of tensors (foreach) holds the roots of all second moments of a type at once
-    (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt), one type after the other. Fused
-    and 8-bit kernels work in place.
+    AdamW over lists of tensors (foreach) holds the roots of all second moments of a dtype at once
+    (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt), one dtype after the other. Fused and
+    8-bit kernels work in place.
     """
     if plan.optimizer != "adamw":
         return
@@ -94,12 +95,12 @@ def passes_one_by_one(plan: RunPlan) -> bool:
 
 
 def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary, ...]:
-    """What the update of one tensor allocates and frees again before the next is updated: at its
-    fullest all of these, made in this order.
+    """What the update of one tensor allocates, and frees before the next tensor is updated: at its
+    peak all of these, made in this order.
 
-    AdamW in 4 bits of torchao is compiled. For each moment its kernels unpack the codes, then
-    write scales, the moment in float32 and an int64 index for each new code. That is what Inductor
-    makes for a CPU; on a GPU it may fuse more and need less.
+    torchao's 4-bit AdamW is compiled. For each moment its kernels unpack the codes, then write
+    scales, the moment in float32 and an int64 index for each new code. That is what Inductor
+    generates for a CPU; on a GPU it may fuse more and need less.
     """
     if not passes_one_by_one(plan) or not _in_4_bits(tensor):
         return ()
@@ -113,27 +114,27 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary,
 
 
 def _adamw(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """torch.optim.AdamW: two moments in the type of the parameter; the step counter is on the
-    CPU (torch/optim/adam.py, _init_group)."""
+    """torch.optim.AdamW: two moments in the parameter's dtype; the step counter is on the CPU
+    (torch/optim/adam.py, _init_group)."""
     yield OptimizerState(f"{tensor.name}.exp_avg", tensor.elements, tensor.dtype)
     yield OptimizerState(f"{tensor.name}.exp_avg_sq", tensor.elements, tensor.dtype)
 
 
 def _fused(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """The fused kernel reads the step counter on the device, a float32 for each tensor."""
+    """The fused kernel reads the step counter on the device: a float32 for each tensor."""
     yield OptimizerState(f"{tensor.name}.step", 1, "fp32")
     yield from _adamw(tensor, paged)
 
 
 def _adamw_32bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """bitsandbytes keeps float32 moments whatever the parameter's type."""
+    """bitsandbytes keeps float32 moments whatever the parameter's dtype."""
     yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "fp32", paged)
     yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "fp32", paged)
 
 
 def _adamw_8bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """bitsandbytes: a byte an element and moment, an absmax for each 256. Only the bytes are
-    paged, the absmax are not (get_state_buffer, init_state)."""
+    """bitsandbytes: a byte for each element and moment, an absmax for each 256. Only the bytes are
+    paged, the absmaxes are not (get_state_buffer, init_state)."""
     yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "uint8", paged)
     yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "uint8", paged)
     blocks = -(-tensor.elements // _BLOCK_8BIT)
@@ -142,15 +143,15 @@ def _adamw_8bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
 
 
 def _in_8_bits(tensor: StoredTensor, loop: Loop) -> bool:
-    """The Trainer asks bitsandbytes for 32 bits for all embeddings (trainer.py,
-    create_optimizer: register_module_override)."""
+    """Whether a tensor has 8-bit states. The Trainer asks bitsandbytes for 32 bits for all
+    embeddings (trainer.py, create_optimizer: register_module_override)."""
     spared = loop == "trainer" and tensor.kind == "embedding"
     return tensor.elements >= _SMALLEST_8BIT and not spared
 
 
 def _adamw_4bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """torchao: two elements a byte, a float32 scale for each 128, and a table of 16 codes, for
-    each moment; other tensors keep moments in their own type (optim/adam.py, _new_buffer)."""
+    """torchao: for each moment two elements per byte, a float32 scale for each 128, and a table of
+    16 codes; other tensors keep moments in their own dtype (optim/adam.py, _new_buffer)."""
     if not _in_4_bits(tensor):
         yield from _adamw(tensor, paged)
         return
@@ -166,15 +167,15 @@ def _in_4_bits(tensor: StoredTensor) -> bool:
 
 
 def _sgd(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """Without momentum nothing is kept."""
+    """Without momentum there are no states."""
     return iter(())
 
 
-#: The states of a tensor, of which those that may be paged are or are not.
+#: The states of a tensor, by optimizer; each takes whether those that can be paged are.
 _STATES: Final[dict[Optimizer, Callable[[StoredTensor, bool], Iterator[OptimizerState]]]] = {
     "adamw": _adamw,
     "adamw-fused": _fused,
-    "adamw8bit": _adamw_32bit,  # of what is not kept in 8 bits
+    "adamw8bit": _adamw_32bit,  # for states that are not in 8 bits
     "paged-adamw8bit": _adamw_32bit,
     "paged-adamw": _adamw_32bit,
     "adamw4bit": _adamw_4bit,

@@ -1,5 +1,5 @@
-"""The part of a model that one GPU works on: its cut of each layer under tensor parallelism, and
-its layers in a pipeline."""
+"""The part of a model on one GPU: its cut of each layer under tensor parallelism, and its layers in
+a pipeline."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from qtui_core.memory.shape.model_shape import (
 )
 from qtui_core.memory.step.backbones import BACKBONES
 
-#: Families whose classes have no plan for tensor parallelism: transformers does not run them so,
-#: and of what others do the embedding and the output layer are not known.
+#: Families whose transformers classes have no plan for tensor parallelism, so that it is unknown
+#: how the embedding and the output layer would be cut.
 _UNPLANNED: Final = frozenset(
     ("gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "stablelm", "bert", "roberta", "t5")
 )
 
 
 def parts_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
-    """The parts of a model of which one GPU has one, cut for tensor parallelism: of the stages of a
-    pipeline those that can be the fullest."""
+    """The parts of a model, cut for tensor parallelism, that one GPU may have: of the stages of a
+    pipeline only those that can be the fullest."""
     return stages_of(cut_shape(shape, plan), plan)
 
 
 def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
-    """The parts of a model of which one is the fullest: the first stage, which has most micro
-    batches at once, and the last, which has the logits; each with as many layers as the longest.
+    """The pipeline stages that can be the fullest: the first, which has most micro batches at once,
+    and the last, which has the logits. Each has as many layers as the longest stage.
 
-    The last has no embedding where it is nothing but a table; else it is taken to have it too. What
-    has an encoder and a decoder is taken to be both stages at once.
+    The last stage is without the embedding if that is a plain table; otherwise it is assumed to
+    have it. For a model with an encoder and a decoder, one stage is assumed to be both.
     """
     if plan.pipeline_parallel == 1:
         return (shape,)
@@ -67,9 +67,9 @@ def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
 def cut_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
     """The cut of the model that one GPU works on under tensor parallelism.
 
-    Tensor parallelism divides heads, the columns of what projects into them and the rows of what
-    projects back, and the same of the MLP; norms stay whole. It divides the vocabulary too, of the
-    embedding and of the output layer, where the class is planned so (`_tp_plan`).
+    Tensor parallelism divides heads: the columns of the projections into them and the rows of the
+    projections back; and the same in the MLP. Norms stay whole. It also divides the vocabulary of
+    the embedding and of the output layer, if the plan of the class does (`_tp_plan`).
     """
     ways = plan.tensor_parallel
     if ways == 1:
@@ -90,8 +90,8 @@ def cut_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
 
 
 def _cut_vocabulary(shape: ModelShape, plan: RunPlan) -> ModelShape:
-    """Rows of the token embedding and columns of the output layer, of which the first GPU has the
-    most. Losses that take the output layer's weight need all of it."""
+    """Cuts the rows of the token embedding and the columns of the output layer; the first GPU has
+    the most. Losses that take the output layer's weight need all of it."""
     ways = plan.tensor_parallel
     tokens, *others = shape.embeddings
     head = shape.head
@@ -163,7 +163,7 @@ def _rows(linear: Linear, ways: int) -> Linear:
 
 
 def _norm(norm: Norm | None, attention: Attention, ways: int) -> Norm | None:
-    """A norm over all heads at once is cut with them; one over a head is not."""
+    """The cut of a norm over all heads at once; a norm over one head stays whole."""
     if norm is None or norm.size == attention.head_dim:
         return norm
     shape = (norm.shape[0] // ways, *norm.shape[1:]) if norm.shape else ()
@@ -171,11 +171,12 @@ def _norm(norm: Norm | None, attention: Attention, ways: int) -> Norm | None:
 
 
 def _expert(stacked: Parameter, moe: Moe, ways: int) -> Parameter:
-    """Stacked experts, each cut along what is a multiple of its width and not the model's."""
+    """The cut of stacked experts, along the dimension that is a multiple of their width and not the
+    model's."""
     wide = {moe.intermediate, 2 * moe.intermediate}
     count, *sizes = stacked.shape
     cut = [size // ways if size in wide and size != moe.hidden else size for size in sizes]
-    if cut == sizes:  # as wide as the model: up has the columns first, down last
+    if cut == sizes:  # the model is as wide: cut by position instead
         index = 0 if "down" not in stacked.name else len(sizes) - 1
         cut[index] //= ways
     return replace(stacked, shape=(count, *cut))

@@ -1,14 +1,14 @@
-"""A stage of a pipeline: the order in which it works.
+"""A stage of a pipeline: the order of its work.
 
-As torch.distributed.pipelining does it (PipelineStage in stage.py, Schedule1F1B in schedules.py,
-torch 2.13), where a step returns no outputs:
+As in torch.distributed.pipelining (PipelineStage in stage.py, Schedule1F1B in schedules.py, torch
+2.13), with a step that returns no outputs:
 
-- Of stages 0 to p - 1, stage i runs p - i micro batches forward before the first comes back; then
-  one back and one forward in turn, the oldest first.
-- What a micro batch receives, of the stage before and as a gradient of the one after, has a buffer
-  of its own, made in the first step and kept.
-- The gradient that is sent on stays until the next is, and what a forward pass gave, logits or
-  hidden states, until the next has returned (`output` in `_step_microbatches`).
+- Of stages 0 to p - 1, stage i runs p - i micro batches forward before the first backward pass;
+  then backward and forward passes alternate, the oldest micro batch first.
+- What a micro batch receives, from the stage before and as a gradient from the stage after, has a
+  buffer of its own, made in the first step and kept.
+- A gradient that is sent on stays until the next is sent, and the output of a forward pass, logits
+  or hidden states, until the next forward pass has returned (`output` in `_step_microbatches`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.tape import Tape, Tensor
 
 RECEIVED: Final = Label("receive buffer", Component.INPUTS)
-#: Micro batches that are recorded after the first that comes back: the last of them finds the
+#: Micro batches that are recorded after the first backward pass: the last of them finds the
 #: allocator as all later ones do.
 _IN_TURN: Final = 2
 
 
 def in_flight(shape: ModelShape, plan: RunPlan) -> int:
-    """Micro batches that a stage has run forward when the first comes back."""
+    """Micro batches that a stage has run forward at the first backward pass."""
     return 1 if shape.head is not None else min(plan.pipeline_parallel, plan.accumulation)
 
 
 class Stage:
-    """What one stage keeps from step to step, and its work in each."""
+    """What one stage keeps from step to step, and its work in a step."""
 
     def __init__(self, tape: Tape, model: Model, batch: Batch) -> None:
         self.model = model
@@ -49,8 +49,8 @@ class Stage:
         self._gradients = self._buffers(tape) if sends else []
 
     def step(self, tape: Tape) -> None:
-        """The forward and backward passes of a step, of so many micro batches that all others are
-        like these."""
+        """The forward and backward passes of a step, for as many micro batches as it takes until
+        all later ones are alike."""
         first = in_flight(self.model.shape, self.model.plan)
         count = min(self._count, first + _IN_TURN)
         waiting: deque[Tensor] = deque()
@@ -89,18 +89,18 @@ class Stage:
 
 
 def received(tape: Tape, model: Model, batch: Batch) -> Batch:
-    """A batch as a stage is given it in an inference, where nothing is trained."""
+    """The batch that a stage gets in an inference."""
     return batch if model.shape.embeddings else replace(batch, received=_buffer(tape, model, batch))
 
 
 def _buffer(tape: Tape, model: Model, batch: Batch) -> Tensor:
-    """For the hidden states of a batch, or their gradient."""
+    """A buffer for the hidden states of a batch, or their gradient."""
     elements = batch.ids.elements * model.shape.hidden
     return tape.leaf(elements, stream_of(model.plan), RECEIVED, model.plan.trains)
 
 
 def stream_of(plan: RunPlan) -> str:
-    """The type of hidden states between layers: of the embedding that they begin with."""
+    """The dtype of hidden states between layers, which is that of the embedding."""
     assert plan.dtype is not None
     return "fp32" if plan.kbit_prep == "all" else plan.dtype
 

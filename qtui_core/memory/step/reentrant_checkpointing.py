@@ -1,9 +1,9 @@
-"""Gradient checkpointing of the older kind (torch.utils.checkpoint, use_reentrant=True): what the
-Trainer of transformers 4 does unless it is told otherwise.
+"""Reentrant gradient checkpointing (torch.utils.checkpoint, use_reentrant=True), the default of the
+Trainer in transformers 4.
 
-A region runs without gradients, and keeps its input alone. In the backward pass it runs again, to
-its end, from that input cut off from what came before; then a backward pass of its own runs through
-it, while its output is held. Unlike the newer kind it does not stop early, and nothing is let go
+A region runs without gradients and keeps only its input. In the backward pass it runs again, to its
+end, from that input detached from the graph; then a backward pass of its own runs through it, while
+its output is held. Unlike the non-reentrant kind it does not stop early, and nothing is released
 before its node has run.
 """
 
@@ -39,8 +39,8 @@ def checkpoint_reentrant(tape: Tape, function: Callable[[Tensor], Tensor], x: Te
 def _again(
     tape: Tape, function: Callable[[Tensor], Tensor], leaf: Tensor, autocast: str | None
 ) -> Tensor:
-    """The region run with gradients, under the autocast it ran under, with a cache of casts of its
-    own."""
+    """Runs the region with gradients, under the same autocast as before, with a cache of casts of
+    its own."""
     before = tape.grad, tape.path, tape.autocast, tape.casts
     tape.grad, tape.path, tape.autocast, tape.casts = True, "", autocast, {}
     output = function(leaf)

@@ -1,4 +1,4 @@
-"""A run on the tape: weights are loaded, prepared, and worked on for some steps."""
+"""A run on the tape: weights are loaded, prepared, and trained or used for some steps."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from qtui_core.memory.tape.tape import Buffer, Tape, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
-#: Micro batches of a step that are recorded: the second finds gradients and what a loop by hand
-#: still holds of the first, the third finds the allocator as all later ones do.
+#: Micro batches of a step that are recorded: the second finds gradients, and what a manual loop
+#: still holds of the first; the third finds the allocator as all later ones do.
 MICRO_BATCHES: Final = 3
-#: Layers built on either side of those that stand for others, until they are found to be alike.
+#: Layers built on either side of those that stand for others; the next is tried if they are not
+#: alike.
 _MARGINS: Final = (1, 2)
 
 TEMPORARY: Final = Component.TEMPORARIES
@@ -43,11 +44,12 @@ Read = TypeVar("Read")
 
 
 def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
-    """The events of a run of `steps` steps, from its load on. The plan leaves nothing open
+    """The events of a run of `steps` steps, from its load on. Every option of the plan has a value
     (plan.resolve).
 
-    The states of the optimizer exist from the second step on, so that is the first like all later
-    ones. Only as many layers are built as show the pattern; the others do what these do.
+    The optimizer states exist from the second step on, so the second is the first that is like all
+    later ones. Only as many layers are built as show the pattern; the events of the others are
+    copies.
     """
     with _no_garbage():
         for margin in _MARGINS:
@@ -62,7 +64,7 @@ def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
 
 def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
     """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
-    step is one like all but the first; events of layers that are not built are not made."""
+    step is like all but the first. Events of layers that are not built are not written out."""
     return record_repeated(shape, plan, lambda events, folds: tuple(peak_levels(events, folds)))
 
 
@@ -73,13 +75,12 @@ def record_repeated(
     *,
     names: bool = False,
 ) -> Read:
-    """What `read` makes of the events of the layers that were built and of how others are copies of
-    them; it may raise NotPeriodic, and is then given more layers. The step is one like all but the
-    first.
+    """What `read` makes of the events of the layers that were built and of how they repeat. If it
+    raises NotPeriodic, it is called again with more layers. The step is like all but the first.
 
-    Without `names` there are no operations among the events, which takes less time.
+    Without `names` the events contain no operations, which takes less time.
 
-    Of a script two steps are there, for the first leaves to the second what it holds.
+    For a script there are two steps, as the first leaves tensors to the second.
     """
     shape = shape.plain
     steps = 2 if plan.loop == "script" else 1
@@ -102,14 +103,14 @@ def record_all(
     steady: bool = False,
     names: bool = True,
 ) -> Recording:
-    """The events of such a run with every layer built. `steady` is whether the states of the
-    optimizer are there before the first step, `names` whether operations are among the events."""
+    """The events of such a run with every layer built. `steady`: the optimizer states exist before
+    the first step. `names`: the events contain operations."""
     tape = Tape(names=names)
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
     recording = Recording(tuple(tape.events), "tape")
-    del held  # what the run still holds at its end is not freed in it
+    del held  # what the run still holds at its end is not freed in the recording
     return recording
 
 
@@ -127,7 +128,7 @@ def _load(tape: Tape, model: Model) -> None:
 
 
 def _unpack(tape: Tape, model: Model) -> None:
-    """What the first forward pass unpacks for good, before it does anything else."""
+    """What the first forward pass unpacks permanently, before anything else."""
     groups = (model.outside, *model.layers)
     if any(s.loaded_shape is not None for weights in groups for s in weights.stored):
         tape.phase(Phase.FORWARD)
@@ -136,9 +137,9 @@ def _unpack(tape: Tape, model: Model) -> None:
 
 
 def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
-    """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
-    the graph, live until the step returns or, in a script, until new ones take their name. Returns
-    what is held at the end."""
+    """Training steps, as in the Trainer or written by hand. In the latter, the last outputs, and
+    with them the graph, live until the step returns or, in a script, until new ones replace them.
+    Returns what is held at the end."""
     plan = model.plan
     batch = _batch(tape, model)
     optimizer = _Optimizer(model)
@@ -153,13 +154,13 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
         for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
             tape.phase(Phase.FORWARD)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-            # The Trainer asks for no cache, and checkpointing allows none; else the class makes one
-            # in training too.
+            # The Trainer asks for no cache, and checkpointing allows none; otherwise the class
+            # makes one in training too.
             cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
             cache = Cache() if cached else None
             loss, others = forward(tape, model, batch, cache)
             if chunk_of(plan.loss):
-                cache = None  # its output has the loss alone
+                cache = None  # its output is the loss alone
             outputs = None if plan.loop == "trainer" else (loss, *others, cache)
             del others, cache
             tape.leave_autocast()
@@ -181,12 +182,12 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
 
 
 def _infer(tape: Tape, model: Model) -> object:
-    """A prefill, which gives the first token; and where more are generated, the forward pass for
-    the last of these, of the token before it and a cache of all before that. Returns what is held
-    at the end.
+    """A prefill, which gives the first token. If more are generated, also the forward pass for the
+    last of them, which sees the token before it and a cache of all earlier ones. Returns what is
+    held at the end.
 
-    The cache grows by a token at a time (DynamicCache): of each layer the old tensor and the new
-    one are there together while one is copied into the other.
+    The cache grows by one token at a time (DynamicCache): in each layer the old and the new tensor
+    exist together while one is copied to the other.
     """
     plan = model.plan
     tape.grad = False
@@ -213,8 +214,8 @@ def _pass_forward(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -
 
 
 def _last_token(tape: Tape, model: Model) -> Batch:
-    """What the last forward pass of an inference is given: a token of each sequence, and the mask
-    of all before it and itself."""
+    """The inputs of the last forward pass of an inference: one token of each sequence, and the mask
+    of all tokens up to it."""
     plan = model.plan
     ids = tape.new(plan.batch, "int64", IDS)
     seen = plan.batch * (plan.sequence + plan.generate - 1)
@@ -231,8 +232,8 @@ def _batch(tape: Tape, model: Model) -> Batch:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Without the collector of cycles: tapes have none, and it would walk over tens of thousands of
-    events again and again."""
+    """A block without the garbage collector: tapes have no reference cycles, and it would search
+    tens of thousands of events again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -243,7 +244,7 @@ def _no_garbage() -> Iterator[None]:
 
 
 class _Optimizer:
-    """The states of an optimizer, made in its first step, and what each step takes meanwhile."""
+    """The optimizer states, made in the first step, and the temporaries of each step."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -298,7 +299,7 @@ class _Optimizer:
                 self.states.append(Buffer(tape.events, state.bytes, label))
 
     def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
-        """Lets go of what belongs to each group of weights, in their order."""
+        """Frees the buffers of each group of weights, in order."""
         if any(buffers):
             for own, _ in zip(buffers, self.model.sweep(tape), strict=True):
                 own.clear()

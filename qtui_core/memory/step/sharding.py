@@ -1,4 +1,4 @@
-"""What one of several GPUs that hold the same part of a model has of each tensor: its shard."""
+"""The shard of each tensor on one of several GPUs that hold the same part of a model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.shape.weights import WeightBlock
 from qtui_core.memory.step.optimizer import states_of
 
-#: DistributedDataParallel: bytes after which a bucket of gradients is closed, the first and the
-#: others (torch/nn/parallel/distributed.py, bucket_cap_mb; dist._DEFAULT_FIRST_BUCKET_BYTES).
+#: DistributedDataParallel: the bytes after which a bucket of gradients is closed: the first bucket
+#: and the others (torch/nn/parallel/distributed.py, bucket_cap_mb;
+#: dist._DEFAULT_FIRST_BUCKET_BYTES).
 _FIRST_BUCKET: Final = 1 << 20
 _BUCKET: Final = 25 << 20
 
 
 def is_sharded(tensor: StoredTensor, plan: RunPlan) -> bool:
-    """Whether ZeRO-3 cuts a tensor: parameters in a floating type, and 4-bit weights that are
-    packed into one (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model, leaves out other
-    Params4bit). Their constants and buffers are no parameters: they stay whole on every GPU."""
+    """Whether ZeRO-3 shards a tensor: parameters in a floating-point type, and 4-bit weights that
+    are packed into one (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model, leaves out other
+    Params4bit). Their constants and buffers are not parameters and stay whole on every GPU."""
     if tensor.component not in (Component.WEIGHTS, Component.ADAPTERS):
         return False
     packed = tensor.dtype == "uint8" and plan.four_bits
@@ -28,8 +29,8 @@ def is_sharded(tensor: StoredTensor, plan: RunPlan) -> bool:
 
 
 def shard_of(tensor: StoredTensor, ways: int) -> StoredTensor:
-    """The part of a tensor on one of `ways` GPUs: rows, the last parts padded to the length of the
-    first (torch fully_shard, FSDPParam._init_sharded_param)."""
+    """The part of a tensor on one of `ways` GPUs: some of its rows; the last parts are padded to
+    the length of the first (torch fully_shard, FSDPParam._init_sharded_param)."""
     rows, *rest = tensor.shape or (1,)
     return tensor._replace(shape=(-(-rows // ways), *rest))
 
@@ -40,7 +41,7 @@ def updated(tensor: StoredTensor, plan: RunPlan) -> StoredTensor:
 
 
 def paged_bytes(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> int:
-    """Bytes of states of the optimizer in managed memory: on the GPU only while a step touches
+    """Bytes of optimizer states in managed memory, which are on the GPU only while a step uses
     them."""
     return sum(
         state.bytes * len(block.prefixes)
@@ -53,8 +54,8 @@ def paged_bytes(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> int:
 
 
 def gradient_buckets(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> tuple[int, ...]:
-    """Bytes of the buckets that DistributedDataParallel reduces gradients in, which it keeps
-    beside them for the whole run (reducer.cpp, compute_bucket_assignment_by_size). None where
+    """Bytes of the buckets in which DistributedDataParallel reduces gradients, which it keeps
+    beside them for the whole run (reducer.cpp, compute_bucket_assignment_by_size). Empty if
     gradients are sharded or there is one GPU."""
     if plan.data_parallel == 1 or plan.zero > 1 or not plan.trains:
         return ()

@@ -1,1 +1,1 @@
-"""The families of models, one small function each: config.json to a ModelShape."""
+"""The families of models: each turns a config.json into a ModelShape."""

@@ -20,7 +20,8 @@ from qtui_core.memory.shape.model_shape import (
 
 
 def _layer(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    """Norms of the sums; tokens see both ways, unless the model is made a decoder."""
+    """The layer with norms after the sums; attention sees both directions unless the model is a
+    decoder."""
     causal = config.flag("is_decoder", False)
     assert isinstance(layer.attention, Attention)
     return replace(
@@ -51,10 +52,10 @@ def _masked(
     activation: str,
     offset: int,
 ) -> ModelShape:
-    """The model with types of tokens and a head for masked ones.
+    """The model with token types and a head for masked tokens.
 
     Args:
-        modules: what is before the names in the head, and the names of its product and norm.
+        modules: the prefix of the names in the head, and the names of its linear layer and norm.
         activation: of the head.
         offset: positions that no token has.
     """
@@ -74,7 +75,7 @@ def _masked(
             *shape.embeddings,
             Embedding(f"{body}.token_type_embeddings", types, hidden),
         ),
-        # The bias of the decoder is tied to the parameter beside it together with the weight.
+        # The decoder's bias is the parameter beside it if the weight is tied.
         head=Linear(f"{prefix}.decoder", hidden, vocabulary, bias=not shape.tied),
         head_modules=(
             Linear(f"{prefix}.{dense}", hidden, hidden, bias=True),
@@ -82,7 +83,7 @@ def _masked(
             Parameter(f"{prefix}.bias", (vocabulary,)),
         ),
         embedding_modules=(layer_norm(f"{body}.LayerNorm", hidden),),
-        # Positions and types of tokens, int64, as far as positions go.
+        # Position ids and token types, int64, one for each position.
         buffers=(8 * positions, 8 * positions),
         max_positions=positions - offset,
         is_encoder=True,

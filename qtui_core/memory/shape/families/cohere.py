@@ -1,5 +1,5 @@
-"""Cohere 1 and 2 (Command R): attention and feed-forward part side by side after one norm.
-Defaults are those of transformers 5.23."""
+"""Cohere 1 and 2 (Command R): attention and feed-forward part in parallel after one norm. Defaults
+are those of transformers 5.23."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COHERE: Final = Defaults(
 
 
 def _cohere(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """In some models queries and keys have a norm, with weights for each head."""
+    """Some models have norms of queries and keys, with weights for each head."""
     bias = config.flag("attention_bias", False)
     attend = attention(sizes, bias=bias, out_bias=bias, style="cohere")
     if config.flag("use_qk_norm", False):
@@ -44,7 +44,7 @@ def _cohere(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _cohere2(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Three layers with a window and rotation to one with neither."""
+    """Of each four layers, three have a window and rotary positions, one has neither."""
     bias = config.flag("attention_bias", False)
     window = config.optional_size("sliding_window", 4096)
     pattern = config.size("sliding_window_pattern", 4)

@@ -1,4 +1,5 @@
-"""DeepSeek V2 and V3: latent attention; a few dense layers, then experts beside shared ones."""
+"""DeepSeek V2 and V3: latent attention; a few dense layers, then layers with routed and shared
+experts."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ from qtui_core.memory.shape.model_shape import (
 
 
 def _sizes(config: Config, defaults: Defaults) -> Sizes:
-    """A head of queries and keys is a part without rotation and one with it.
+    """The sizes; a head of queries and keys is a part without rotation and one with it.
 
-    Raises UsageError for heads of keys that are not as many as those of queries.
+    Raises UsageError if there are not as many heads of keys as of queries.
     """
     heads = config.needed("num_attention_heads", defaults.heads, most=LARGEST_COUNT)
     kv_heads = config.optional_size("num_key_value_heads", most=LARGEST_COUNT) or heads
@@ -69,10 +70,10 @@ def _layers(
     width: int,
     dense: int,
 ) -> Iterable[Layer]:
-    """The layers of a version, of which `style` is the model_type; numbers are the defaults of its
-    class: experts, those of a token, shared ones, the width of one, and layers without.
+    """The layers of a version; `style` is its model_type. The numbers are defaults of its class:
+    experts, experts per token, shared experts, the width of an expert, and dense layers.
 
-    Modules for predicting several tokens (num_nextn_predict_layers) are no part of the class.
+    Modules for predicting several tokens (num_nextn_predict_layers) are not part of the class.
     """
     attention = _attention(config, sizes, style)
     bias = style == "deepseek_v2" and config.flag("mlp_bias", False)
@@ -144,10 +145,10 @@ def _attention(config: Config, sizes: Sizes, style: str) -> LatentAttention:
 
 
 def _groups(config: Config, family: str, experts: int) -> tuple[int, int]:
-    """How many groups of experts there are and how many are chosen from; zeros where V2 chooses
-    among all experts.
+    """How many groups of experts there are and how many are chosen; zeros if V2 chooses among all
+    experts.
 
-    Raises UsageError for groups that experts cannot be put in.
+    Raises UsageError for groups that do not divide the experts.
     """
     method = config.text("topk_method", "greedy")
     if family == "deepseek_v2" and method not in ("greedy", "group_limited_greedy"):

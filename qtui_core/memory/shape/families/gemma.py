@@ -1,5 +1,6 @@
-"""Gemma 1, 2 and 3: scaled embeddings, norms of one plus the weight; 2 and 3 with norms before and
-after each part and windows in turn. Defaults are those of transformers 5.23."""
+"""Gemma 1, 2 and 3: scaled embeddings, norms that multiply by one plus the weight; 2 and 3 with
+norms before and after each part and alternating windows. Defaults are those of transformers
+5.23."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ _GEMMA3: Final = replace(_GEMMA2, vocabulary=262_208, positions=131_072)
 
 
 def _gemma_sizes(config: Config, defaults: Defaults) -> Sizes:
-    """The first releases say "gelu" and mean that of tanh, which the class takes."""
+    """In the first releases "gelu" means the tanh approximation, which the class uses."""
     sizes = read_sizes(config, defaults)
     tanh = sizes.activation == "gelu"
     return replace(sizes, activation="gelu_pytorch_tanh") if tanh else sizes
@@ -67,7 +68,8 @@ def _gemma(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _gemma2(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Scores and logits are capped by a tanh; the class knows eager attention and flash-attn."""
+    """Scores and logits are capped by a tanh; the class supports eager attention and flash-attn
+    only."""
     window = config.optional_size("sliding_window", 4096)
     bias = config.flag("attention_bias", False)
     attend = replace(
@@ -80,8 +82,8 @@ def _gemma2(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _gemma3(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Norms of queries and keys; five layers with a window to one without, each kind with tables
-    of positions of its own."""
+    """Norms of queries and keys; of each six layers five have a window and one has none, and each
+    kind has its own rotary tables."""
     window = config.optional_size("sliding_window", 4096)
     both_ways = config.flag("use_bidirectional_attention", False)
     if both_ways and window is not None:
@@ -107,7 +109,7 @@ def _gemma3(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _sandwich(sizes: Sizes, attend: Attention) -> Layer:
-    """With norms before and after attention, before and after the feed-forward part."""
+    """A layer with norms before and after attention, and before and after the feed-forward part."""
     return Layer(
         attention=attend,
         mlp=gated_mlp(sizes),

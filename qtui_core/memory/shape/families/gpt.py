@@ -20,7 +20,7 @@ from qtui_core.memory.shape.model_shape import (
     Norm,
 )
 
-#: Linear layers of GPT-2 are Conv1D, whose weights are `[inputs, outputs]`.
+#: The linear layers of GPT-2 are Conv1D, whose weights are `[inputs, outputs]`.
 _GPT2: Final = GptFamily(
     "GPT2LMHeadModel",
     Names(
@@ -50,12 +50,12 @@ _GPT2: Final = GptFamily(
 
 
 def _bigcode_sizes(config: Config, sizes: Sizes) -> Sizes:
-    """Keys and values of one head, unless `multi_query` is off."""
+    """One head of keys and values, unless `multi_query` is off."""
     return replace(sizes, kv_heads=1) if config.flag("multi_query", True) else sizes
 
 
 def _bigcode(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    """A mask of all positions, a byte each, is a buffer."""
+    """It has a buffer with a mask of all positions, one byte each."""
     assert sizes.positions is not None
     return replace(shape, buffers=(sizes.positions * sizes.positions,))
 
@@ -80,7 +80,7 @@ def _phi(config: Config, sizes: Sizes, layer: Layer) -> Layer:
     attend = layer.attention
     assert isinstance(attend, Attention)
     if config.flag("qk_layernorm", False):
-        # The norms are built for a head of hidden / heads whatever head_dim says.
+        # These norms have the size hidden / heads, whatever head_dim says.
         width = sizes.hidden // sizes.heads
         attend = replace(
             attend,
@@ -95,12 +95,12 @@ def _biased_head(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
     return replace(shape, head=replace(shape.head, bias=True))
 
 
-#: Rows of OPT's table of positions before the first (OPTLearnedPositionalEmbedding.offset).
+#: Rows of OPT's position table before the first position (OPTLearnedPositionalEmbedding.offset).
 _OPT_OFFSET: Final = 2
 
 
 def _opt(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    """In the 350M model norms come after the sums."""
+    """In the 350M model norms follow the sums."""
     affine = config.flag("layer_norm_elementwise_affine", True)
     before = config.flag("do_layer_norm_before", True)
     return replace(
@@ -150,7 +150,7 @@ _BLOOM_NAMES: Final = Names(
 
 
 def _bloom(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    """Alibi, and attention that always makes the matrix of scores."""
+    """Alibi, and attention that always computes the matrix of scores."""
     assert isinstance(layer.attention, Attention)
     return replace(
         layer,
@@ -165,7 +165,8 @@ def _bloom_model(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
 
 
 def _falcon_sizes(config: Config, sizes: Sizes) -> Sizes:
-    """Groups of heads (40B and 180B), or one head of keys (7B), or neither (RW)."""
+    """Groups of heads (40B and 180B), or one head of keys and values (7B), or one for each head
+    (RW)."""
     heads = sizes.heads
     groups = config.optional_size("num_kv_heads", most=LARGEST_COUNT) or heads
     grouped = config.flag("new_decoder_architecture", False)
@@ -177,8 +178,8 @@ def _falcon_sizes(config: Config, sizes: Sizes) -> Sizes:
 
 
 def _falcon(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    """Biases are added apart. No SDPA flags of its own, so attention takes a mask that is always
-    made."""
+    """Biases are added in separate operations. The class sets no SDPA flags, so attention gets a
+    mask that is always made."""
     grouped = config.flag("new_decoder_architecture", False)
     parallel = config.flag("parallel_attn", True)
     attend, mlp = layer.attention, layer.mlp
@@ -190,7 +191,7 @@ def _falcon(config: Config, sizes: Sizes, layer: Layer) -> Layer:
             fused=_apart(attend.fused),
             out=_apart(attend.out),
             positions="rope" if sizes.rotary_dims else "alibi",
-            # Not hidden_dropout: FalconDecoderLayer hands attention_dropout to that dropout_add.
+            # FalconDecoderLayer passes attention_dropout, not hidden_dropout, to that dropout_add.
             residual_dropout=0.0 if parallel else attend.dropout,
             style="falcon_grouped" if grouped else "falcon",
         ),
@@ -207,7 +208,7 @@ def _apart(linear: Linear | None) -> Linear:
 
 
 def _falcon_norms(config: Config, hidden: int, grouped: bool, parallel: bool) -> tuple[Norm, ...]:
-    """The norms of a layer, in the order they are used."""
+    """The norms of a layer, in the order of their use."""
     names: tuple[str, ...]
     if not parallel:
         names = ("input_layernorm", "post_attention_layernorm")
@@ -225,7 +226,7 @@ def _falcon_norms(config: Config, hidden: int, grouped: bool, parallel: bool) ->
 
 
 def _falcon_model(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    """The rotary module is built with alibi too, and so are its buffers."""
+    """The rotary module and its buffers exist also with alibi."""
     return replace(shape, buffers=rotary_buffers(sizes.head_dim))
 
 
@@ -315,12 +316,12 @@ FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
     "bloom": GptFamily(
         "BloomForCausalLM",
         _BLOOM_NAMES,
-        hidden=(("n_embed", "hidden_size"), 64),  # n_embed of old configurations
+        hidden=(("n_embed", "hidden_size"), 64),  # n_embed in old configurations
         heads=(("num_attention_heads", "n_head"), 8),
         layers=(("num_hidden_layers", "n_layer"), 2),
         positions=None,
         vocabulary=250880,
-        activation=("", "bloom_gelu"),  # no key says another
+        activation=("", "bloom_gelu"),  # config.json has no key for it
         layer=_bloom,
         model=_bloom_model,
     ),

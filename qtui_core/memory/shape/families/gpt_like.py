@@ -1,8 +1,8 @@
-"""The families of GPT's descent, BERT's among them: a row each, and what their layers share.
+"""Families similar to GPT, including BERT: a row for each, and what their layers share.
 
-Their classes in transformers have layer norms with bias, and a feed-forward part of two products.
-Each reads other keys of config.json and calls its modules otherwise: that is what a row says. What
-else a class does in a way of its own, an override does to the layer or to the whole model.
+Their transformers classes have layer norms with bias, and a feed-forward part of two products. They
+read different keys of config.json and name their modules differently, which a row states. For other
+differences, a row has functions that change the sizes, the layer or the whole model.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from qtui_core.memory.shape.model_shape import (
 
 @dataclass(frozen=True)
 class Names:
-    """What a class calls its modules, those of a layer without the prefix of the layer.
+    """The names of a class for its modules; those of a layer without the layer's prefix.
 
     Attributes:
         layers: the prefix, without the index.
-        attention: one name, where one product gives queries, keys and values, or three.
-        norms: of a layer, in the order they are used.
-        final_norm: "" where there is none.
-        positions: the table of learned positions, "" where there is none.
+        attention: one name, if one product gives queries, keys and values, or three.
+        norms: of a layer, in the order of their use.
+        final_norm: "" if there is none.
+        positions: the table of learned positions, "" if there is none.
     """
 
     embedding: str
@@ -70,23 +70,22 @@ def _sizes_as_they_are(config: Config, sizes: Sizes) -> Sizes:
 class GptFamily:
     """The row of a family. Called with a configuration, it gives the shape.
 
-    Most fields are a key of config.json, or several of which the first that is there counts, and
-    what the configuration class assumes.
+    Most fields are a key of config.json, or several of which the first that is present counts,
+    together with the default of the configuration class.
 
     Attributes:
         architecture: the class for language models.
-        intermediate: width of the feed-forward part; None, and a default of None where there is a
-            key, is four times the hidden size.
-        positions: the longest sequence, None where config.json does not tell.
-        dropout: of what attention and feed-forward part give.
-        embedding_dropout: of what enters the first layer.
-        rotary: share of a head that is rotated, None where positions do not enter so.
+        intermediate: width of the feed-forward part. Without a key, or with a default of None, it
+            is four times the hidden size.
+        positions: the longest sequence, None if config.json does not say.
+        dropout: of the outputs of attention and feed-forward part.
+        embedding_dropout: of the input of the first layer.
+        rotary: share of a head that is rotated, None for other kinds of positions.
         bias, mlp_bias: whether products of attention, and of the feed-forward part, have one; None
-            is always.
+            means always.
         transposed: whether weights of products are `[inputs, outputs]` (Conv1D).
         crosses: whether the class can attend to an encoder, which is refused.
-        sizes, layer, model: overrides, of the sizes that were read, of the layer and of the whole
-            that were made of them.
+        sizes, layer, model: functions that change the sizes, the layer and the whole model.
     """
 
     architecture: str

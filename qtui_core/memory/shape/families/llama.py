@@ -44,12 +44,12 @@ def _windowed(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _scaled(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """With a factor at each sum, which is multiplied even where it is one."""
+    """Each residual sum has a factor, which is multiplied even if it is one."""
     return (replace(layer, residual_scale=True) for layer in layers_of_llama(config, sizes))
 
 
 def _phi3(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Queries, keys and values come from one product, gate and up from another."""
+    """One product gives queries, keys and values, another gives gate and up."""
     dropout = config.probability("resid_pdrop")
     layer = Layer(
         attention=Attention(
@@ -77,7 +77,7 @@ def _phi3(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _stablelm_sizes(config: Config, defaults: Defaults) -> Sizes:
-    """A head is hidden / heads long, whatever head_dim says."""
+    """A head has hidden / heads elements, whatever head_dim says."""
     sizes = read_sizes(config, defaults)
     head_dim = sizes.hidden // sizes.heads
     assert defaults.rotary_part is not None
@@ -86,8 +86,8 @@ def _stablelm_sizes(config: Config, defaults: Defaults) -> Sizes:
 
 
 def _stablelm(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Layer norms with bias, a quarter of each head rotated; some with norms for each head of
-    queries and keys, some with attention and feed-forward part side by side."""
+    """Layer norms with bias; a quarter of each head is rotated; in some models norms for each head
+    of queries and keys; in some attention and feed-forward part in parallel."""
     parallel = config.flag("use_parallel_residual", False)
     attend = attention(sizes, bias=config.flag("use_qkv_bias", False), style="stablelm")
     if config.flag("qk_layernorm", False):

@@ -1,7 +1,7 @@
-"""The families of Llama's descent: a row each, and the parts that their layers are made of.
+"""Families similar to Llama: a row for each, and the parts of their layers.
 
-Their classes in transformers differ in defaults, biases, norms and scales, and name their modules
-alike: model.embed_tokens, model.layers.N.self_attn.q_proj, ...mlp.gate_proj, model.norm, lm_head.
+Their transformers classes differ in defaults, biases, norms and scales, and have the same names of
+modules: model.embed_tokens, model.layers.N.self_attn.q_proj, ...mlp.gate_proj, model.norm, lm_head.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from qtui_core.memory.shape.model_shape import (
     Parameter,
 )
 
-#: Bytes of the factor of Gemma's embeddings, one element of the type of the weights: four, or two
-#: for 16 bits, and one block of the allocator either way.
+#: Bytes of the factor of Gemma's embeddings, one element in the dtype of the weights: four, or two
+#: for 16 bits; the allocator takes one block for either.
 SCALE_BUFFER: Final = 4
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the configuration class of a family assumes.
+    """The defaults of the configuration class of a family.
 
     Attributes:
-        kv_heads: None is as many as heads.
-        head_dim: None is hidden / heads.
-        activation_key: of config.json, under which the function is named.
-        rotary_part: share of a head that is rotated, where config.json can say another
-            (partial_rotary_factor); None is all of it in every model.
-        whole_heads: whether hidden / heads must leave no rest even where head_dim is given.
+        kv_heads: None means as many as heads.
+        head_dim: None means hidden / heads.
+        activation_key: the key of config.json with the name of the activation function.
+        rotary_part: share of a head that is rotated, if config.json can set it
+            (partial_rotary_factor); None means all of it in every model.
+        whole_heads: whether heads must divide hidden even if head_dim is given.
     """
 
     hidden: int
@@ -69,7 +69,7 @@ class Defaults:
 def read_sizes(config: Config, defaults: Defaults) -> Sizes:
     """The sizes, checked against each other.
 
-    Raises UsageError for what is missing, absurd or contradictory.
+    Raises UsageError if they are missing, too large or contradictory.
     """
     hidden = config.needed("hidden_size", defaults.hidden)
     heads = config.needed("num_attention_heads", defaults.heads, most=LARGEST_COUNT)
@@ -138,7 +138,7 @@ def attention(
 def gated_mlp(
     sizes: Sizes, *, intermediate: int | None = None, prefix: str = "mlp", bias: bool = False
 ) -> Mlp:
-    """down(act(gate(x)) * up(x))."""
+    """The feed-forward part down(act(gate(x)) * up(x))."""
     width = sizes.intermediate if intermediate is None else intermediate
     return Mlp(
         gate=Linear(f"{prefix}.gate_proj", sizes.hidden, width, bias),
@@ -149,7 +149,7 @@ def gated_mlp(
 
 
 def stacked_experts(sizes: Sizes, experts: int, width: int, prefix: str) -> tuple[Parameter, ...]:
-    """The experts of transformers 5, which stacks what checkpoints keep apart: gate and up
+    """The stacked experts of transformers 5 (checkpoints store them separately): gate and up
     `[experts, 2 * width, hidden]`, down `[experts, hidden, width]`."""
     return (
         Parameter(f"{prefix}.gate_up_proj", (experts, 2 * width, sizes.hidden)),
@@ -173,7 +173,7 @@ def routed(
 ) -> Moe:
     """A mixture of stacked experts whose router is a parameter `[experts, hidden]`.
 
-    Raises UsageError where more experts are chosen than there are.
+    Raises UsageError if more experts are chosen than there are.
     """
     if top_k > experts:
         raise config.refuse(f"{top_k:,} experts are chosen for a token out of {experts:,}.")
@@ -201,8 +201,8 @@ def norm_pair(sizes: Sizes, kind: str = "rms") -> tuple[Norm, Norm]:
 
 
 def sliding_layers(config: Config, sizes: Sizes, slides: Callable[[int], bool]) -> tuple[bool, ...]:
-    """Whether each layer has a window: as layer_types of config.json says, else as `slides` does
-    of its index."""
+    """Whether each layer has a window: from layer_types of config.json, else from `slides` of its
+    index."""
     kinds = kinds_of_layers(
         config,
         sizes.layers,
@@ -215,7 +215,7 @@ def sliding_layers(config: Config, sizes: Sizes, slides: Callable[[int], bool]) 
 
 
 def layers_of_llama(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Layers that are all alike, with biases where config.json says so."""
+    """Layers that are all alike, with biases if config.json says so."""
     bias = config.flag("attention_bias", False)
     layer = Layer(
         attention=attention(sizes, bias=bias, out_bias=bias),
@@ -227,20 +227,20 @@ def layers_of_llama(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    """The row of a family: what it has otherwise than Llama. Called with a configuration, it gives
-    the shape, whose final norm is of the kind of those in the layers.
+    """The row of a family: how it differs from Llama. Called with a configuration, it gives the
+    shape, whose final norm is of the same kind as those in the layers.
 
     Attributes:
         architecture: the class for language models.
-        defaults: what its configuration class assumes.
-        layers: those of a model.
-        sizes: reads them, where the class understands config.json in a way of its own.
-        rotary_kind: of the tables of positions (`ModelShape.rotary_kind`).
-        embedding_scale, logit_scale: whether the model multiplies by a factor there.
-        embedding_scales_itself: whether the embedding does, by a factor that it keeps in a buffer
-            of the type of the weights (Gemma).
-        logit_softcap: where logits can be capped, the key that says at what, and its default;
-            a cap of null is none.
+        defaults: of its configuration class.
+        layers: makes the layers of a model.
+        sizes: reads the sizes, if the class reads config.json in its own way.
+        rotary_kind: of the rotary tables (`ModelShape.rotary_kind`).
+        embedding_scale, logit_scale: whether the model multiplies embeddings, logits by a factor.
+        embedding_scales_itself: whether the embedding module does, by a factor in a buffer of the
+            weights' dtype (Gemma).
+        logit_softcap: if logits can be capped, the key for the cap and its default; null means no
+            cap.
         router_buffers: whether each router keeps a float32 for each expert (DeepSeek V3).
     """
 
@@ -256,8 +256,8 @@ class DecoderFamily:
     router_buffers: bool = False
 
     def __call__(self, config: Config) -> ModelShape:
-        """Raises UsageError for sizes that are missing or contradict each other, and for a
-        rotation of an odd number of elements."""
+        """Raises UsageError for sizes that are missing or contradict each other, and if an odd
+        number of elements is rotated."""
         sizes = self.sizes(config, self.defaults)
         layers = tuple(self.layers(config, sizes))
         if sizes.rotary_dims % 2:
@@ -300,8 +300,8 @@ class DecoderFamily:
 
 
 def of_text(family: str, build: Callable[[Config], ModelShape], config: Config) -> ModelShape:
-    """The shape of the language model of a multimodal config.json, from its text_config; the type
-    of the whole stands where the part says none. What sees images is not counted."""
+    """The shape of the language model in a multimodal config.json, from its text_config; the dtype
+    is that of the whole if the part has none. The vision part is not counted."""
     part = config.within("text_config")
     values = {"model_type": family, "dtype": stored_dtype(config), **(part.values if part else {})}
     shape = build(Config(values, "text_config of config.json", part=True))

@@ -65,7 +65,7 @@ def _mixtral(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _granitemoe(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Granite's factors around a mixture of experts."""
+    """Granite's factors with a mixture of experts."""
     bias = config.flag("attention_bias", False)
     layer = Layer(
         attention=attention(sizes, bias=bias, out_bias=bias),
@@ -87,8 +87,8 @@ def _granitemoe(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _llama4(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Every expert works on every token, weighted by its score; a shared expert besides. Most
-    layers rotate queries and keys and see one chunk of the sequence; each fourth does neither."""
+    """Every expert works on every token, weighted by its score, beside a shared expert. Most layers
+    rotate queries and keys and see one chunk of the sequence; each fourth does neither."""
     bias = config.flag("attention_bias", False)
     rotating = config.indices("no_rope_layers") or _but_each(
         config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT), sizes.layers
@@ -132,10 +132,10 @@ def _llama4(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _llama4_experts(config: Config, sizes: Sizes) -> Moe:
-    """Experts whose weights stand the other way round, `[experts, inputs, outputs]`.
+    """Experts with transposed weights, `[experts, inputs, outputs]`.
 
-    The router is a linear layer by descent, but gives two results: neither an adapter nor a
-    quantized layer can take its place, so it is a parameter here.
+    The router is derived from a linear layer but returns two results: neither an adapter nor a
+    quantized layer can replace it, so it is a parameter here.
     """
     moe = routed(
         config,
@@ -159,7 +159,7 @@ def _turned(experts: Parameter) -> Parameter:
 
 
 def _but_each(period: int, layers: int) -> tuple[int, ...]:
-    """1 for all layers but each `period`-th."""
+    """1 for all layers except each `period`-th."""
     return tuple(int((index + 1) % period != 0) for index in range(layers))
 
 

@@ -21,7 +21,7 @@ _OLMO: Final = Defaults(hidden=4096, intermediate=11008, layers=32, heads=32, vo
 
 
 def _olmo(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Layer norms without weights; tables of positions stay in float32."""
+    """Layer norms without weights; rotary tables stay in float32."""
     bias = config.flag("attention_bias", False)
     layer = Layer(
         attention=replace(

@@ -1,5 +1,5 @@
 """Qwen 1.5 to 3, dense and mixtures of experts. Defaults are those of transformers 5.23, which has
-no class of Qwen 1."""
+no class for Qwen 1."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _QWEN3_MOE: Final = replace(_QWEN2_MOE, intermediate=6144, heads=32, kv_heads=4)
 
 
 def _qwen1(config: Config) -> ModelShape:
-    """Raises UnknownFamily: the code of Qwen 1 lies beside its weights."""
+    """Raises UnknownFamily: the code of Qwen 1 is stored with its weights."""
     raise UnknownFamily(
         "Qwen 1 (model type 'qwen') has no class in transformers; its code comes with the weights "
         "and is never executed here. Qwen 1.5 and later are of type 'qwen2' and are known."
@@ -53,7 +53,7 @@ def _qwen3(config: Config, sizes: Sizes) -> Iterable[Layer]:
 
 
 def _qwen2_moe(config: Config, sizes: Sizes) -> Iterable[Layer]:
-    """Routed experts beside a shared one with a gate of its own."""
+    """Routed experts, and a shared expert with its own gate."""
     window = _window(config)
     first = _first_windowed(config)
     windowed = config.flag("use_sliding_window", False)
@@ -104,7 +104,7 @@ def _layer(sizes: Sizes, attend: Attention, part: Mlp | Moe) -> Layer:
 
 
 def _normed(config: Config, sizes: Sizes) -> Attention:
-    """Attention of Qwen 3, with norms of each head of queries and keys."""
+    """Attention of Qwen 3, with norms for each head of queries and keys."""
     bias = config.flag("attention_bias", False)
     return attention(
         sizes,
@@ -127,7 +127,7 @@ def _dense(config: Config, sizes: Sizes, attend: Attention) -> Iterator[Layer]:
 
 
 def _window(config: Config) -> int | None:
-    """Positions that a query sees back; None of models without use_sliding_window."""
+    """How many positions back a query sees; None for models without use_sliding_window."""
     windowed = config.flag("use_sliding_window", False)
     return config.optional_size("sliding_window", 4096) if windowed else None
 
@@ -137,8 +137,8 @@ def _first_windowed(config: Config) -> int:
 
 
 def _sparse(config: Config, sizes: Sizes, experts: Moe) -> Iterator[Mlp | Moe]:
-    """The feed-forward part of each layer: experts in each decoder_sparse_step-th that
-    mlp_only_layers does not name, dense in others."""
+    """The feed-forward part of each layer: experts in each decoder_sparse_step-th layer that
+    mlp_only_layers does not name, else dense."""
     step = config.size("decoder_sparse_step", 1, most=LARGEST_COUNT)
     dense = config.indices("mlp_only_layers") or ()
     for index in range(sizes.layers):

@@ -9,13 +9,13 @@ from qtui_core.memory.shape.config_reader import Config, Keys
 
 @dataclass(frozen=True)
 class Sizes:
-    """What config.json says, or the class of the family assumes where it says nothing.
+    """The sizes in config.json, or the family's defaults.
 
     Attributes:
         intermediate: width of the feed-forward part.
-        rotary_dims: of a head, how many elements are rotated.
-        positions: the longest sequence the model was made for, None where nothing tells.
-        activation: name of the function of the feed-forward part.
+        rotary_dims: how many elements of a head are rotated.
+        positions: the longest sequence that the model was made for, None if unknown.
+        activation: name of the activation function.
         attention_dropout: of the scores, in training.
     """
 
@@ -43,7 +43,7 @@ class Sizes:
 
 
 def divided(config: Config, hidden: int, heads: int) -> int:
-    """Elements of a head. Raises UsageError where heads do not divide the hidden size."""
+    """Elements of a head. Raises UsageError if heads do not divide the hidden size."""
     if hidden % heads:
         raise config.refuse(
             f"{heads} heads cannot share a hidden size of {hidden:,}, which is no multiple of them."
@@ -52,10 +52,10 @@ def divided(config: Config, hidden: int, heads: int) -> int:
 
 
 def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
-    """Of a head of `head_dim` elements, how many are rotated.
+    """How many of a head's `head_dim` elements are rotated.
 
-    The fraction stands among the parameters of rotation, or under `keys` of config.json.
-    Raises UsageError for a fraction that is none.
+    The fraction is among the rope parameters, or under `keys` of config.json. Raises UsageError if
+    it is not between 0 and 1.
     """
     fraction = config.number(keys, default)
     for name in ("rope_parameters", "rope_scaling"):
@@ -71,6 +71,6 @@ def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
 
 def rotary_buffers(dims: int) -> tuple[int, ...]:
     """Bytes of the buffers of a rotary embedding over `dims` elements of a head: the inverse
-    frequencies and what they were before any scaling, float32, one for each pair of elements."""
+    frequencies and their values before scaling, float32, one for each pair of elements."""
     size = 4 * -(-dims // 2)
     return size, size

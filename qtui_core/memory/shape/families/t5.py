@@ -1,8 +1,8 @@
-"""T5 1.0 and 1.1 (Flan): an encoder and a decoder that share a table of embeddings, relative
-positions in the first layer of each, norms without mean, no biases.
+"""T5 1.0 and 1.1 (Flan): an encoder and a decoder that share an embedding, relative positions in
+the first layer of each, norms without mean, no biases.
 
-It is a function and no row: no other family has two stacks of layers, of which one attends to the
-other, so a row would only name what is written here.
+This is a function, not a row: no other family has two stacks of layers of which one attends to the
+other.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from qtui_core.memory.shape.model_shape import (
 def t5(config: Config) -> ModelShape:
     """T5ForConditionalGeneration.
 
-    The head is always tied to the embeddings; where config.json says that it is not (1.1), what
-    enters it is not scaled (T5Config.__post_init__).
+    The head is always tied to the embeddings. If config.json says that it is not (1.1), its input
+    is not scaled (T5Config.__post_init__).
     """
     hidden = config.needed(("hidden_size", "d_model"), 512)
     vocabulary = config.needed("vocab_size", 32128)
@@ -108,7 +108,7 @@ def _attention(config: Config, hidden: int, name: str, table: bool, *, causal: b
 
 
 def _feed_forward(config: Config, hidden: int, name: str) -> Mlp:
-    """wi and wo (1.0), or wi_0, wi_1 and wo (1.1), as feed_forward_proj says."""
+    """The layers wi and wo (1.0), or wi_0, wi_1 and wo (1.1), as feed_forward_proj says."""
     inner = config.needed("d_ff", 2048)
     kind = config.text("feed_forward_proj", "relu")
     gate, _, act = kind.rpartition("-")
