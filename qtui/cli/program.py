@@ -25,6 +25,10 @@ COMMANDS = {
         "What a run needs on a GPU, byte by byte, before it runs.",
     ),
     "train": ("qtui.cli.commands.train", "A real run, measured and held against its estimate."),
+    "lab": (
+        "qtui.cli.commands.lab",
+        "What low precision does to learning: experiments that train.",
+    ),
     "replay": ("qtui.cli.commands.replay", "A recorded run again, in the app or as a report."),
     "formats": ("qtui.cli.commands.formats", "A value in every number format."),
     "calibrate": (

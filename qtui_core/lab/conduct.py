@@ -6,12 +6,15 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import queue
 import subprocess
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -21,10 +24,9 @@ from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
-from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, StepSeen
+from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, LabTold, StepSeen
 
-Told = LabBegun | StepSeen | JobDone | LabResult
-Tell = Callable[[Told], None]
+Tell = Callable[[LabTold], None]
 
 #: The libraries that affect the figures: their versions are reported.
 _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
@@ -34,27 +36,15 @@ _ALONE: Final = 8.0
 _PAUSE: Final = 0.1
 
 
-def conduct(
-    experiment: Experiment,
-    settings: Mapping[str, Any],
-    model: str,
-    tell: Tell,
-    check: Callable[[], None],
-    done: Mapping[str, JobDone] | None = None,
-    processes: int | None = None,
-) -> LabResult:
-    """Runs the jobs that are not `done` and reports to `tell`: first LabBegun, then StepSeen and
-    JobDone, and after each job the findings so far as a LabResult. Returns the last one.
+class Conductor:
+    """Runs the jobs of an experiment that are not `done` and reports to `tell`: first LabBegun,
+    then StepSeen and JobDone, and after each job the findings so far as a LabResult.
 
-    `check` is called between steps and raises to stop the run; what it raises leaves this function
-    once the other process has ended. A job that fails has a fault in place of an outcome, and the
-    others go on. `processes` is 1 or 2; None takes two if there are enough cores and work. Raises
-    UsageError for settings that contradict each other, ModelError for a model that cannot be run.
+    `check` is called between steps and raises to stop the run; what it raises is no Exception. A
+    job that fails has a fault in place of an outcome, and the others go on. Raises UsageError for
+    settings that contradict each other.
     """
-    return _Conductor(experiment, settings, model, tell, check, done or {}).run(processes)
 
-
-class _Conductor:
     def __init__(
         self,
         experiment: Experiment,
@@ -62,27 +52,29 @@ class _Conductor:
         model: str,
         tell: Tell,
         check: Callable[[], None],
-        done: Mapping[str, JobDone],
+        done: Iterable[JobDone] = (),
     ) -> None:
         self._experiment, self._settings, self._model = experiment, settings, model
         self._tell, self._check = tell, check
         self._module = experiment.module()
         jobs: list[Job] = self._module.jobs(settings, model)
         self._jobs = {job.key: job for job in jobs}
+        self._done = {told.job: told for told in done if told.job in self._jobs and not told.fault}
         self._waiting = sorted(
-            (job for job in jobs if job.key not in done), key=lambda job: -job.cost
+            (job for job in jobs if job.key not in self._done), key=lambda job: -job.cost
         )
-        self._done = {key: told for key, told in done.items() if key in self._jobs}
         self._lock = threading.RLock()
-        self._stopped = False
+        self._helper: _Helper | None = None
         self._began = time.perf_counter()
 
-    def run(self, processes: int | None) -> LabResult:
+    def run(self, processes: int | None = None) -> LabResult:
+        """Runs the waiting jobs and returns the last result, which it does not tell. `processes`
+        is 1 or 2; None takes two if there are enough cores and work."""
         work = sum(job.cost for job in self._waiting)
+        cores = len(os.sched_getaffinity(0))
         if processes is None:
-            cores = len(os.sched_getaffinity(0))
             processes = 2 if cores > 1 and len(self._waiting) > 1 and work > _ALONE else 1
-        torch.set_num_threads(1 if processes > 1 else max(1, len(os.sched_getaffinity(0))))
+        torch.set_num_threads(1 if processes > 1 else cores)
         self._tell(
             LabBegun(
                 self._experiment.name,
@@ -96,36 +88,45 @@ class _Conductor:
         )
         for told in self._done.values():
             self._tell(told)
-        with contextlib.ExitStack() as stack:
+        try:
             if processes > 1:
-                helper = _Helper(self._experiment, self._settings, self._model)
-                stack.callback(helper.end)
-                beside = threading.Thread(target=self._feed, args=(helper,), daemon=True)
+                self._helper = _Helper(self._experiment, self._settings, self._model)
+                beside = threading.Thread(target=self._feed, args=(self._helper,), daemon=True)
                 beside.start()
-            while (job := self._next()) is not None:
-                self._finish(run_job(job, self._see(job)))
+            self._work()
             if processes > 1:
                 while beside.is_alive():
                     self._check()
                     beside.join(0.1)
-        # If the second process ended early, its job is in the list again.
-        while (job := self._next()) is not None:
-            self._finish(run_job(job, self._see(job)))
-        result = self.result("done")
-        self._tell(result)
-        return result
+        finally:
+            self.abandon()
+        self._work()  # If the second process ended early, its job is in the list again.
+        return self.result("done")
+
+    def abandon(self) -> None:
+        """Ends the second process: for a caller that leaves before `run` returns."""
+        if self._helper is not None:
+            self._helper.end()
+
+    def pause(self, paused: bool) -> None:
+        """Pauses the second process, or lets it go on; `check` pauses this one."""
+        if self._helper is not None:
+            self._helper.pause(paused)
 
     def result(self, ended: str = "") -> LabResult:
-        """The findings from the finished jobs."""
+        """The findings from the finished jobs; `ended` is "done", "stopped", or "" for a run that
+        goes on. Any thread may call it. A run whose jobs all failed has failed."""
+        with self._lock:
+            done = dict(self._done)
         outcomes = {
             key: from_plain(self._jobs[key].outcome, told.outcome)
-            for key, told in self._done.items()
+            for key, told in done.items()
             if not told.fault
         }
         found: Findings = self._module.conclude(self._settings, outcomes)
-        faults = tuple(f"{k}: {t.fault}" for k, t in self._done.items() if t.fault)
-        if faults:
-            found = Findings(**{**vars(found), "notes": (*found.notes, *faults)})
+        faults = {key: told.fault for key, told in done.items() if told.fault}
+        notes = (*found.notes, *(f"{key}: {fault}" for key, fault in faults.items()))
+        failed = ended == "done" and 0 < len(faults) == len(self._jobs)
         return LabResult(
             self._experiment.name,
             self._experiment.question,
@@ -135,10 +136,15 @@ class _Conductor:
             time.perf_counter() - self._began,
             versions(),
             len(self._jobs),
-            len(self._done),
-            found,
-            ended,
+            len(done),
+            replace(found, notes=notes),
+            "failed" if failed else ended,
+            next(iter(faults.values())) if failed else "",
         )
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            self._finish(run_job(job, self._see(job)))
 
     def _next(self) -> Job | None:
         with self._lock:
@@ -220,6 +226,9 @@ class _Helper:
             hear(from_plain(StepSeen, found))
         raise OSError("the process is gone")
 
+    def pause(self, paused: bool) -> None:
+        self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -247,17 +256,23 @@ def _help() -> None:
     torch.set_num_threads(1)
     asked = json.loads(sys.stdin.readline())
     experiment = experiment_named(asked["experiment"])
-    settings = experiment.settle(
-        {name: tuple(v) if isinstance(v, list) else v for name, v in asked["settings"].items()}
-    )
+    settings = experiment.settle(asked["settings"])
     jobs = {job.key: job for job in experiment.module().jobs(settings, asked["model"])}
     last = 0.0
 
     def put(told: StepSeen | JobDone) -> None:
         sink.write(to_line(to_plain(told, strict=True)).encode() + b"\n")
 
-    for line in sys.stdin:
-        job = jobs[json.loads(line)["job"]]
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)  # who gives the jobs is gone
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        job = jobs[json.loads(lines.get())["job"]]
 
         def see(step: int, steps: int, value: float | None = None, job: Job = job) -> None:
             nonlocal last

@@ -168,8 +168,9 @@ class LabResult:
         seconds: of this run, without jobs that came from a recording.
         versions: library -> version.
         jobs, done: how many jobs there are, and how many are done.
-        ended: "done", "stopped" or "failed"; empty while it runs.
         findings: what is known so far.
+        ended: "done", "stopped" or "failed"; empty while it runs.
+        fault: why it failed, as a sentence.
     """
 
     experiment: str
@@ -183,6 +184,7 @@ class LabResult:
     done: int
     findings: Findings
     ended: str = ""
+    fault: str = ""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -218,3 +220,13 @@ class JobDone:
     outcome: Any
     seconds: float
     fault: str = ""
+
+
+@dataclass(frozen=True)
+class LabFault:
+    """Why an experiment did not begin, as a sentence."""
+
+    text: str
+
+
+LabTold = LabBegun | StepSeen | JobDone | LabResult | LabFault

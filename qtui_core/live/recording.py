@@ -1,5 +1,5 @@
-"""Recordings: what a run told, line by line, in a file. Written as the run goes on, so that one
-that was killed has left all but its last line."""
+"""Recordings of runs, read: what a run told, line by line. They are written as the run goes on, so
+that one that was killed has left all but its last line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.files import Draft, Target
 from qtui_core.live.header import PredictedCurve, RecordingHeader
-from qtui_core.live.lines import LONGEST, LineError, Told, from_line, to_line
+from qtui_core.live.lines import Told, from_line
 from qtui_core.live.snapshot import End, Snapshot
+from qtui_core.recorded_lines import LONGEST, LineError
 
 
 @dataclass(frozen=True)
@@ -37,43 +35,6 @@ class RunRecording:
         """Everything that was told, the header first."""
         yield self.header
         yield from self.snapshots
-
-
-class Recorder:
-    """Writes a recording, in a `with` statement. There is no file before its first line."""
-
-    def __init__(self, target: Target) -> None:
-        """Raises QtuiError where a pipe or a device cannot be opened, which is done at once: the
-        reader of a pipe is waited for before the run."""
-        self._target = target
-        self._draft: Draft | None = None
-        self._begun = False
-        if target.special:
-            try:
-                self._draft = Draft(target)
-            except OSError as error:
-                raise target.refusal(error) from error
-
-    def write(self, told: Told) -> None:
-        """Adds a line, whole. Raises OSError where the disk is full or gone."""
-        if self._draft is None:
-            self._draft = Draft(self._target)
-        self._draft.write(to_line(told).encode() + b"\n")
-        if not self._begun:
-            self._draft.keep()
-            self._begun = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._draft is not None:
-            self._draft.__exit__(kind, error, traceback)
 
 
 def read_recording(path: Path | str) -> RunRecording:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from made_by_types import instances_of
 
 from qtui_core.live.header import SCHEMA_VERSION, RecordingHeader
-from qtui_core.live.lines import KINDS, LineError, from_line, to_line
+from qtui_core.live.lines import KINDS, from_line, to_line
 from qtui_core.live.snapshot import Sample, Snapshot, StepTaken
+from qtui_core.recorded_lines import LineError
 
 
 def _fixed(kind: type[Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from qtui_core.errors import UsageError
 from qtui_core.files import target_of
 from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
 from qtui_core.live.lines import to_line
-from qtui_core.live.recording import Recorder, parse_recording, read_recording
+from qtui_core.live.recording import parse_recording, read_recording
 from qtui_core.live.snapshot import End, PhaseBegun, Said, StepTaken
+from qtui_core.recorded_lines import Recorder
 
 HEADER = RecordingHeader(
     made="2026-01-02T03:04:05+00:00",
@@ -41,7 +42,7 @@ TEXT = "".join(to_line(told) + "\n" for told in (HEADER, *TOLD)).encode()
 
 def test_what_was_written_is_read(tmp_path):
     path = tmp_path / "run.jsonl"
-    with Recorder(target_of(str(path))) as recorder:
+    with Recorder(target_of(str(path)), to_line) as recorder:
         for told in (HEADER, *TOLD):
             recorder.write(told)
             assert path.read_bytes().endswith(to_line(told).encode() + b"\n")  # at once

@@ -45,8 +45,8 @@ async def test_everything_that_is_told_is_heard(client):
     assert isinstance(told[0], RecordingHeader)
     assert told[0].plan == {"batch": 2}
     assert told[1:] == list(run(2, gpu=False))[1:]
-    assert client.exit_code == 0
-    assert client.pid is None
+    assert client.child.exit_code == 0
+    assert client.child.pid is None
 
 
 async def test_a_client_runs_again(client):
@@ -62,15 +62,15 @@ async def test_controls_reach_the_run(client):
     async for told in client.run(asked("until_stopped", steps=None)):
         heard.append(told)
         if isinstance(told, StepTaken) and told.step == 3:
-            client.control("pause")
+            client.child.control("pause")
         if told == State(1.0, "paused"):
             paused_at = len(heard)
-            client.control("resume")
+            client.child.control("resume")
         if isinstance(told, StepTaken) and paused_at and len(heard) > paused_at + 3:
-            client.stop()
+            client.child.stop()
     assert State(1.0, "running") in heard[paused_at:]
     assert heard[-1] == End(1.0, "stopped")
-    assert client.exit_code == 0
+    assert client.child.exit_code == 0
 
 
 async def test_what_does_not_stop_is_ended_with_all_that_it_started(client):
@@ -78,9 +78,9 @@ async def test_what_does_not_stop_is_ended_with_all_that_it_started(client):
     async for told in client.run(asked("deaf")):
         heard.append(told)
         if isinstance(told, Said):
-            pids = [client.pid, int(told.text)]
+            pids = [client.child.pid, int(told.text)]
             assert all(map(alive, pids))
-            client.stop(0.3)
+            client.child.stop(0.3)
     end = heard[-1]
     assert end.reason == "stopped"
     assert end.seconds >= 0.5  # what it told last, and until it was ended
@@ -95,8 +95,8 @@ async def test_a_run_that_is_ended_while_it_starts(client, how):
         return [told async for told in client.run(asked("deaf"))]
 
     task = asyncio.create_task(listen())
-    while client.pid is None and not task.done():
-        getattr(client, how)()  # also before there is a process
+    while client.child.pid is None and not task.done():
+        getattr(client.child, how)()  # also before there is a process
         await asyncio.sleep(0)
     told = await asyncio.wait_for(task, 120)
     assert told[-1].reason == "stopped"
@@ -108,7 +108,7 @@ async def test_killing_is_no_fault(client):
     async for told in client.run(asked("deaf")):
         heard.append(told)
         if isinstance(told, Said):
-            client.kill()
+            client.child.kill()
     assert heard[-1].reason == "stopped"
 
 
@@ -116,7 +116,7 @@ async def test_whoever_stops_listening_ends_the_run(client):
     async def listen():
         async for told in client.run(asked("deaf")):
             if isinstance(told, Said):
-                return [client.pid, int(told.text)]
+                return [client.child.pid, int(told.text)]
         raise AssertionError("the script said nothing")
 
     for pid in await listen():
@@ -129,7 +129,7 @@ async def test_a_cancelled_listener_ends_the_run(client):
     async def listen():
         async for told in client.run(asked("deaf")):
             if isinstance(told, Said):
-                pids.extend([client.pid, int(told.text)])
+                pids.extend([client.child.pid, int(told.text)])
 
     task = asyncio.create_task(listen())
     while not pids:
@@ -150,7 +150,7 @@ async def test_a_killed_run_is_told_with_where_it_was(client, tmp_path):
         "It was in the phase 'forward'."
     )
     assert end.reason == "failed"
-    assert client.exit_code == -9
+    assert client.child.exit_code == -9
     assert (tmp_path / "logs" / "run.log").read_text() == "last words\n"
 
 
@@ -191,7 +191,7 @@ async def test_the_end_of_stdin_is_the_end_of_a_run(client):
         f"    client = RunClient({SCRIPT!r})\n"
         f"    async for told in client.run({asked('until_stopped')!r}):\n"
         "        if isinstance(told, StepTaken):\n"
-        "            print(client.pid, flush=True)\n"
+        "            print(client.child.pid, flush=True)\n"
         "            os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())\n"
     )

@@ -68,8 +68,8 @@ async def test_a_killed_child_leaves_a_panel_that_runs_again(running: Running) -
         await until(pilot, lambda: len(panel.run_shown.state.steps) > 0, PATIENCE)
         client = panel.run.client
         assert client is not None
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
+        assert client.child.pid is not None
+        os.kill(client.child.pid, signal.SIGKILL)
         await until(pilot, lambda: not panel.run_shown.live, PATIENCE)
         await settled(pilot)
         assert panel.run_shown.state.fault is not None

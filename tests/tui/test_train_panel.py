@@ -424,8 +424,8 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
         await until(pilot, lambda: panel.sentence.startswith("The run has not answered for "))
         client = panel.run.client
         assert client is not None
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGSTOP)
+        assert client.child.pid is not None
+        os.kill(client.child.pid, signal.SIGSTOP)
         await pilot.press("x")
         await until(pilot, lambda: not panel.run_shown.live)
         await settled(pilot)
@@ -551,7 +551,7 @@ async def test_leaving_the_app_ends_the_run(running: Running, scripted: Scripted
         await until(pilot, lambda: len(panel.run_shown.state.steps) == 1)
         client = panel.run.client
         assert client is not None
-        pid = client.pid
+        pid = client.child.pid
         assert pid is not None
     assert is_gone(pid)
 

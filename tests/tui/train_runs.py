@@ -17,8 +17,7 @@ from qtui_core.live.header import (
     RecordingHeader,
     RunDevice,
 )
-from qtui_core.live.lines import Told
-from qtui_core.live.recording import Recorder
+from qtui_core.live.lines import Told, to_line
 from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
@@ -32,6 +31,7 @@ from qtui_core.live.snapshot import (
     StepTaken,
 )
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.recorded_lines import Recorder
 
 MIB = 1 << 20
 #: What is measured of what was predicted.
@@ -156,7 +156,7 @@ def held() -> list[Snapshot]:
 
 def write(path: Path, lines: Sequence[Told]) -> Path:
     """A recording of a run."""
-    with Recorder(target_of(str(path), force=True)) as recorder:
+    with Recorder(target_of(str(path), force=True), to_line) as recorder:
         for each in lines:
             recorder.write(each)
     return path

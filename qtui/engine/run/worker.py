@@ -16,22 +16,21 @@ With "behind" as its argument it is for an app: a run on the CPU then gives way 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NoReturn
 
+from qtui.engine.line_sink import LineSink, control_of, end_soon
 from qtui.engine.run.prepared_run import prepare_run
-from qtui.engine.waiting import PULSE_SECONDS
 from qtui.engine.worker import NICENESS, take_over_streams
 from qtui_core.errors import ModelError, QtuiError
 from qtui_core.live.lines import Told, to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
-from qtui_core.training.run.controls import CONTROLS, Control, Controls, Stopped
+from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.request import parse_request
 
 INTERRUPTED: Final = 130
@@ -40,63 +39,35 @@ _FAILED: Final = 1
 _PATIENCE: Final = 0.6
 #: And how long its last line may take.
 _GRACE: Final = 0.2
-#: A line of a kind that readers of recordings leave out.
-ALIVE: Final = b'{"told":"alive"}\n'
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Child:
     """Tells of one run, and ends the process once."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, sink: LineSink) -> None:
         self.began = time.perf_counter()
         self.controls = Controls()
-        self.told = False
         self.code = 0
+        self.sink = sink
         self._begun = PhaseBegun(0.0, 0, "")
         self._fault: Fault | None = None
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._wrote = time.monotonic()
-
-    def beat(self) -> None:
-        """For ever: a sign of life where nothing was told for a while."""
-        while True:
-            time.sleep(PULSE_SECONDS)
-            with self._lock:
-                if time.monotonic() - self._wrote > PULSE_SECONDS:
-                    self._write(ALIVE)
 
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
     def tell(self, told: Told) -> None:
-        """Writes a line; without a reader there is nobody to run for."""
         if isinstance(told, PhaseBegun):
             self._begun = told
-        line = to_line(told).encode() + b"\n"
-        self.told = True
-        with self._lock:
-            self._write(line)
+        self.sink.tell(to_line(told))
 
-    def _write(self, line: bytes) -> None:
-        self._wrote = time.monotonic()
-        try:
-            self._stream.write(line)
-            self._stream.flush()
-        except (OSError, ValueError):
-            os._exit(_FAILED)
-
-    def end(self, reason: str, code: int) -> None:
-        """The last line, and the end of the process, whatever its threads are at. Memory of a GPU
-        is given back with it."""
-        with self._lock:
-            if self._fault is not None:
-                self._write(to_line(self._fault).encode() + b"\n")
-                reason = "failed"
-            self._write(to_line(End(self.seconds, reason)).encode() + b"\n")
-            os._exit(code)
+    def end(self, reason: str, code: int) -> NoReturn:
+        """The last line, and the end of the process."""
+        last: list[Told] = [End(self.seconds, reason if self._fault is None else "failed")]
+        if self._fault is not None:
+            last.insert(0, self._fault)
+        self.sink.end(map(to_line, last), code)
 
     def stop(self, code: int, signum: int | None = None) -> None:
         """From any thread: the run ends at its next phase, or soon where that is far. `signum` is
@@ -111,10 +82,7 @@ class Child:
             self._fault = Fault(self.seconds, step, phase, "killed", text)
         self.code = code
         self.controls.say("stop")
-        # Nor does it wait for a reader that does not read.
-        last = threading.Timer(_PATIENCE + _GRACE, os._exit, (code,))
-        last.daemon = True
-        last.start()
+        end_soon(code, _PATIENCE + _GRACE)
         time.sleep(_PATIENCE)
         self.end("stopped", code)
 
@@ -124,9 +92,8 @@ def main() -> None:
     source, sink = take_over_streams()
     # Signals are waited for by a thread of their own: the main thread may be inside a kernel.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    child = Child(sink)
+    child = Child(LineSink(sink))
     threading.Thread(target=_obey_signals, args=(child,), daemon=True).start()
-    threading.Thread(target=child.beat, name="pulse", daemon=True).start()
     line = source.readline()
     threading.Thread(target=_obey_controls, args=(child, source), daemon=True).start()
     try:
@@ -173,24 +140,13 @@ def _obey_controls(child: Child, source: BinaryIO) -> None:
     """Until stdin ends, which means stop: who started the run is gone. Where it ended before
     anything was told, the request was piped in and nobody meant to say more."""
     while line := source.readline():
-        control = _control(line)
-        if control is None:
-            print(f"run: {line!r:.80} is no control", file=sys.stderr, flush=True)
-        elif control == "stop":
+        control = control_of(line)
+        if control == "stop":
             child.stop(0)
-        else:
+        elif control is not None:
             child.controls.say(control)
-    if child.told:
+    if child.sink.told:
         child.stop(0)
-
-
-def _control(line: bytes) -> Control | None:
-    try:
-        said = json.loads(line)
-    except ValueError:
-        return None
-    control = said.get("control") if isinstance(said, dict) else None
-    return control if control in CONTROLS else None
 
 
 if __name__ == "__main__":

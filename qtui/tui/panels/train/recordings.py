@@ -16,10 +16,11 @@ from qtui.tui.config import log_file
 from qtui_core.errors import QtuiError
 from qtui_core.files import Target
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import Told
-from qtui_core.live.recording import Recorder, RunRecording
+from qtui_core.live.lines import Told, to_line
+from qtui_core.live.recording import RunRecording
 from qtui_core.live.snapshot import Snapshot
 from qtui_core.live.state import RunState, after
+from qtui_core.recorded_lines import Recorder
 
 #: The oldest goes first.
 KEPT: Final = 20
@@ -42,7 +43,7 @@ class Keeper:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or recordings()
-        self._recorder: Recorder | None = None
+        self._recorder: Recorder[Told] | None = None
         self.path: Path | None = None
         self.complaint = ""
 
@@ -71,7 +72,7 @@ class Keeper:
         for path in map(self._folder.joinpath, names):
             if path.exists():
                 continue
-            recorder = Recorder(Target(str(path), path))
+            recorder = Recorder(Target(str(path), path), to_line)
             try:
                 recorder.write(header)
             except OSError as error:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qtui.engine.run.client import WORKER, Control, RunClient
+from qtui.engine.child_lines import Control
+from qtui.engine.run.client import WORKER, RunClient
 from qtui.engine.waiting import EXIT_SECONDS
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
@@ -67,7 +68,7 @@ class TrainRun:
         run = self.shown
         if run.player is not None and run.player.advance():
             run.state, self._news = run.player.state, True
-        silence = "" if self.client is None else self.client.silence()
+        silence = "" if self.client is None else self.client.child.silence()
         if silence != run.silence:
             run.silence, self._news = silence, True
         if self._panel.qtui.panel is not self._panel:
@@ -112,7 +113,7 @@ class TrainRun:
                 try:
                     async for told in client.run(self._request()):
                         if hold:
-                            client.control("step")
+                            client.child.control("step")
                             hold = False
                         keeper.write(told)
                         if keeper.complaint and not run.complaint:
@@ -124,7 +125,7 @@ class TrainRun:
                     if not run.state.over:  # the app ends, and with it the run
                         keeper.write(End(run.seconds, "stopped"))
         finally:
-            client.kill()
+            client.child.kill()
             run.live, run.silence = False, ""
             self._panel.qtui.farewell = how_recorded(run)
             if self.client is client:
@@ -144,17 +145,17 @@ class TrainRun:
 
     def control(self, word: Control) -> None:
         if self.client is not None:
-            self.client.control(word)
+            self.client.child.control(word)
 
     def stop(self) -> None:
         """Asks the run to end; it is ended if it does not."""
         if self.client is not None:
             self.shown.wish = "stopping"
-            self.client.stop()
+            self.client.child.stop()
 
     def kill(self) -> None:
         if self.client is not None:
-            self.client.kill()
+            self.client.child.kill()
 
     def forget(self) -> None:
         """Back to the estimate of the plan."""

@@ -1,0 +1,198 @@
+"""`qtui lab [NAME]`: an experiment in training numerics; without a name the list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from qtui.cli.options import appearance, as_stdout, report_format, report_target
+from qtui_core.lab.catalog import EXPERIMENTS, Experiment
+from qtui_core.lab.settings import Setting
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class _SettingType(click.ParamType):
+    """What a setting takes, read as the form of the panel reads it."""
+
+    def __init__(self, row: Setting) -> None:
+        self.name = "text"
+        self._row = row
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._row.read(value) if isinstance(value, str) else value
+
+
+class _Experiments(click.Group):
+    """A command for each row of the catalogue."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [row.name for row in EXPERIMENTS]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return next((_command_of(row) for row in EXPERIMENTS if row.name == name), None)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from qtui_core.lab.catalog import experiment_named
+
+        if args:
+            experiment_named(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _command_of(row: Experiment) -> click.Command:
+    def run(**values: Any) -> None:
+        _run(row, click.get_current_context(), values)
+
+    seconds = f"About {row.seconds} s on two idle cores."
+    shared = click.command(
+        row.name,
+        help=f"{row.question}\n\n{seconds}",
+        short_help=row.question,
+        context_settings=_HELP,
+    )
+    function: Any = appearance(run)
+    function = report_format(function)
+    for option in (
+        click.option(
+            "--resume",
+            metavar="FILE",
+            help="Go on from this recording: what it has is not run again.",
+        ),
+        click.option(
+            "--record",
+            metavar="FILE",
+            callback=as_stdout,
+            help="Write everything that is told to this file, or - for stdout, as it happens.",
+        ),
+    ):
+        function = option(function)
+    for setting in reversed(row.settings):
+        function = click.option(
+            setting.flag,
+            setting.name,
+            type=_SettingType(setting),
+            default=None if setting.default is None else setting.written(setting.default),
+            show_default=setting.default is not None,
+            metavar="|".join(setting.allowed)
+            if setting.kind == "choice"
+            else {"several": "NAME,...", "wholes": "N,...", "whole": "N", "text": "FILE"}.get(
+                setting.kind, "X"
+            ),
+            help=setting.help
+            + (f" Of: {', '.join(setting.allowed)}." if setting.kind == "several" else ""),
+        )(function)
+    if row.takes_model:
+        function = click.argument("model", default="demo")(function)
+    return shared(function)
+
+
+def _run(row: Experiment, ctx: click.Context, values: dict[str, Any]) -> None:
+    from qtui.cli.lab_run import run_to_end
+    from qtui.engine.lab.request import LabRequest
+    from qtui.report.faces.render import choose_format, write_report
+    from qtui.report.lab.document import lab_document
+    from qtui_core.errors import UsageError
+    from qtui_core.files import STDOUT, target_of
+
+    model, text = values.get("model", "demo"), values.get("text")
+    resume, record, output = values["resume"], values["record"], values["output"]
+    target = report_target(output, values["force"], model, text, resume)
+    kept = (
+        None
+        if record is None
+        else target_of(record, force=values["force"], inputs=(model, text, resume))
+    )
+    if kept is not None and record == STDOUT and target is None:
+        raise UsageError("--record - and the report would both go to stdout: give -o FILE too.")
+    if kept is not None and target is not None and kept.path == target.path:
+        raise UsageError("--record and -o name one file: give two.")
+    chosen = choose_format(values["format"], output)
+    settings = {setting.name: values[setting.name] for setting in row.settings}
+    request = LabRequest(row.name, row.settle(settings), model)
+    if resume is not None:
+        given = {
+            name: settings[name]
+            for name in settings
+            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        }
+        typed = model if _typed(ctx, "model") else None
+        request = _resumed(row, resume, given, typed)
+    outcome = run_to_end(request, kept, debug=values["debug"])
+    document = lab_document(outcome.result, ctx.command_path)
+    write_report(document, chosen, target, color=values["color"], ascii=values["ascii"])
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.exit_code:
+        ctx.exit(outcome.exit_code)
+
+
+def _typed(ctx: click.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source is not ParameterSource.DEFAULT
+
+
+def _resumed(row: Experiment, file: str, given: Mapping[str, Any], model: str | None) -> Any:
+    """The run that a recording began. Raises UsageError where it is of another."""
+    from qtui.engine.lab.request import LabRequest
+    from qtui_core.errors import UsageError
+    from qtui_core.lab.recording import read_lab_recording
+
+    recording = read_lab_recording(file)
+    begun = recording.begun
+    if begun.experiment != row.name:
+        raise UsageError(
+            f"{file!r} is a recording of {begun.experiment}: go on with `qtui lab "
+            f"{begun.experiment} --resume {file}`."
+        )
+    settings = row.settle(begun.settings)
+    other = [name for name, value in given.items() if settings.get(name) != value]
+    if other:
+        flag = f"--{other[0].replace('_', '-')}"
+        raise UsageError(
+            f"{file!r} was made with another {flag}: leave it out to go on, or run without "
+            "--resume."
+        )
+    if model is not None and model != begun.model:
+        raise UsageError(f"{file!r} is of the model {begun.model!r}, not {model!r}.")
+    return LabRequest(row.name, settings, begun.model, recording.jobs)
+
+
+@click.group(
+    "lab",
+    cls=_Experiments,
+    invoke_without_command=True,
+    context_settings=_HELP,
+    subcommand_metavar="[NAME] [MODEL] ...",
+)
+@report_format
+@appearance
+@click.pass_context
+def command(
+    ctx: click.Context,
+    format: str | None,
+    output: str | None,
+    force: bool,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """What low precision does to learning, shown by training: an experiment by name, or the list
+    of them with what each asks and costs.
+
+    MODEL is the demo model where none is named. Everything runs on the CPU, on real weights and
+    text, beside a twin in float32 on the same batches.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from qtui.report.faces.render import choose_format, write_report
+    from qtui.report.lab.document import catalog_document
+
+    target = report_target(output, force)
+    chosen = choose_format(format, output)
+    write_report(catalog_document(), chosen, target, color=color, ascii=ascii)

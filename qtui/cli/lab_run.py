@@ -1,0 +1,95 @@
+"""An experiment without a screen, from start to end: narrated on stderr, recorded if wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from qtui.cli.child_run import ChildRun
+from qtui.engine.lab.client import LabClient
+from qtui.engine.lab.request import LabRequest
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import error_of
+from qtui_core.files import Target
+from qtui_core.lab.recording import LAB_LINES
+from qtui_core.lab.results import JobDone, LabBegun, LabFault, LabResult, LabTold, StepSeen
+from qtui_core.recorded_lines import Recorder
+
+#: At least so many seconds lie between two lines about steps.
+_PAUSE: Final = 2.0
+
+
+@dataclass(frozen=True)
+class LabOutcome:
+    """How an experiment ended: what was found, the exit code of the command, and whether Ctrl-C
+    ended it."""
+
+    result: LabResult
+    exit_code: int
+    interrupted: bool
+
+
+def run_to_end(request: LabRequest, record: Target | None, *, debug: bool = False) -> LabOutcome:
+    """Runs an experiment in a child process. `debug` shows the last lines of the child's stderr if
+    it fails.
+
+    Raises QtuiError (UsageError, ModelError) where it ended before its first result, and
+    KeyboardInterrupt where it was interrupted before that.
+    """
+    return asyncio.run(_Run(request, record).to_end(debug))
+
+
+class _Run:
+    def __init__(self, request: LabRequest, record: Target | None) -> None:
+        self._request = request
+        self._client = LabClient()
+        self._run = ChildRun[LabTold](
+            self._client.child, None if record is None else Recorder(record, LAB_LINES.to_line)
+        )
+        self._begun: LabBegun | None = None
+        self._result: LabResult | None = None
+        self._fault = ""
+        self._done = 0
+        self._said = 0.0
+
+    async def to_end(self, debug: bool) -> LabOutcome:
+        await self._run.follow(
+            self._client.run(self._request), self._hear, self._failed, debug=debug
+        )
+        result = self._result
+        code = self._run.exit_code(result is not None and not self._failed())
+        if result is None:
+            if self._run.interrupted:
+                raise KeyboardInterrupt
+            raise error_of(self._fault, code)
+        return LabOutcome(result, code, self._run.interrupted)
+
+    def _failed(self) -> bool:
+        return self._result is None or self._result.ended == "failed"
+
+    def _hear(self, told: LabTold) -> bool:
+        """A recording begins with what is to be run."""
+        if isinstance(told, LabBegun):
+            self._begun = told
+            jobs = len(told.jobs)
+            parts = f"{jobs} part{'s' * (jobs != 1)}"
+            self._run.say(f"{told.experiment}: {parts}, about {told.seconds:.0f} s.")
+        elif isinstance(told, JobDone):
+            self._done += 1
+            of = len(self._begun.jobs) if self._begun is not None else self._done
+            how = told.fault or f"done in {told.seconds:.1f} s"
+            self._run.say(f"{told.job} ({self._done} of {of}): {how}")
+        elif isinstance(told, StepSeen):
+            now = time.monotonic()
+            if now - self._said >= _PAUSE:
+                self._said = now
+                value = "" if told.value is None else f", {told.value:.4g}"
+                self._run.say(f"{told.job}: step {told.step:,} of {told.steps:,}{value}")
+        elif isinstance(told, LabResult):
+            self._result = told
+            if told.fault:
+                self._run.say_once(told.fault)
+        elif isinstance(told, LabFault):
+            self._fault = told.text
+        return self._begun is not None

@@ -1,0 +1,161 @@
+"""A child that is asked once, with a line of JSON, and tells lines until it ends: started, heard,
+told what to do next, and ended with all that it started. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
+from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
+from qtui_core.child_environment import child_environment
+from qtui_core.codec import to_line
+
+Control = Literal["pause", "resume", "step", "stop"]
+
+#: No honest line is longer: a header with all terms of an estimate has some hundred kB.
+_LINE_BYTES: Final = 64 << 20
+
+
+class ChildLines:
+    """One child, in a process group of its own.
+
+    `who` begins the sentences about it. `log` receives what it writes on stderr; the last lines are
+    also in `stderr_tail`. Once it is gone, `exit_code` is its own: None where it never started,
+    negative for the signal that it died of. `asked_to_end` says whether it was told to go.
+    """
+
+    def __init__(self, command: Sequence[str], who: str, log: Path | None = None) -> None:
+        self._command = tuple(command)
+        self._who = who
+        self._log = log
+        self.stderr_tail: deque[str] = deque(maxlen=LINES_KEPT)
+        self.exit_code: int | None = None
+        self.asked_to_end = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._stderr: asyncio.Task[None] | None = None
+        self._silence = Silence()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def silence(self) -> str:
+        """That the child gives no sign of life, as a sentence; empty where it does. To be asked
+        at every `waiting.LOOK_SECONDS`."""
+        self._silence.look()
+        return silence_of(self._who, self._silence.seconds) if self._process is not None else ""
+
+    async def warm(self) -> None:
+        """Starts the child and lets it import what it needs, before it is asked. Raises OSError
+        where it cannot be started."""
+        if self._process is None:
+            await self._launch()
+            self.control("warm")
+
+    async def lines(self, asked: Any) -> AsyncGenerator[bytes | None, None]:
+        """Starts the child, asks it, and gives its lines; None for one that is too long to be
+        read. Whoever stops listening ends the child at once; `wait` before lets it end by itself.
+        Raises OSError where it cannot be started."""
+        self.asked_to_end, self.exit_code = False, None
+        self._silence = Silence()
+        process = self._process or await self._launch()
+        if self.asked_to_end:  # while it was being started
+            _end_group(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(to_line(asked).encode() + b"\n")
+            while True:
+                try:
+                    line = await process.stdout.readline()
+                except ValueError:
+                    # Over the limit; asyncio has thrown away what it read of it.
+                    yield None
+                    continue
+                if not line:
+                    break
+                self._silence.heard()
+                yield line
+            await self.wait()
+        finally:
+            _end_group(process)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), EXIT_SECONDS)
+            if self._stderr is not None:
+                self._stderr.cancel()
+            self.exit_code = process.returncode
+            self._process = None
+
+    async def wait(self) -> None:
+        """Waits until the child is gone and its last words are read, for EXIT_SECONDS; then it is
+        killed."""
+        process, stderr = self._process, self._stderr
+        if process is None or stderr is None:
+            return
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), EXIT_SECONDS)
+            await asyncio.wait_for(asyncio.shield(stderr), EXIT_SECONDS)
+        _end_group(process)
+        self.exit_code = await process.wait()
+
+    def obituary(self) -> str:
+        """How it ended, as a sentence with the last line that it wrote on stderr."""
+        sentence = obituary(self._who, self.exit_code, self.stderr_tail)
+        return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+
+    def control(self, control: Control | Literal["warm"]) -> None:
+        """Says something to the child; nothing where there is none."""
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.is_closing():
+            stdin.write(json.dumps({"control": control}).encode() + b"\n")
+
+    def stop(self, patience: float = STOP_SECONDS) -> None:
+        """Asks the child to end, and ends it after `patience` seconds. What it tells until then
+        still comes from `lines`."""
+        self.asked_to_end = True
+        if self._process is None:
+            return
+        self.control("stop")
+        asyncio.get_running_loop().call_later(patience, self._kill, self._process)
+
+    def kill(self) -> None:
+        """Ends the child and all that it started at once."""
+        self.asked_to_end = True
+        if self._process is not None:
+            _end_group(self._process)
+
+    async def _launch(self) -> asyncio.subprocess.Process:
+        process = self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES,
+            env=child_environment(),
+            # Its own process group, so that Ctrl+C in the terminal is not for it, and that what
+            # it starts ends with it.
+            process_group=0,
+        )
+        assert process.stderr is not None
+        self._stderr = asyncio.create_task(read_stderr(process.stderr, self.stderr_tail, self._log))
+        return process
+
+    def _kill(self, process: asyncio.subprocess.Process) -> None:
+        """Ends the child, if it is still the one that runs."""
+        if process is self._process:
+            _end_group(process)
+
+
+def _end_group(process: asyncio.subprocess.Process) -> None:
+    """Ends a child and what it started, which may outlive it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""An experiment of the lab in a process of its own."""

@@ -1,0 +1,62 @@
+"""The reader's end of an experiment: starts the child that conducts it, hears what it tells, and
+ends it. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from qtui.engine.child_lines import ChildLines
+from qtui.engine.lab.request import LabRequest
+from qtui_core.lab.recording import LAB_LINES
+from qtui_core.lab.results import LabFault, LabResult, LabTold
+from qtui_core.recorded_lines import LineError
+
+WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.lab.worker")
+
+
+class LabClient:
+    """One experiment in a process of its own, `child`, which takes controls: pause, resume, stop.
+    `log` receives what it writes on stderr."""
+
+    def __init__(self, command: Sequence[str] = WORKER, *, log: Path | None = None) -> None:
+        self.child: Final = ChildLines(command, "The experiment", log)
+
+    async def run(self, request: LabRequest) -> AsyncGenerator[LabTold, None]:
+        """Starts the experiment and gives all that it tells. The last is a LabResult with `ended`
+        set, or a LabFault where the experiment did not come so far as a result. Whoever stops
+        listening ends it."""
+        last: LabResult | None = None
+        try:
+            async with aclosing(self.child.lines(request)) as lines:
+                async for line in lines:
+                    told = self._read(line)
+                    if isinstance(told, LabResult):
+                        last = told
+                    if told is not None:
+                        yield told
+                    if isinstance(told, LabFault) or (last is not None and last.ended):
+                        await self.child.wait()
+                        return
+        except OSError as error:
+            yield LabFault(f"The experiment could not be started: {error}.")
+            return
+        if last is None:
+            stopped = "The experiment was stopped before its first result."
+            yield LabFault(stopped if self.child.asked_to_end else self.child.obituary())
+        elif self.child.asked_to_end:
+            yield replace(last, ended="stopped")
+        else:
+            yield replace(last, ended="failed", fault=self.child.obituary())
+
+    def _read(self, line: bytes | None) -> LabTold | None:
+        """What a line of the child says; one that cannot be read says nothing."""
+        try:
+            return None if line is None else LAB_LINES.from_line(line)
+        except LineError as error:
+            self.child.stderr_tail.append(f"A line of the experiment cannot be read: {error}")
+            return None

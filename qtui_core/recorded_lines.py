@@ -1,0 +1,119 @@
+"""What a child tells as lines of JSON, the file that keeps them, and back.
+
+One line is one object; `told` says which class it is of, and its other keys are the fields of that
+class. Lines are strict JSON: numbers that it has no word for are the texts "NaN", "Infinity" and
+"-Infinity". A reader leaves out kinds and fields of later versions that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from qtui_core.codec import CodecError, from_plain, to_plain
+from qtui_core.errors import QtuiError
+from qtui_core.files import Draft, Target
+
+T = TypeVar("T")
+#: Bytes of a line that are read at most: a header with all terms of an estimate has some hundred
+#: kB, and a device may give zeros without an end.
+LONGEST: Final = 16 << 20
+
+
+class LineError(QtuiError):
+    """A line is no line of a recording."""
+
+
+class LineKinds(Generic[T]):
+    """The kinds of line that one sort of recording has.
+
+    Args:
+        kinds: name of a kind -> its dataclass.
+        version: the latest schema that this program reads; a line of a class with the field
+            `schema_version` may be of an earlier one.
+    """
+
+    def __init__(self, kinds: Mapping[str, type[Any]], version: int) -> None:
+        self.kinds: Final = kinds
+        self._names: Final = {kind: name for name, kind in kinds.items()}
+        self._version = version
+
+    def to_line(self, told: T) -> str:
+        """One line, without its end."""
+        whole = {"told": self._names[type(told)], **to_plain(told, strict=True)}
+        return json.dumps(whole, separators=(",", ":"), allow_nan=False)
+
+    def from_line(self, line: str | bytes) -> T | None:
+        """What a line says; None for a kind of a later version.
+
+        Raises LineError for what is no line of JSON, lacks a field or has one of another type, and
+        for a class of a later schema than this program reads.
+        """
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            raise LineError("It is no line of JSON.") from None
+        if not isinstance(found, dict) or not isinstance(found.get("told"), str):
+            raise LineError("It does not say which kind of line it is.")
+        kind = self.kinds.get(found["told"])
+        if kind is None:
+            return None
+        version = found.get("schema_version")
+        later = isinstance(version, int) and version > self._version
+        if later and "schema_version" in kind.__dataclass_fields__:
+            raise LineError(
+                f"It is of schema {version}, and this program reads up to {self._version}; "
+                "a newer qtui reads it."
+            )
+        try:
+            told: T = from_plain(kind, found)
+        except CodecError as error:
+            raise LineError(
+                f"A line of kind {found['told']!r} cannot be read: {error.reason}."
+            ) from None
+        return told
+
+
+class Recorder(Generic[T]):
+    """Writes a recording, in a `with` statement. There is no file before its first line."""
+
+    def __init__(self, target: Target, to_line: Callable[[T], str]) -> None:
+        """Raises QtuiError where a pipe or a device cannot be opened, which is done at once: the
+        reader of a pipe is waited for before the run."""
+        self.target = target
+        self._to_line = to_line
+        self._draft: Draft | None = None
+        self._begun = False
+        if target.special:
+            try:
+                self._draft = Draft(target)
+            except OSError as error:
+                raise target.refusal(error) from error
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a first line."""
+        return self._begun
+
+    def write(self, told: T) -> None:
+        """Adds a line, whole. Raises OSError where the disk is full or gone."""
+        if self._draft is None:
+            self._draft = Draft(self.target)
+        self._draft.write(self._to_line(told).encode() + b"\n")
+        if not self._begun:
+            self._draft.keep()
+            self._begun = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._draft is not None:
+            self._draft.__exit__(kind, error, traceback)
