@@ -37,10 +37,10 @@ def run_to_end(request: LabRequest, record: Target | None, *, debug: bool = Fals
     Raises QtuiError (UsageError, ModelError) where it ended before its first result, and
     KeyboardInterrupt where it was interrupted before that.
     """
-    return asyncio.run(_Run(request, record).to_end(debug))
+    return asyncio.run(_ExperimentRun(request, record).to_end(debug))
 
 
-class _Run:
+class _ExperimentRun:
     def __init__(self, request: LabRequest, record: Target | None) -> None:
         self._request = request
         self._client = LabClient()

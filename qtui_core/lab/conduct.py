@@ -7,8 +7,8 @@ import importlib.metadata
 import json
 import os
 import queue
-import subprocess
 import signal
+import subprocess
 import sys
 import threading
 import time
