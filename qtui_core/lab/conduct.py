@@ -25,6 +25,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, LabTold, StepSeen
+from qtui_core.lab.training.tasks import check_subject
 
 Tell = Callable[[LabTold], None]
 
@@ -42,7 +43,8 @@ class Conductor:
 
     `check` is called between steps and raises to stop the run; what it raises is no Exception. A
     job that fails has a fault in place of an outcome, and the others go on. Raises UsageError for
-    settings that contradict each other.
+    settings that contradict each other and for a text that cannot be read, ModelError for a model
+    that is not there.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Conductor:
     ) -> None:
         self._experiment, self._settings, self._model = experiment, settings, model
         self._tell, self._check = tell, check
+        if experiment.takes_model:
+            check_subject(model, settings.get("text"))
         self._module = experiment.module()
         jobs: list[Job] = self._module.jobs(settings, model)
         self._jobs = {job.key: job for job in jobs}

@@ -187,6 +187,27 @@ class LabResult:
     fault: str = ""
     schema_version: int = SCHEMA_VERSION
 
+    PRINTED = (
+        "schema_version",
+        "experiment",
+        "question",
+        "model",
+        "settings",
+        "seeds",
+        ("floor", "findings.floor"),
+        ("columns", "findings.columns"),
+        ("rows", "findings.rows"),
+        ("pictures", "findings.pictures"),
+        ("verdict", "findings.verdict"),
+        ("notes", "findings.notes"),
+        "jobs",
+        "done",
+        "ended",
+        "fault",
+        "seconds",
+        "versions",
+    )
+
 
 @dataclass(frozen=True)
 class LabBegun:

@@ -23,17 +23,25 @@ def command(
     ascii: bool,
     debug: bool,
 ) -> None:
-    """A recording that `qtui train --record` or the app made: as it happened, in the app, where
-    there is a terminal; as the report of the run where there is none, or a format is asked for.
+    """A recording that `qtui train --record`, `qtui lab --record` or the app made. A run is shown
+    as it happened, in the app, where there is a terminal; as its report where there is none, or a
+    format is asked for. An experiment is shown as its report.
     """
     from functools import reduce
 
     from qtui.report.faces.render import choose_format, write_report
+    from qtui.report.lab.document import lab_replay
     from qtui.report.train.document import train_document
+    from qtui_core.lab.recording import is_lab_recording, read_lab_recording
     from qtui_core.live.recording import read_recording
     from qtui_core.live.state import RunState, after
 
     target = report_target(output, force, file)
+    if is_lab_recording(file):
+        experiment = lab_replay(read_lab_recording(file), f"qtui replay {file}")
+        chosen = choose_format(format, output)
+        write_report(experiment, chosen, target, color=color, ascii=ascii)
+        return
     recording = read_recording(file)
     if format is None and output is None and not terminal_problem():
         from qtui.tui.start import run

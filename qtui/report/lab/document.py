@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qtui.report.document import Column, Document, Facts, Plotted, Section, Table, Tone
 from qtui.report.numbers import format_bytes, format_value, plural
 from qtui_core.codec import printed
+from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS, Experiment
+from qtui_core.lab.recording import LabRecording
 from qtui_core.lab.results import Cell, Findings, LabColumn, LabResult, Unit
 from qtui_core.lab.settings import Setting, Value
 
@@ -29,6 +32,19 @@ def lab_document(result: LabResult, command: str) -> Document:
     if found.notes:
         sections.append(Section("Notes", tuple(found.notes)))
     return Document(command, tuple(sections), conclusion_of(result), printed(result))
+
+
+def lab_replay(recording: LabRecording, command: str) -> Document:
+    """A recorded experiment, as far as it is there."""
+    result = recording.result
+    if result is None:
+        raise UsageError("The recording stops before the first part of the experiment was done.")
+    document = lab_document(result, command)
+    if not recording.complaint:
+        return document
+    return replace(
+        document, sections=(Section("Recording", (recording.complaint,)), *document.sections)
+    )
 
 
 def conclusion_of(result: LabResult) -> str:

@@ -134,6 +134,14 @@ class LabSubject:
         return ids[:kept], ids[kept:]
 
 
+def check_subject(model: str, text: str | None) -> None:
+    """Opens what a subject is made of, and reads no weights. Raises ModelError for a model that is
+    not there, UsageError for a text that cannot be read."""
+    open_model(model)
+    if text is not None:
+        read_text(text, "training")
+
+
 @lru_cache(maxsize=1)
 def subject_of(task: LabTask, model: str = DEMO, text: str | None = None) -> LabSubject:
     """The subject for a task, model and text. The last one is kept, as the jobs of an experiment
