@@ -1,1 +1,1 @@
-"""A step on a tape: tensors without values, allocated and freed as the real ones are."""
+"""A step on a tape: tensors without values, allocated and freed like the real ones."""

@@ -1,13 +1,13 @@
-"""The backward pass: nodes in the order of the autograd engine of torch.
+"""The backward pass: nodes run in the order of torch's autograd engine.
 
 The rules (torch/csrc/autograd: engine.cpp, input_buffer.cpp, functions/accumulate_grad.h):
-- The node created last runs first; the gradient of a leaf is taken over at once, without a copy
-  unless somebody else holds it.
-- The gradients a node takes live until it has returned and its results have been brought to the
-  size and type of its inputs; what it saved, until then too. What a checkpoint recomputed for it is
-  let go when it returns.
-- A second gradient for the same tensor is added in place where the first is held by nobody else
-  and is no view; else a sum is allocated.
+- The node created last runs first. A leaf takes over its gradient at once, without a copy unless
+  something else holds it.
+- The gradients that a node receives, and what it saved, live until it has returned and its results
+  have been reduced and cast to the sizes and dtypes of its inputs. What a checkpoint recomputed for
+  it is released when it returns.
+- A second gradient for the same tensor is added in place if nothing else holds the first and it is
+  no view; otherwise a sum is allocated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CLONE: Final = Label("clone")
 CAST: Final = Label("_to_copy")
 ONES: Final = Label("ones_like")
 
-#: References to a gradient that only its slot holds: the slot, the local that names it, and the
-#: argument of getrefcount; and to its buffer: the tensor and that argument.
+#: The reference count of a gradient that only its slot holds: the slot, the local that names it,
+#: and the argument of getrefcount; and of its buffer: the tensor and that argument.
 _OWN_TENSOR: Final = 3
 _OWN_BUFFER: Final = 2
 
@@ -36,7 +36,7 @@ Slots = list[Tensor | None]
 
 
 class _Pass:
-    """One backward pass: what waits for what, and what has arrived."""
+    """One backward pass: which nodes wait for how many gradients, and which have arrived."""
 
     __slots__ = ("arrived", "pending", "ready")
 
@@ -47,8 +47,8 @@ class _Pass:
 
 
 def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
-    """`loss.backward()`: leaves that need a gradient have it in `grad` after. `gradient` is that of
-    an output that is no loss, which others hold."""
+    """`loss.backward()`: leaves that require a gradient have it in `grad` afterwards. `gradient` is
+    given for an output that is no loss; the caller holds it."""
     root = loss.node
     if root is None:
         return
@@ -64,8 +64,8 @@ def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
 
 
 def propagate(tape: Tape, root: Node, first: Tensor) -> None:
-    """Runs all nodes from `root` on, whose output has the gradient `first`. A node that runs a
-    region again calls this from inside a backward pass."""
+    """Runs all nodes from `root` on, whose output has the gradient `first`. A node that recomputes
+    a region calls this within a backward pass."""
     before, tape.grad = (tape.grad, tape.path), False
     events = tape.events
     state = _Pass(root, first)
@@ -84,7 +84,7 @@ def propagate(tape: Tape, root: Node, first: Tensor) -> None:
 
 
 def _dependencies(root: Node) -> dict[Node | Tensor, int]:
-    """How many gradients each node and leaf has to wait for."""
+    """How many gradients each node and leaf must wait for."""
     pending: dict[Node | Tensor, int] = {}
     unseen = [root]
     while unseen:
@@ -101,7 +101,7 @@ def _dependencies(root: Node) -> dict[Node | Tensor, int]:
 
 
 def _visit(tape: Tape, state: _Pass, node: Node) -> None:
-    """Runs one node and hands its results on."""
+    """Runs one node and passes its results on."""
     results = _run(tape, node, state.arrived.pop(node))
     pending, arrived = state.pending, state.arrived
     leaves: list[Tensor] = []
@@ -133,7 +133,7 @@ def _visit(tape: Tape, state: _Pass, node: Node) -> None:
 
 
 def _run(tape: Tape, node: Node, slots: Slots) -> Slots:
-    """The gradients of a node's inputs, from those of its outputs, which live until then."""
+    """The gradients of a node's inputs, from those of its outputs, which live until it returns."""
     region = node.region
     if region is None:
         tape.held = node.saved  # type: ignore[assignment]
@@ -176,7 +176,7 @@ def _accumulate(tape: Tape, waiting: Slots, index: int) -> None:
 
 
 def _take_over(tape: Tape, leaf: Tensor, slots: Slots) -> None:
-    """Gives a leaf its gradient (AccumulateGrad): added in place to one it has."""
+    """Gives a leaf its gradient (AccumulateGrad); if it has one, adds in place."""
     gradient = slots.pop()
     if gradient is None or leaf.grad is not None:
         return

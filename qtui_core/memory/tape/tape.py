@@ -1,11 +1,11 @@
-"""A tape of a run: tensors that have sizes but no values, allocated and freed as the real ones.
+"""A tape of a run: tensors that have sizes but no values, allocated and freed like the real ones.
 
-Nothing is computed. A `Tensor` knows how many elements it has, of what type, and the `Buffer` its
-bytes are in. A buffer writes ALLOCATE to the recording when it is made and FREE when the last
-reference to it is gone: CPython counts references here exactly as it does in the real program, so
-code that mirrors the local variables of a real `forward()` frees what that frees, when it does.
+Nothing is computed. A `Tensor` knows its number of elements, its dtype, and the `Buffer` with its
+bytes. A buffer writes ALLOCATE to the recording when it is made and FREE when the last reference to
+it is gone. CPython counts references here exactly as in the real program, so code with the same
+local variables as a real `forward()` frees the same tensors at the same time.
 
-How to write an operation (operations/*.py). A function of the tape and its tensors:
+How to write an operation (operations/*.py). It is a function of the tape and its tensors:
 
     def silu(tape: Tape, x: Tensor) -> Tensor:
         elements, dtype = x.elements, x.dtype
@@ -13,30 +13,31 @@ How to write an operation (operations/*.py). A function of the tape and its tens
         def backward(gradient: Tensor) -> Gradients:
             return (tape.new(elements, dtype, SILU_BACKWARD),)
 
-        node = tape.node("silu", (x,), backward)      # None where nothing needs a gradient
+        node = tape.node("silu", (x,), backward)      # None if no input requires a gradient
         tape.save(node, x)                            # inputs are saved before the kernel runs,
-        output = tape.new(elements, dtype, SILU)      # temporaries of a kernel are made as locals,
-        return tape.output(node, output)              # outputs that are saved, after it
+        output = tape.new(elements, dtype, SILU)      # temporaries of a kernel are locals,
+        return tape.output(node, output)              # outputs are saved after it
 
-- `backward` takes the gradient of the output and gives those of the inputs, in their order, None
-  where there is none. It must not hold tensors, only numbers. Where an input needs no gradient it
-  should not make one: ask `x.requires_grad` outside the function. It need not reduce what was
-  broadcast nor cast to the input's type: the engine does, as the real one (validate_outputs).
-- An operation of several outputs takes a list of gradients: `tape.node(..., outputs=3)`, and
+- `backward` takes the gradient of the output and returns those of the inputs, in their order, None
+  for an input without one. It must not hold tensors, only numbers. If an input requires no
+  gradient, it should not make one: test `x.requires_grad` outside of `backward`. It need not reduce
+  what was broadcast nor cast to the input's dtype: the engine does, as the real one
+  (validate_outputs).
+- An operation with several outputs takes a list of gradients: `tape.node(..., outputs=3)`, and
   `tape.output(node, tensor, index)`.
-- A gradient that is a view of what a kernel made (a transpose, a reshape back to three dimensions)
+- A gradient that is a view of a kernel's result (a transpose, a reshape back to three dimensions)
   is marked `view=True`: the engine then does not add to it in place.
-- What `backward` has to hand on that was saved it finds in `tape.held`.
-- `tape.alias(x, elements)` is a view without a node, for a tensor that is used once. A view used
-  more than once, or a part of a tensor, needs operations/views.py.
+- `backward` finds in `tape.held` the saved buffers that it has to pass on.
+- `tape.alias(x, elements)` is a view without a node, for a tensor that is used once. A view that is
+  used more than once, or a part of a tensor, needs operations/views.py.
 
-How to write a block (blocks/*.py). A function of the tape, the spec from shape.py, the weights and
-tensors, in the order of the real forward(); with its names for locals, because their lifetimes are
-the point. `del` what the real code rebinds or leaves early. `tape.path` is
-the name of the module whose operations follow.
+How to write a block (blocks/*.py). It is a function of the tape, the spec from shape.py, the
+weights and tensors, in the order of the real forward() and with its names for locals, because their
+lifetimes matter. `del` what the real code rebinds or leaves early. `tape.path` is the name of the
+module whose operations follow.
 
-Autocast is `tape.autocast`, the 16-bit type or None; operations of its lists call
-`tape.cast_low` and `tape.cast_high` on their inputs.
+Autocast is `tape.autocast`: the 16-bit dtype or None. Operations on its lists call `tape.cast_low`
+and `tape.cast_high` on their inputs.
 """
 
 from __future__ import annotations
@@ -60,18 +61,18 @@ TO_COPY: Final = Label("_to_copy")
 
 
 class Tape:
-    """The state of a run: what is recorded, and the modes it is in.
+    """The state of a run: what is recorded, and the current modes.
 
     Attributes:
         events: so far (record.py).
         grad: whether operations make nodes (torch.is_grad_enabled).
-        autocast: the type of torch.autocast, None outside of it.
-        training: whether dropout works.
-        layer: index of the layer at work, OUTSIDE for none.
-        path: name of the module at work; inside a layer, relative to it.
-        names: whether operations are written to the recording, where more than sizes is wanted.
-        held: while a backward function runs, the buffers that its node saved, in order. It reads
-            them before it does anything else that runs nodes.
+        autocast: the dtype of torch.autocast, None outside of it.
+        training: whether dropout is active.
+        layer: index of the current layer, OUTSIDE for none.
+        path: name of the current module; inside a layer, relative to it.
+        names: whether operations are recorded, for readers that need more than sizes.
+        held: while a backward function runs, the buffers that its node saved, in order. The
+            function must read them before it runs other nodes.
     """
 
     __slots__ = (
@@ -116,7 +117,7 @@ class Tape:
         self.events.append((LAYER, index, direction))
 
     def leave_layer(self, direction: str = FORWARD) -> None:
-        """What follows is of no layer."""
+        """What follows belongs to no layer."""
         self.enter_layer(OUTSIDE, direction)
 
     def operation(self, name: str) -> None:
@@ -127,7 +128,7 @@ class Tape:
     # ------------------------------------------------------------------ tensors
 
     def new(self, elements: int, dtype: str, label: Label, view: bool = False) -> Tensor:
-        """A tensor with bytes of its own, that needs no gradient."""
+        """A tensor with bytes of its own that requires no gradient."""
         return Tensor(
             elements, dtype, Buffer(self.events, elements * SIZES[dtype], label), False, view
         )
@@ -137,8 +138,8 @@ class Tape:
         return Tensor(elements, dtype, Buffer(self.events, elements * SIZES[dtype], label), trained)
 
     def alias(self, x: Tensor, elements: int | None = None) -> Tensor:
-        """A view of `x`, of the first `elements` of it: the same bytes, the same node. For
-        gradients it is marked as a view."""
+        """A view of `x`, or of its first `elements`: the same bytes, the same node. If it is a
+        gradient, it is marked as a view."""
         tensor = Tensor(
             x.elements if elements is None else elements, x.dtype, x.buffer, x.requires_grad, True
         )
@@ -158,7 +159,8 @@ class Tape:
         backward: Callable[..., Gradients],
         outputs: int = 1,
     ) -> Node | None:
-        """Begins the operation `name`, and remembers it where an input needs a gradient."""
+        """Begins the operation `name`. Returns its node, or None if no input requires a
+        gradient."""
         if self.names:
             self.events.append((OPERATION, name, self.path))
         if not self.grad:
@@ -187,8 +189,8 @@ class Tape:
     def save(self, node: Node | None, *tensors: Tensor | None) -> None:
         """Keeps tensors for the backward function of `node`.
 
-        Inside a checkpoint only their number is kept; while it is recomputed they are handed over,
-        and the last of them ends the recomputation (early stop).
+        Inside a checkpoint only their number is kept. When it is recomputed, they are stored, and
+        the last of them ends the recomputation (early stop).
         """
         if node is None:
             return
@@ -215,7 +217,7 @@ class Tape:
     # ------------------------------------------------------------------ types
 
     def to(self, x: Tensor, dtype: str, label: Label = TO_COPY) -> Tensor:
-        """`x.to(dtype)`: itself where it has that type."""
+        """`x.to(dtype)`: `x` itself if it has that dtype."""
         if x.dtype == dtype:
             return x
         source = x.dtype
@@ -227,8 +229,8 @@ class Tape:
         return self.output(node, self.new(x.elements, dtype, label))
 
     def cast_low(self, x: Tensor) -> Tensor:
-        """What autocast does to an input of an operation on its 16-bit list. The cast of a float32
-        leaf that is trained is kept until autocast is left (cached_cast in autocast_mode.cpp)."""
+        """Autocast's cast of an input of an operation on its 16-bit list. The cast of a trained
+        float32 leaf is kept until autocast is left (cached_cast in autocast_mode.cpp)."""
         dtype = self.autocast
         if dtype is None or x.dtype == dtype or x.dtype not in ("fp32", "bf16", "fp16"):
             return x
@@ -240,23 +242,24 @@ class Tape:
         return kept
 
     def cast_high(self, x: Tensor) -> Tensor:
-        """What autocast does to an input of an operation on its float32 list."""
+        """Autocast's cast of an input of an operation on its float32 list."""
         if self.autocast is None or x.dtype not in ("bf16", "fp16"):
             return x
         return self.to(x, "fp32")
 
     def enter_autocast(self, dtype: str | None) -> None:
-        """torch.autocast is entered; None is none."""
+        """torch.autocast is entered; None means disabled."""
         self.autocast = dtype
 
     def leave_autocast(self) -> None:
-        """torch.autocast is left: what it kept is let go."""
+        """torch.autocast is left: its cached casts are released."""
         self.autocast = None
         self.casts = {}
 
 
 def wider(a: str, b: str) -> str:
-    """The type that two floating types are promoted to: float32 unless they are the same."""
+    """The dtype to which two floating-point dtypes are promoted: float32 unless they are the
+    same."""
     return a if a == b else "fp32"
 
 

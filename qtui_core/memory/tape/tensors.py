@@ -1,4 +1,4 @@
-"""Tensors without values, the bytes they are in, and the operations that made them."""
+"""Tensors without values, the buffers of their bytes, and the operations that made them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Tensor:
 
     Attributes:
         elements: how many.
-        dtype: short name of their type (dtypes.SIZES).
-        buffer: where its bytes are; views share it.
-        requires_grad: whether a gradient for it is wanted.
-        node: the operation that made it, None for a leaf; `index` is which of its outputs this is.
-        view: of a gradient, whether another tensor holds its bytes too (the base of a view), so
+        dtype: its short name (dtypes.SIZES).
+        buffer: holds its bytes; views share it.
+        requires_grad: as in torch.
+        node: the operation that made it, None for a leaf; `index`: which of its outputs this is.
+        view: for a gradient, whether another tensor also holds its bytes (the base of a view), so
             that nothing may be added to it in place.
-        grad: of a leaf, its accumulated gradient.
-        flat: whether it is a matrix `[tokens, elements]`, and not `[sequences, tokens, elements]`:
-            the gradient that a product gives for it is no view then.
+        grad: for a leaf, its accumulated gradient.
+        flat: whether it is a matrix `[tokens, elements]`, not `[sequences, tokens, elements]`: the
+            gradient that a product gives for it is then no view.
     """
 
     __slots__ = (
@@ -70,10 +70,10 @@ class Tensor:
         self.flat = False
 
 
-#: What a backward function gives: a gradient, or None, for each input.
+#: The result of a backward function: a gradient, or None, for each input.
 Gradients = tuple[Tensor | None, ...]
 
-#: Where a gradient goes: (node or leaf, which of its outputs, elements and type it must have).
+#: Where a gradient goes: (node or leaf, which of its outputs, the elements and dtype it must have).
 Edge = tuple["Node | Tensor", int, int, str]
 
 
@@ -82,11 +82,11 @@ class Node:
 
     Attributes:
         sequence: order of creation; the backward pass runs the highest first.
-        edges: where the gradients of its inputs go, None for inputs without.
-        backward: gradients of the outputs to gradients of the inputs.
+        edges: where the gradients of its inputs go, None for inputs without one.
+        backward: turns gradients of the outputs into gradients of the inputs.
         outputs: how many it has; with more than one, `backward` takes a list.
-        saved: buffers kept for `backward`, or, inside a checkpoint, numbers of those in `region`.
-        layer, module: whose it is.
+        saved: buffers kept for `backward`; inside a checkpoint, their numbers in `region`.
+        layer, module: where the operation is.
     """
 
     __slots__ = (
@@ -123,13 +123,14 @@ class Node:
 
 
 class Region:
-    """What one checkpoint covers (torch.utils.checkpoint, use_reentrant=False). See checkpoint.py.
+    """What one checkpoint covers (torch.utils.checkpoint, use_reentrant=False). See
+    step/checkpointing.py.
 
     Attributes:
-        function, inputs: what is run again; they live until the last node of the region that
-            saved something has run.
+        function, inputs: to be run again; they live until the last node of the region that saved
+            something has run.
         saved: how many tensors its nodes saved.
-        recomputed: these tensors, once it has run again; each is let go as its node takes it.
+        recomputed: these tensors, once it has run again; each is released as its node takes it.
     """
 
     __slots__ = ("autocast", "function", "inputs", "layer", "recomputed", "saved")
@@ -150,4 +151,4 @@ class Region:
 
 
 class StopRecompute(Exception):
-    """All that a region saved has been recomputed: the rest of its forward pass is not run."""
+    """All that a region saved has been recomputed: the rest of its forward pass does not run."""

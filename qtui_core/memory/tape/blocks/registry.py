@@ -1,4 +1,4 @@
-"""Which function runs an attention, and which a feed-forward part, by the style of its spec."""
+"""The function for each style of attention and of feed-forward part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 Attend = Callable[[Tape, Weights, Any, Tensor, Pass], Attended]
 Feed = Callable[[Tape, Weights, Any, Tensor], Tensor]
 
-#: Module of this package and function for each style of attention.
+#: For each style of attention, its module in this package and its function.
 _ATTENTIONS: Final[dict[str, tuple[str, str]]] = {
     "fused": ("layers.fused_kernels", "attention"),
     "llama": ("attention.attention", "llama"),
@@ -60,14 +60,14 @@ _MLPS: Final[dict[str, tuple[str, str]]] = {
 
 @cache
 def attention_style(style: str) -> Attend:
-    """How a style of attention runs. Its module is imported with the first of them."""
+    """The function for a style of attention. Its module is imported at the first use."""
     function: Attend = _found(*_ATTENTIONS[style])
     return function
 
 
 @cache
 def feed_forward_style(style: str) -> Feed:
-    """How a style of feed-forward part runs. Its module is imported with the first of them."""
+    """The function for a style of feed-forward part. Its module is imported at the first use."""
     function: Feed = _found(*_MLPS[style])
     return function
 

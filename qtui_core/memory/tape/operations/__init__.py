@@ -1,1 +1,1 @@
-"""Operations of torch as the tape knows them: what each allocates, saves, and gives back."""
+"""Torch's operations on the tape: what each allocates, saves and returns."""

@@ -1,4 +1,4 @@
-"""Attention kernels of torch on CUDA, and the softmax of scores."""
+"""Torch's attention kernels on CUDA, and the softmax of scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SOFTMAX_PRODUCT: Final = Label("gradient times softmax", Component.TEMPORARIES)
 
 @dataclass(frozen=True)
 class Heads:
-    """Sizes of an attention: sequences, queries and keys a sequence, heads, elements a head."""
+    """Sizes of an attention: sequences, queries and keys of a sequence, heads, elements of a
+    head."""
 
     batch: int
     queries: int
@@ -40,15 +41,15 @@ class Heads:
 
 
 def up(value: int, multiple: int) -> int:
-    """The least multiple that is no smaller."""
+    """The smallest multiple that is not smaller than `value`."""
     return -(-value // multiple) * multiple
 
 
 def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
-    """Flash attention: saves q, k, v, the result, the logarithms of the sums (float32, one a query
-    and head) and the state of the random generator. Keys and values are not expanded to all heads
-    before its backward kernel (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp,
-    mha_fwd and mha_bwd)."""
+    """Flash attention: saves q, k, v, the result, the log-sum-exp (float32, one per query and head)
+    and the state of the random generator. Keys and values are expanded to all heads only by its
+    backward kernel (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and
+    mha_bwd)."""
     dtype = q.dtype
     batch, heads = sizes.batch, sizes.heads
     q_size, k_size, v_size = q.elements, k.elements, v.elements
@@ -80,10 +81,11 @@ def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
 def efficient(
     tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None
 ) -> Tensor:
-    """Memory-efficient attention (attention_backward.cu), for float32 and under a mask. Keys and
-    values are those of all heads; `mask`, additive, is saved too. Where the mask needs a gradient
-    (the biases of T5) it is made for every head, with rows of whole 16 elements. Logarithms of the
-    sums are made only where a gradient will be (should_compute_logsumexp in attention.cpp)."""
+    """Memory-efficient attention (attention_backward.cu), for float32 and with a mask. Keys and
+    values are those of all heads; the additive `mask` is saved too. If the mask requires a gradient
+    (the biases of T5), it exists for every head, with rows padded to a multiple of 16 elements. The
+    log-sum-exp is made only if there will be a gradient (should_compute_logsumexp in
+    attention.cpp)."""
     dtype = q.dtype
     of_pairs = 0
     if mask is not None and mask.requires_grad:
@@ -126,11 +128,11 @@ def efficient(
 
 
 def softmax(tape: Tape, x: Tensor, *, plain: bool = False) -> Tensor:
-    """`F.softmax(x, dtype=torch.float32)`; saves its result. float16 is read as it is, other types
-    are cast first (Tensor softmax in ATen/native/SoftMax.cpp). A `plain` one names no type and is
-    of its input's, float32 under autocast, on whose list it is.
+    """`F.softmax(x, dtype=torch.float32)`; saves its result. The kernel reads float16 directly,
+    other dtypes are cast first (Tensor softmax in ATen/native/SoftMax.cpp). A `plain` softmax names
+    no dtype: its result has the input's, or float32 under autocast, on whose list it is.
 
-    The kernel of the backward pass multiplies gradient and result beforehand, in memory of its own
+    The backward kernel first multiplies gradient and result, in memory of its own
     (softmax_backward_cuda_out in ATen/native/cuda/SoftMax.cu).
     """
     if plain:

@@ -1,4 +1,4 @@
-"""Attention that torch composes of other operations ("math"), where none of its kernels will do."""
+"""Attention composed of other operations ("math"), which torch uses if no kernel fits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def composed(
     tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None
 ) -> Tensor:
     """_scaled_dot_product_attention_math (aten/src/ATen/native/transformers/attention.cpp): 16-bit
-    inputs are made float32, and so are scores and weights; fewer heads of keys are copied for all
-    heads of queries. The mask is added in place. Weights are cast to the given type too, although
-    nobody asks for them."""
+    inputs are cast to float32, and so are scores and weights; if there are fewer heads of keys,
+    they are copied for all heads of queries. The mask is added in place. Weights are also cast to
+    the given dtype, although they are not used."""
     given = q.dtype
     pairs = sizes.batch * sizes.heads
     times = sizes.heads // sizes.kv_heads

@@ -1,4 +1,4 @@
-"""Looking rows of a table up."""
+"""Looking up rows of a table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def embedding(
     tape: Tape, table: Tensor, indices: Tensor, columns: int, rows: int | None = None
 ) -> Tensor:
     """`F.embedding(indices, table)`: `[indices, columns]`. Its gradient is dense, of the size of
-    the table; of a table that is one GPU's part of `rows`, of the size of them all, of which the
-    part is then a view (embedding_dense_backward of a DTensor)."""
+    the table. If the table is one GPU's part of `rows`, the gradient has the size of all rows, and
+    the part is a view of it (embedding_dense_backward of a DTensor)."""
     own = table.elements
     size = own if rows is None else rows * columns
 

@@ -1,6 +1,6 @@
-"""Kernels that write over what they are given, as Unsloth has them and plugins take them from there
-(fused-ops-and-kernels of fms-acceleration), and Liger: norms, a rotation, a gate and a cross
-entropy that need no second tensor of the size of the first for their gradient."""
+"""Kernels that overwrite their inputs, from Unsloth (which the fused-ops-and-kernels of
+fms-acceleration use too) and Liger: norms, rotary embeddings, a gate and a cross entropy whose
+gradients need no second tensor of the same size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LOSSES: Final = Label("losses", Component.LOSS)
 LOGSUMEXP: Final = Label("logsumexp", Component.LOSS)
 COUNT: Final = Label("count_nonzero", Component.LOSS)
 
-#: The most columns that one program of the cross-entropy kernel reads; wider vocabularies are read
-#: in several, each with a logarithm of its own (MAX_FUSED_SIZE in unsloth/kernels/utils.py).
+#: The most columns that one program of the cross-entropy kernel reads. Larger vocabularies are read
+#: by several, each with its own log-sum-exp (MAX_FUSED_SIZE in unsloth/kernels/utils.py).
 _WIDEST: Final = 65536
 
 
 def rms_norm(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """Fast_RMS_Layernorm (unsloth/kernels/rms_layernorm.py): saves its input as it is, and the
-    reciprocal root mean square of each row in float32. Its gradient is written over that of its
+    """Fast_RMS_Layernorm (unsloth/kernels/rms_layernorm.py): saves its uncast input, and the
+    reciprocal root mean square of each row in float32. Its input's gradient overwrites that of its
     output; the weight gets none."""
     node = tape.node("fast_rms_layernorm", (x,), _over)
     output = tape.new(x.elements, x.dtype, NORM)
@@ -32,8 +32,8 @@ def rms_norm(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
 
 
 def rms_norm_trained(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """LigerRMSNormFunction (liger_kernel/ops/rms_norm.py), in place as LigerRMSNorm has it: as the
-    other, but the weight gets its gradient. Partial sums of that, a float32 row for each
+    """LigerRMSNormFunction (liger_kernel/ops/rms_norm.py), in place as in LigerRMSNorm: like
+    `rms_norm`, but the weight gets a gradient. Partial sums of that, a float32 row for each
     multiprocessor, are not counted."""
     trained = weight.dtype if weight.requires_grad else None
 
@@ -48,8 +48,8 @@ def rms_norm_trained(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor
 
 
 def silu_times(tape: Tape, gate: Tensor, up: Tensor) -> Tensor:
-    """LigerSiLUMulFunction (liger_kernel/ops/swiglu.py): saves both factors as they came, and
-    writes their gradients over them."""
+    """LigerSiLUMulFunction (liger_kernel/ops/swiglu.py): saves both factors, and overwrites them
+    with their gradients."""
     elements, dtype = gate.elements, gate.dtype
 
     def backward(gradient: Tensor) -> Gradients:
@@ -64,7 +64,7 @@ def silu_times(tape: Tape, gate: Tensor, up: Tensor) -> Tensor:
 
 def rope(tape: Tape, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Fast_RoPE_Embedding (unsloth/kernels/rope_embedding.py): rotates in place, forward and
-    backward. The tables are attributes of its context, and live as long as the graph."""
+    backward. The tables are attributes of its context and live as long as the graph."""
     tables = cosines.buffer, sines.buffer
 
     def backward(gradient: Tensor, kept: tuple[Buffer, ...] = tables) -> Gradients:
@@ -76,8 +76,7 @@ def rope(tape: Tape, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 def cross_entropy_in_place(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
     """Fast_CrossEntropyLoss (unsloth/kernels/cross_entropy_loss.py), and the mean of its losses:
-    saves logits, labels and the logarithm of the sum of each row; the gradient is written over the
-    logits."""
+    saves logits, labels and the log-sum-exp of each row; the gradient overwrites the logits."""
     elements, dtype = logits.elements, logits.dtype
     rows = labels.elements
     chunks = -(-(elements // rows) // _WIDEST)

@@ -1,9 +1,9 @@
-"""Low-rank adapters over 4-bit weights as one function of autograd for several layers, as Unsloth
-has them (unsloth/kernels/fast_lora.py), with the dropout that fms-acceleration added
+"""Low-rank adapters over 4-bit weights as one autograd function for several layers, as in Unsloth
+(unsloth/kernels/fast_lora.py), with the dropout that fms-acceleration added
 (fused_ops/unsloth_lora/bnb/fast_lora.py).
 
-Each saves its input, and after a dropout what that left for each adapter; products of the adapters
-are not saved but made again. Gradients of the input are written over the saved input.
+Each function saves its input, and with dropout also the input of each adapter. Products of the
+adapters are not saved but recomputed. Gradients of the input overwrite the saved input.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Adapted:
 
 
 def several(tape: Tape, x: Tensor, layers: Sequence[Adapted], dropout: float) -> list[Tensor]:
-    """LoRA_QKV: layers of one input."""
+    """LoRA_QKV: several layers with the same input."""
     sizes = [(layer.inputs, layer.outputs, layer.rank) for layer in layers]
     elements, x_type = x.elements, x.dtype
     dropped = dropout > 0.0 and tape.training
@@ -70,7 +70,7 @@ def several(tape: Tape, x: Tensor, layers: Sequence[Adapted], dropout: float) ->
 
 
 def single(tape: Tape, x: Tensor, layer: Adapted, dropout: float) -> Tensor:
-    """LoRA_W: one layer. The gradient of its input is new."""
+    """LoRA_W: one layer. The gradient of its input is a new tensor."""
     elements, x_type = x.elements, x.dtype
     inputs, outputs, rank = layer.inputs, layer.outputs, layer.rank
     dropped = dropout > 0.0 and tape.training
@@ -93,8 +93,8 @@ def single(tape: Tape, x: Tensor, layer: Adapted, dropout: float) -> Tensor:
 def gated_mlp(
     tape: Tape, x: Tensor, gate: Adapted, up: Adapted, down: Adapted, dropout: float
 ) -> Tensor:
-    """LoRA_MLP with SwiGLU: saves what the gate and the other layer gave, not their product, and
-    writes gradients over both."""
+    """LoRA_MLP with SwiGLU: saves the outputs of gate and up, not their product, and overwrites
+    both with gradients."""
     elements, x_type, tokens = x.elements, x.dtype, x.elements // gate.inputs
     hidden, width, rank = gate.inputs, gate.outputs, gate.rank
     dropped = dropout > 0.0 and tape.training
@@ -120,14 +120,14 @@ def gated_mlp(
     raised, of_up = _times(tape, x, up, dropped)
     product = tape.new(tokens * width, x_type, SWIGLU)
     result, of_down = _times(tape, product, down, dropped)
-    # Without dropout x stands for the input of the last adapter too.
+    # Without dropout x also stands for the input of the last adapter.
     last = of_down if dropped else x
     tape.save(node, x, *adapters, gated, raised, of_gate, of_up, last)
     return tape.output(node, result)
 
 
 def _times(tape: Tape, x: Tensor, layer: Adapted, dropped: bool) -> tuple[Tensor, Tensor]:
-    """matmul_lora: the layer and its adapter of `x`; and what the adapter was given."""
+    """matmul_lora: the layer and its adapter on `x`; and the adapter's input."""
     tokens = x.elements // layer.inputs
     weight = _dequantized(tape, layer.size, x.dtype)
     result = tape.new(tokens * layer.outputs, x.dtype, MM)
@@ -163,7 +163,7 @@ def _of_adapter(
 def _add_to(
     tape: Tape, elements: int, size: int, rank: int, dtype: str, dropped: bool, *, first: bool
 ) -> None:
-    """`dX += dY @ W.T` and the same of the adapter; the first product is written into dX."""
+    """`dX += dY @ W.T` and the same for the adapter; the first product is written into dX."""
     weight = _dequantized(tape, size, dtype)
     if not first:
         product = tape.new(elements, dtype, MM)
@@ -173,7 +173,7 @@ def _add_to(
 
 
 def _add_low_rank(tape: Tape, elements: int, rank: int, dtype: str, dropped: bool) -> None:
-    """`dX += (x != 0) * (dY @ B @ A)`, the mask only after a dropout."""
+    """`dX += (x != 0) * (dY @ B @ A)`, with the mask only after a dropout."""
     kept = tape.new(elements, "bool", KEPT) if dropped else None
     product = tape.new(elements, dtype, MM)
     if dropped:
@@ -183,7 +183,7 @@ def _add_low_rank(tape: Tape, elements: int, rank: int, dtype: str, dropped: boo
 
 
 def _dequantized(tape: Tape, size: int, dtype: str) -> Tensor:
-    """fast_dequantize: the whole weight, and for a moment its block maxima in float32."""
+    """fast_dequantize: the whole weight, and temporarily its block absmaxes in float32."""
     weight = tape.new(size, dtype, DEQUANTIZED)
     maxima = tape.new(-(-size // BLOCK), "fp32", DEQUANTIZED)
     del maxima

@@ -22,12 +22,12 @@ def linear(
     *,
     transposed: bool = False,
 ) -> Tensor:
-    """`F.linear(x, weight, bias)`, or where the weight is stored `transposed` (Conv1D)
-    `torch.addmm(bias, x, weight)`: `[tokens, inputs]` to `[tokens, outputs]`. On autocast's 16-bit
-    list, which casts the last argument first.
+    """`F.linear(x, weight, bias)`, or `torch.addmm(bias, x, weight)` if the weight is stored
+    `transposed` (Conv1D): `[tokens, inputs]` to `[tokens, outputs]`. On autocast's 16-bit list,
+    which casts the last argument first.
 
-    Of the input only what the weight's gradient needs is saved, and the other way round. Both
-    gradients come back as views, for tensors have three dimensions and weights are transposed.
+    The input is saved only if the weight requires a gradient, the weight only if the input does.
+    Both gradients are views, as tensors have three dimensions and weights are transposed.
     """
     if bias is not None and not transposed:
         bias = tape.cast_low(bias)
@@ -38,8 +38,8 @@ def linear(
     tokens = x.elements // inputs
     x_wanted, weight_wanted = x.requires_grad, weight.requires_grad
     flat = x.flat
-    # Generated code computes gradients in the order of the arguments' names: (mat1, mat2, self)
-    # of addmm, (mat2, self) of mm.
+    # Generated code computes gradients in the order of the arguments' names: (mat1, mat2, self) of
+    # addmm, (mat2, self) of mm.
     first = bias is not None
 
     def backward(gradient: Tensor) -> Gradients:
@@ -49,7 +49,7 @@ def linear(
         of_weight = tape.new(inputs * outputs, dtype, MM, view=True) if weight_wanted else None
         if not first:
             of_x = tape.new(tokens * inputs, dtype, MM, view=not flat) if x_wanted else None
-        return of_x, of_weight, gradient  # that of the bias is summed by the engine
+        return of_x, of_weight, gradient  # the engine sums that of the bias
 
     node = tape.node("mm" if bias is None else "addmm", (x, weight, bias), backward)
     tape.save(node, x if weight_wanted else None, weight if x_wanted else None)
@@ -57,7 +57,7 @@ def linear(
 
 
 def bmm(tape: Tape, a: Tensor, b: Tensor, elements: int) -> Tensor:
-    """`torch.matmul` of batches of matrices, to a result of `elements`. On autocast's 16-bit
+    """`torch.matmul` of batches of matrices, with a result of `elements`. On autocast's 16-bit
     list."""
     b = tape.cast_low(b)
     a = tape.cast_low(a)

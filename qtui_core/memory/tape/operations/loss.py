@@ -14,8 +14,8 @@ NLL_BACKWARD: Final = Label("nll_loss_backward", Component.LOSS)
 
 
 def cross_entropy(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
-    """`F.cross_entropy(logits, labels)`. Under autocast only the second of its two parts is cast to
-    float32: the first is handed the type of the logits (cross_entropy_loss in
+    """`F.cross_entropy(logits, labels)`. Under autocast only its second part is cast to float32:
+    the first gets the dtype of the logits (cross_entropy_loss in
     aten/src/ATen/native/LossNLL.cpp)."""
     return nll_loss(tape, tape.cast_high(_log_softmax(tape, logits)), labels)
 
@@ -38,7 +38,7 @@ def _log_softmax(tape: Tape, logits: Tensor) -> Tensor:
 
 
 def nll_loss(tape: Tape, logarithms: Tensor, labels: Tensor) -> Tensor:
-    """`F.nll_loss(logarithms, labels)`: their mean or sum, one element, and the weight of all."""
+    """`F.nll_loss(logarithms, labels)`: their mean or sum, one element, and the total weight."""
     elements, dtype = logarithms.elements, logarithms.dtype
 
     def backward(gradient: Tensor) -> Gradients:

@@ -1,4 +1,4 @@
-"""Operations element by element. Formulas of backward: tools/autograd/derivatives.yaml and
+"""Elementwise operations. Formulas of gradients: tools/autograd/derivatives.yaml and
 torch/csrc/autograd/FunctionsManual.cpp."""
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ MASK: Final = Label("native_dropout mask")
 
 
 def add(tape: Tape, a: Tensor, b: Tensor, label: Label = ADD) -> Tensor:
-    """`a + b`, the smaller one broadcast."""
+    """`a + b`; the smaller one is broadcast."""
     node = tape.node("add", (a, b), _pass_to_both)
     return tape.output(node, tape.new(max(a.elements, b.elements), wider(a.dtype, b.dtype), label))
 
 
 def add_constant(tape: Tape, x: Tensor) -> Tensor:
-    """`x + c` for a number or a tensor without gradient of its size or smaller."""
+    """`x + c` for a number, or for a tensor of at most `x`'s size without a gradient."""
     node = tape.node("add", (x,), _pass)
     return tape.output(node, tape.new(x.elements, x.dtype, ADD))
 
 
 def mul(tape: Tape, a: Tensor, b: Tensor, label: Label = MUL) -> Tensor:
-    """`a * b`, the smaller one broadcast. Both gradients are made in full before any is reduced."""
+    """`a * b`; the smaller one is broadcast. Both gradients are made in full before any is
+    reduced."""
     elements = max(a.elements, b.elements)
     a_type, b_type = a.dtype, b.dtype
     a_wanted, b_wanted = a.requires_grad, b.requires_grad
@@ -51,7 +52,8 @@ def mul(tape: Tape, a: Tensor, b: Tensor, label: Label = MUL) -> Tensor:
 
 
 def subtract(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """`a - b`, the second broadcast; its gradient is negated in full before it is reduced."""
+    """`a - b`; the second is broadcast, and its gradient is negated in full before it is
+    reduced."""
     b_wanted = b.requires_grad
 
     def backward(gradient: Tensor) -> Gradients:
@@ -63,8 +65,8 @@ def subtract(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
 
 
 def mul_complex(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
-    """`x * table` of complex numbers, each counted as two of float32. For the gradient the
-    conjugate of the table is written out."""
+    """`x * table` of complex numbers, each counted as two float32 elements. The gradient needs a
+    copy of the table's conjugate."""
     elements, numbers = x.elements, table.elements
 
     def backward(gradient: Tensor) -> Gradients:
@@ -77,7 +79,7 @@ def mul_complex(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
 
 
 def scale(tape: Tape, x: Tensor) -> Tensor:
-    """`x * c` or `x / c` for a Python number. The number is a CPU tensor, which hooks of a
+    """`x * c` or `x / c` for a Python number. The number is a CPU tensor, which the hooks of a
     checkpoint do not see."""
 
     def backward(gradient: Tensor) -> Gradients:
@@ -88,7 +90,7 @@ def scale(tape: Tape, x: Tensor) -> Tensor:
 
 
 def clamp_in_place(tape: Tape, x: Tensor) -> Tensor:
-    """`x.clamp_(min, max)`. What `x` was is copied for the gradient, which is masked by it."""
+    """`x.clamp_(min, max)`. The old `x` is copied for the gradient, which is masked by it."""
     elements, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:
@@ -171,7 +173,7 @@ def from_output(tape: Tape, name: str, x: Tensor) -> Tensor:
 
 
 def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
-    """`F.dropout` on CUDA: the fused kernel, which saves a mask of a byte an element."""
+    """`F.dropout` on CUDA: the fused kernel, which saves a mask of one byte per element."""
     if probability == 0.0 or not tape.training:
         return x
     elements, dtype = x.elements, x.dtype

@@ -27,7 +27,8 @@ def mean(tape: Tape, x: Tensor, elements: int) -> Tensor:
 
 
 def total(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """`x.sum(...)`, of `elements`. Its gradient is expanded, a view. On autocast's float32 list."""
+    """`x.sum(...)`, of `elements`. Its gradient is expanded, which is a view. On autocast's float32
+    list."""
     x = tape.cast_high(x)
     full = x.elements
 
@@ -42,7 +43,7 @@ def layer_norm(
     tape: Tape, x: Tensor, weight: Tensor | None, bias: Tensor | None, size: int
 ) -> Tensor:
     """`F.layer_norm` over the last `size` elements: saves its input, mean and reciprocal deviation
-    (float32, one a row). On autocast's float32 list."""
+    (float32, one per row). On autocast's float32 list."""
     bias = None if bias is None else tape.cast_high(bias)
     weight = None if weight is None else tape.cast_high(weight)
     x = tape.cast_high(x)

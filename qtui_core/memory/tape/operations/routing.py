@@ -1,6 +1,6 @@
-"""Operations that send tokens to experts and bring them back.
+"""Operations that send tokens to experts and collect the results.
 
-Gradients of lookups are summed into zeros in place (index_backward and
+Gradients of look-ups are added to zeros in place (index_backward and
 value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp).
 """
 
@@ -25,7 +25,7 @@ FILL: Final = Label("masked_fill")
 
 
 def top_k(tape: Tape, x: Tensor, elements: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk`: the values, of `x`'s type, and their int64 indices, both of `elements`."""
+    """`torch.topk`: the values, in `x`'s dtype, and their int64 indices, both of `elements`."""
     full, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:
@@ -53,8 +53,8 @@ def lookup(tape: Tape, x: Tensor, indices: Tensor, elements: int) -> Tensor:
 def grouped_product(
     tape: Tape, x: Tensor, weight: Tensor, offsets: Tensor, outputs: int, inputs: int
 ) -> Tensor:
-    """`torch.nn.functional.grouped_mm` of rows sorted by expert: `[rows, inputs]` to
-    `[rows, outputs]`, in the weight's type, to which `x` is cast. Autocast leaves it alone."""
+    """`torch.nn.functional.grouped_mm` of rows sorted by expert: `[rows, inputs]` to `[rows,
+    outputs]`, in the weight's dtype, to which `x` is cast. Autocast does not change it."""
     x = tape.to(x, weight.dtype)
     dtype = x.dtype
     x_size, weight_size = x.elements, weight.elements
@@ -71,9 +71,9 @@ def grouped_product(
 
 
 def summed(tape: Tape, x: Tensor, elements: int, *, viewed: bool = False) -> Tensor:
-    """`x.sum(dim)`, of `elements`, or where `viewed` `x.view(...).sum(dim)`; autocast makes the
-    result float32. The gradient is expanded, which is a view, and copied to be cast back or to be
-    seen without the added dimension."""
+    """`x.sum(dim)`, of `elements`, or `x.view(...).sum(dim)` if `viewed`; autocast makes the result
+    float32. The gradient is expanded, which is a view, and copied for the cast back or for the view
+    without the added dimension."""
     full, given = x.elements, x.dtype
     dtype = given if tape.autocast is None else "fp32"
 
@@ -87,7 +87,7 @@ def summed(tape: Tape, x: Tensor, elements: int, *, viewed: bool = False) -> Ten
 
 
 def repeat_rows(tape: Tape, x: Tensor, times: int) -> Tensor:
-    """`x.repeat(times, 1)`; its gradient is summed back."""
+    """`x.repeat(times, 1)`; its gradient is summed."""
     elements, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:
@@ -98,7 +98,7 @@ def repeat_rows(tape: Tape, x: Tensor, times: int) -> Tensor:
 
 
 def divide_in_place(tape: Tape, x: Tensor, divisor: Tensor) -> Tensor:
-    """`x /= divisor`, the divisor broadcast. What `x` was is copied for the divisor's gradient,
+    """`x /= divisor`, with the divisor broadcast. The old `x` is copied for the divisor's gradient,
     `-gradient * ((x / divisor) / divisor)`, which is made before that of `x`."""
     elements, dtype = x.elements, x.dtype
 

@@ -1,4 +1,4 @@
-"""Attention scores that are written out: BLOOM's product with a bias, and its own GELU."""
+"""Attention scores of BLOOM: a product with a bias; and BLOOM's own GELU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STEP: Final = Label("bloom_gelu")
 
 
 def biased_product(tape: Tape, bias: Tensor, a: Tensor, b: Tensor, elements: int) -> Tensor:
-    """`bias.baddbmm(a, b, beta=..., alpha=...)` with a bias without gradient. Gradients are scaled
-    after their products. On autocast's 16-bit list."""
+    """`bias.baddbmm(a, b, beta=..., alpha=...)` with a bias without a gradient. Gradients are
+    scaled after their products. On autocast's 16-bit list."""
     b = tape.cast_low(b)
     a = tape.cast_low(a)
     bias = tape.cast_low(bias)
@@ -38,12 +38,12 @@ def biased_product(tape: Tape, bias: Tensor, a: Tensor, b: Tensor, elements: int
 
 
 def bloom_gelu(tape: Tape, x: Tensor) -> Tensor:
-    """GeLUFunction of BLOOM: written out, but only the input is kept; each step is let go when the
-    next has been made.
+    """GeLUFunction of BLOOM: several operations, but only the input is saved; each intermediate
+    result is freed when the next exists.
 
     forward: `x * 0.5 * (1 + tanh(c * x * (1 + d * x * x)))`
-    backward: `(0.5 * x * ((1 - t * t) * (c + e * x * x)) + 0.5 * (1 + t)) * gradient`, of `t`, the
-    hyperbolic tangent above.
+    backward: `(0.5 * x * ((1 - t * t) * (c + e * x * x)) + 0.5 * (1 + t)) * gradient`, where t is
+    the hyperbolic tangent above.
     """
     elements, dtype = x.elements, x.dtype
 

@@ -1,4 +1,4 @@
-"""Parts of tensors, and tensors put together."""
+"""Parts of tensors, and concatenations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COPY: Final = Label("clone")
 
 
 def part(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """`x[..., a:b]`: a view of `elements` elements. Its gradient is one of `x`'s size, zeros
+    """`x[..., a:b]`: a view of `elements` elements. Its gradient has `x`'s size, with zeros
     elsewhere (slice_backward)."""
     full = x.elements
 
@@ -28,8 +28,8 @@ def part(tape: Tape, x: Tensor, elements: int) -> Tensor:
 
 
 def viewed(tape: Tape, x: Tensor) -> Tensor:
-    """`x.view(...)`, `x.reshape(...)` of what lies together. Its gradient is a view too, to which
-    nothing is added in place."""
+    """`x.view(...)`, or `x.reshape(...)` of a contiguous tensor. Its gradient is a view too, to
+    which nothing is added in place."""
 
     def backward(gradient: Tensor) -> Gradients:
         return (tape.alias(gradient),)
@@ -39,8 +39,8 @@ def viewed(tape: Tape, x: Tensor) -> Tensor:
 
 
 def split(tape: Tape, x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
-    """`x.split(...)`, `x.chunk(...)`: views of `sizes` elements. Its gradient is that of `x`, the
-    parts' put together."""
+    """`x.split(...)`, `x.chunk(...)`: views of `sizes` elements. Their gradients are concatenated
+    to that of `x`."""
     full = x.elements
 
     def backward(gradients: list[Tensor | None]) -> Gradients:
@@ -54,7 +54,7 @@ def split(tape: Tape, x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
 
 
 def cat(tape: Tape, *parts: Tensor) -> Tensor:
-    """`torch.cat`. The gradients of the parts are views of that of the whole."""
+    """`torch.cat`. The gradients of the parts are views of the whole gradient."""
     sizes = tuple(x.elements for x in parts)
 
     def backward(gradient: Tensor) -> Gradients:
@@ -65,8 +65,8 @@ def cat(tape: Tape, *parts: Tensor) -> Tensor:
 
 
 def repeat(tape: Tape, x: Tensor, times: int) -> Tensor:
-    """`repeat_kv`: expanded, then copied by the reshape; its gradient is summed back. Itself for
-    once."""
+    """`repeat_kv`: expanded, then copied by the reshape; its gradient is summed. With `times` 1,
+    `x` itself."""
     if times == 1:
         return x
     elements, dtype = x.elements, x.dtype
@@ -79,9 +79,9 @@ def repeat(tape: Tape, x: Tensor, times: int) -> Tensor:
 
 
 def transposed(tape: Tape, x: Tensor) -> Tensor:
-    """`x.view(...).transpose(1, 2)`: a view of all of `x`, whose gradient comes in another order in
-    memory, as kernels make it with heads first or as parts are put together, and so has to be
-    copied to be seen as that of `x`."""
+    """`x.view(...).transpose(1, 2)`: a view of all of `x`. Its gradient arrives in another memory
+    layout, as kernels write heads first and concatenations too, and must be copied to be viewed as
+    that of `x`."""
 
     def backward(gradient: Tensor) -> Gradients:
         return (tape.new(gradient.elements, gradient.dtype, COPY),)
@@ -91,9 +91,9 @@ def transposed(tape: Tape, x: Tensor) -> Tensor:
 
 
 def turned(tape: Tape, matrix: Tensor, *, copied: bool = False) -> Tensor:
-    """`matrix.T` of a parameter. Its gradient is a view; where that is not laid out as the
-    parameter is, it is `copied` to become the parameter's (clone_obey_contract in
-    accumulate_grad.h), unless one is there that it is added to."""
+    """`matrix.T` of a parameter. Its gradient is a view. If its layout differs from the
+    parameter's, it is `copied` to become the parameter's gradient (clone_obey_contract in
+    accumulate_grad.h), unless there is one already to which it is added."""
 
     def backward(gradient: Tensor) -> Gradients:
         if not copied or matrix.grad is not None:
@@ -105,7 +105,7 @@ def turned(tape: Tape, matrix: Tensor, *, copied: bool = False) -> Tensor:
 
 
 def expand(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """`x.expand(...)` to `elements`, a view. Its gradient is summed back."""
+    """`x.expand(...)` to `elements`, a view. Its gradient is summed."""
     given = x.elements
 
     def backward(gradient: Tensor) -> Gradients:

@@ -1,4 +1,4 @@
-"""Writing into a part of a tensor in place, as autograd sees it."""
+"""Writing into a part of a tensor in place, with its autograd history."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ZEROS: Final = Label("zeros_like")
 
 
 def write(tape: Tape, base: Tensor, source: Tensor, elements: int) -> Tensor:
-    """`base[..., a:b].copy_(source)`, a part of `elements`, over which `source` is broadcast: the
-    base with its new history.
+    """`base[..., a:b].copy_(source)`, a part of `elements`, to which `source` is broadcast. Returns
+    the base with its new history.
 
-    Its backward function copies the whole gradient, clones the part that is the source's, and
-    makes zeros for the part of the base that was overwritten, where the base had a history
-    (CopySlices in torch/csrc/autograd/functions/tensor.cpp).
+    Its backward function copies the whole gradient, clones the source's part, and makes zeros for
+    the overwritten part of the base, if the base had a history (CopySlices in
+    torch/csrc/autograd/functions/tensor.cpp).
     """
     full = base.elements
     base_wanted = base.requires_grad

@@ -1,4 +1,4 @@
-"""Self-attention of one layer, by `Attention.style`, and the kernels it goes through."""
+"""Self-attention of one layer, by `Attention.style`, and its kernels."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 BIAS: Final = Label("where")
 PADDED: Final = Label("constant_pad_nd")
 
-#: Rows of a mask begin at whole so many elements (pad_bias in attention.cpp).
+#: Rows of a mask begin at multiples of this many elements (pad_bias in attention.cpp).
 ALIGNED: Final = 16
 
-#: Families whose softmax is in the type of the scores, and those that do not cast it back.
+#: Families whose softmax is in the dtype of the scores, and those that do not cast it back.
 _PLAIN_SOFTMAX: Final = ("gpt2", "bert", "llama4", "llama4-tuned")
 _UNCAST: Final = ("bert", "llama4", "llama4-tuned")
 
-#: What an attention gives: its output, and the weights of eager attention, which nobody uses but
-#: which live in the layer until that is left.
+#: The result of attention: its output, and the weights of eager attention, which are not used but
+#: live until the layer returns.
 Attended = tuple[Tensor, Tensor | None]
 
-#: The widest head that flash attention works on (sdp_utils.cpp, check_head_dim_size_flash).
+#: The widest head that flash attention supports (sdp_utils.cpp, check_head_dim_size_flash).
 _WIDEST_FLASH: Final = 256
 
 
 def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """LlamaAttention.forward, with the norms of heads that Qwen 3 has."""
+    """LlamaAttention.forward, with the norms of heads in Qwen 3."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -61,18 +61,17 @@ def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: 
 
 
 def by_hand(tape: Tape, spec: Attention, x: Tensor, state: Pass) -> Tensor:
-    """Keys or values as the layer itself repeats them under `RunPlan.repeat_kv`: they take the name
-    of those of fewer heads, and live until the layer's output is projected
-    (MistralFlashAttention2.forward of transformers 4.45). A cache, and eager attention, are given
-    those of fewer heads."""
+    """Keys or values, repeated by the layer itself under `RunPlan.repeat_kv`: they replace those of
+    fewer heads, and live until the layer's output is projected (MistralFlashAttention2.forward of
+    transformers 4.45). A cache, and eager attention, get those of fewer heads."""
     if not state.plan.repeat_kv or state.cache is not None or is_eager(state):
         return x
     return repeat(tape, x, spec.heads // spec.kv_heads)
 
 
 def repeats(spec: Attention, state: Pass) -> bool:
-    """Whether keys and values are copied heads first before a kernel of torch: repeated to all
-    heads, or put into a cache."""
+    """Whether keys and values are copied with heads before tokens for a torch kernel: when they are
+    repeated to all heads, or put into a cache."""
     if state.cache is not None and spec.kv_heads > 1:
         return True
     masked = state.mask_of(spec) is not None
@@ -80,14 +79,14 @@ def repeats(spec: Attention, state: Pass) -> bool:
 
 
 def heads(tape: Tape, state: Pass, x: Tensor, rotated: bool) -> Tensor:
-    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`: heads before tokens. Where the next
-    operation rotates, repeats or caches it, or attention is eager, its gradient comes back with
-    heads first and is copied."""
+    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`: heads before tokens. If the next
+    operation rotates, repeats or caches it, or attention is eager, its gradient arrives with heads
+    first and is copied."""
     return transposed(tape, x) if rotated or is_eager(state) else x
 
 
 def gpt2(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """GPT2Attention.forward: one product is split, and what comes back is dropped out."""
+    """GPT2Attention.forward: one product is split, and dropout follows the output projection."""
     assert spec.fused is not None
     queries = state.tokens * spec.heads * spec.head_dim
     keys = state.tokens * spec.kv_heads * spec.head_dim
@@ -109,12 +108,13 @@ def attend(
     *,
     heads_first: bool = False,
 ) -> Attended:
-    """The attention interface of transformers: scores, softmax, and the mean of values, by the
-    kernel that the plan and the types allow.
+    """The attention interface of transformers: scores, softmax, and the weighted mean of values, by
+    the kernel that the plan and the dtypes allow.
 
-    `heads_first` is whether queries lie in memory as `[batch, heads, queries, head_dim]`, as what
-    was put together does, and not as the view of a product. Flash attention lays its result out as
-    it found them, and then that has to be copied (`transpose(1, 2).contiguous()`).
+    `heads_first` says whether queries are laid out as `[batch, heads, queries, head_dim]` in
+    memory, as results of a concatenation are, or not, as views of a product are. Flash attention
+    gives its result the layout of the queries, and then it must be copied (`transpose(1,
+    2).contiguous()`).
     """
     if state.cache is not None:
         remember(tape, state.cache, key, value, state.queries, spec.window)
@@ -122,7 +122,7 @@ def attend(
     sizes = Heads(state.batch, state.queries, keys, spec.heads, spec.kv_heads, spec.head_dim)
     mask = state.mask_of(spec)
     if is_eager(state):
-        # Of one token there is one order.
+        # With one token both layouts are the same.
         kept = heads_first or state.queries == 1, state.cache is not None
         return eager(tape, spec, query, key, value, mask, sizes, kept)
     output = kernel(tape, query, key, value, mask, sizes, state)
@@ -140,10 +140,10 @@ def kernel(
     sizes: Heads,
     state: Pass,
 ) -> Tensor:
-    """sdpa_attention_forward, and the choice of torch among its kernels: flash in 16 bits without
-    a mask, else the memory-efficient one. Under a mask transformers expands keys and values to all
-    heads, but where there is one query each, of which it makes queries of one head (pack_gqa). The
-    mask is made additive for each call."""
+    """sdpa_attention_forward, and torch's choice of kernel: flash in 16 bits without a mask,
+    otherwise the memory-efficient one. With a mask transformers expands keys and values to all
+    heads, except for a single query of each sequence, whose heads it treats as queries of one head
+    (pack_gqa). The additive mask is made in each call."""
     times, queries = sizes.heads // sizes.kv_heads, sizes.queries
     packed = mask is not None and queries == 1 and times > 1 and not state.plan.repeat_kv
     if packed:
@@ -174,7 +174,7 @@ def kernel(
 
 
 def flashes(tape: Tape, dtype: str, mask: Tensor | None, sizes: Heads, state: Pass) -> bool:
-    """Whether flash attention can be had, for queries of type `dtype` before any autocast."""
+    """Whether flash attention is possible, for queries of `dtype` before any autocast."""
     return (
         mask is None
         and SIZES[tape.autocast or dtype] == 2
@@ -194,18 +194,18 @@ def eager(
     sizes: Heads,
     heads_first: tuple[bool, bool] = (False, False),
 ) -> Attended:
-    """eager_attention_forward: the matrix of scores, its softmax in float32 and in the type of the
-    queries, which it returns too. Some families name no type, and of these some leave what autocast
-    makes of it.
+    """eager_attention_forward: the matrix of scores, and its softmax in float32 and then in the
+    dtype of the queries, which it also returns. Some families name no dtype, and some of these keep
+    the dtype from autocast.
 
-    `heads_first` is whether queries lie in memory as `[batch, heads, queries, head_dim]`, and
-    whether a cache put keys and values together so.
+    `heads_first` says whether queries are laid out as `[batch, heads, queries, head_dim]` in
+    memory, and whether keys and values are, after a concatenation in a cache.
     """
     times = sizes.heads // sizes.kv_heads
     pairs = sizes.batch * sizes.heads
     key_states = repeat(tape, key, times)
     value_states = repeat(tape, value, times)
-    # What was put together or repeated lies heads first; views of products do not.
+    # Results of concatenation and repetition have heads first in memory; views of products do not.
     first, kept = heads_first
     copied = (not first, not first and not kept and times == 1)
     scores = pairs * sizes.queries * sizes.keys
@@ -216,7 +216,7 @@ def eager(
         weights = scale(tape, weights)
     if mask is not None:
         weights = add(tape, weights, mask)
-    # One expression there, so that the scores live until it has its result.
+    # A single expression in the real code, so the scores live until it has its result.
     probabilities = softmax(tape, weights, plain=spec.style in _PLAIN_SOFTMAX)
     if spec.style not in _UNCAST:
         probabilities = tape.to(probabilities, query.dtype)
@@ -231,10 +231,10 @@ def eager(
 
 
 def _matmul(tape: Tape, a: Tensor, b: Tensor, elements: int, copied: tuple[bool, bool]) -> Tensor:
-    """`torch.matmul`: factors are cast, the last first, and those that are not contiguous copied
-    (`copied`), the first first."""
+    """`torch.matmul`: factors are cast, the last first, and those that are not contiguous
+    (`copied`) are copied, the first first."""
     b = tape.cast_low(b)
     a = tape.cast_low(a)
-    left = contiguous(tape, a) if copied[0] else a  # the casts live until the product is there
+    left = contiguous(tape, a) if copied[0] else a  # the casts live until the product exists
     right = contiguous(tape, b) if copied[1] else b
     return bmm(tape, left, right, elements)

@@ -1,5 +1,5 @@
-"""Keys and values that inference keeps, and a training step whose outputs have them (DynamicCache
-of transformers 5)."""
+"""Keys and values kept by inference, and by a training step whose outputs contain them
+(DynamicCache of transformers 5)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WINDOW: Final = Label("sliding_window", Component.CACHE)
 
 @dataclass
 class KeptTokens:
-    """What a layer keeps: buffers of keys and values, and of how many tokens; one with a window
-    its length as a tensor. What their gradients need the graph keeps."""
+    """What a layer keeps: buffers of keys and values, and the number of tokens. A layer with a
+    window also has its length as a tensor. The graph keeps what their gradients need."""
 
     keys: Buffer
     values: Buffer
@@ -27,7 +27,7 @@ class KeptTokens:
     length: Buffer | None
 
     def visible(self) -> int:
-        """Tokens of it that the next ones can see, besides themselves."""
+        """How many of these tokens the next ones can see."""
         return self.tokens if self.window is None else min(self.tokens, self.window - 1)
 
 
@@ -38,9 +38,9 @@ class Cache:
     Attributes:
         length: tokens that have been computed.
         layers: what each layer keeps.
-        cross: of a decoder that sees an encoder, the same of what that gave, which does not grow
-            (EncoderDecoderCache).
-        encoded: what the encoder gave, where more than one token is generated.
+        cross: for a decoder with an encoder, keys and values of the encoder's output, which do not
+            grow (EncoderDecoderCache).
+        encoded: the encoder's output, if more than one token is generated.
     """
 
     length: int = 0
@@ -49,7 +49,7 @@ class Cache:
     encoded: Tensor | None = None
 
     def lengthen(self, tape: Tape, length: int) -> None:
-        """Goes on to when `length` tokens have been computed, a layer after the other."""
+        """Grows to the state after `length` tokens, one layer after the other."""
         if length <= self.length:
             return
         for index, kept in self.layers.items():
@@ -63,7 +63,7 @@ class Cache:
 
 
 def has_cache(shape: ModelShape) -> bool:
-    """Whether the class makes a cache where it is not told to make none (use_cache)."""
+    """Whether the class makes a cache by default (use_cache)."""
     return not shape.is_encoder
 
 
@@ -71,11 +71,10 @@ def remember(
     tape: Tape, cache: Cache, key: Tensor, value: Tensor, tokens: int, window: int | None = None
 ) -> None:
     """`key, value = past_key_values.update(key, value)`, DynamicLayer.update: keys and values of
-    `tokens` new tokens of each sequence are put behind what was there, in a tensor of its own, the
-    first time too. The old keys are let go before there are new values, but by a layer with a
-    window, which keeps of the new ones a view of the last tokens, and with that all of them until
-    the next token. All callers give the result the names of what they gave, so that the tensors
-    themselves become it."""
+    `tokens` new tokens of each sequence are concatenated to the old ones, in a new tensor, also the
+    first time. The old keys are freed before the new values are made. A layer with a window keeps a
+    view of the last tokens, and with it the whole tensor until the next token. All callers rebind
+    their names to the result, so the given tensors themselves become it."""
     kept = cache.layers.get(tape.layer)
     seen = tokens if kept is None else kept.visible() + tokens
     length = None if kept is None else kept.length
@@ -85,7 +84,7 @@ def remember(
     keys = tape.new(key.elements // tokens * seen, key.dtype, CACHE)
     if kept is not None and window is None:
         kept.keys = keys.buffer
-    # The layer has the type of its first keys, of which autocast may have made less of the values.
+    # The dtype of the cache is that of the first keys; autocast may have given the values another.
     values = tape.new(value.elements // tokens * seen, wider(key.dtype, value.dtype), CACHE)
     cache.layers[tape.layer] = KeptTokens(keys.buffer, values.buffer, seen, window, length)
     for tensor, joined in ((key, keys), (value, values)):

@@ -25,8 +25,8 @@ CHOICE: Final = Label("where")
 def chunked_mask(
     tape: Tape, state: Pass, dtype: str, padding: Tensor | None, chunk: int
 ) -> Tensor | None:
-    """A bool mask `[batch, queries, keys]`; under eager attention the same in `dtype`. None for
-    kernels of torch without padding whose chunk holds all keys."""
+    """A bool mask `[batch, queries, keys]`; for eager attention one in `dtype`. None for torch
+    kernels without padding if a chunk contains all keys."""
     left_padding = _left_padding(tape, state, padding)
     eager = is_eager(state)
     if not eager and padding is None and state.keys < chunk:
@@ -54,7 +54,7 @@ def chunked_mask(
 
 
 def _left_padding(tape: Tape, state: Pass, padding: Tensor | None) -> Tensor:
-    """How many tokens of each sequence are padding before it begins, int64."""
+    """How many padding tokens precede each sequence, int64."""
     tape.operation("zeros")
     if padding is None:
         return tape.new(state.batch, "int64", ZEROS)
@@ -68,7 +68,7 @@ def _left_padding(tape: Tape, state: Pass, padding: Tensor | None) -> Tensor:
 
 
 def _same_chunk(tape: Tape, state: Pass) -> Tensor:
-    """chunked_overlay, and'ed with a mask of one element that is all true."""
+    """chunked_overlay, combined by `&` with a mask of one element that is True."""
     square = state.batch * state.queries * state.keys
     every = tape.new(1, "bool", ONES)
     chunks = [_chunks(tape, state.batch, length) for length in (state.keys, state.queries)]
@@ -80,7 +80,7 @@ def _same_chunk(tape: Tape, state: Pass) -> Tensor:
 
 
 def _chunks(tape: Tape, batch: int, length: int) -> Tensor:
-    """The number of the chunk of each position."""
+    """The index of the chunk of each position."""
     shift = tape.new(batch, "int64", INDEX)
     shifted = tape.new(batch * length, "int64", DIFFERENCE)
     del shift

@@ -1,4 +1,4 @@
-"""Attention of families of Llama's descent that differ from it in norms, rotation or products."""
+"""Attention of families similar to Llama that differ in norms, rotation or products."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def gemma3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state:
 
 
 def olmo(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """OlmoAttention.forward, Olmo2Attention.forward: tables in float32; OLMo 1 clips in place,
-    OLMo 2 has norms over all heads."""
+    """OlmoAttention.forward, Olmo2Attention.forward: rotary tables in float32; OLMo 1 clips in
+    place, OLMo 2 has norms over all heads."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -70,8 +70,9 @@ def cohere(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state:
 
 
 def llama4(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """Llama4TextAttention.forward: complex rotation, then length one; or neither, and queries
-    scaled by their position. Heads are seen as such before the rotation, which sees pairs."""
+    """Llama4TextAttention.forward: complex rotation, then scaling to length one; or neither, and
+    queries scaled by their position. The view as heads comes before the rotation, which works on
+    pairs."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -95,7 +96,7 @@ def llama4(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state:
 
 
 def phi3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """Phi3Attention.forward: parts of one product, which lives as `qkv` until it returns."""
+    """Phi3Attention.forward: slices of one product, which lives as `qkv` until it returns."""
     assert spec.fused is not None
     qkv = project(tape, weights, spec.fused, hidden)
     queries = state.tokens * spec.heads * spec.head_dim
@@ -111,7 +112,7 @@ def phi3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
 def stablelm(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> Attended:
-    """StableLmAttention.forward. What is rotated and what is not have names until it returns."""
+    """StableLmAttention.forward. The rotated part and the rest have names until it returns."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -133,7 +134,7 @@ def stablelm(
 def _seen_as_heads(
     tape: Tape, spec: Attention, state: Pass, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Views as heads, after all three have been made."""
+    """The views as heads, after all three products."""
     query = heads(tape, state, query, True)
     key = heads(tape, state, key, True)
     return query, key, heads(tape, state, value, repeats(spec, state))
@@ -142,7 +143,7 @@ def _seen_as_heads(
 def _projected(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, each seen as heads at once."""
+    """Queries, keys and values, each viewed as heads at once."""
     rotated = spec.positions == "rope"
     assert spec.query is not None
     assert spec.key is not None
@@ -165,7 +166,7 @@ def _finished(
     *,
     heads_first: bool = False,
 ) -> Attended:
-    """The attention itself and the projection back."""
+    """The attention itself and the output projection."""
     output, scores = attend(tape, spec, query, key, value, state, heads_first=heads_first)
     return project(tape, weights, spec.out, output), scores
 
@@ -173,7 +174,7 @@ def _finished(
 def _partly_rotated(
     tape: Tape, spec: Attention, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """apply_rotary_pos_emb of Phi-3: what is rotated and what is not, put together again."""
+    """apply_rotary_pos_emb of Phi-3: the rotated part and the rest, concatenated again."""
     q_rot, q_pass = _apart(tape, spec, q)
     k_rot, k_pass = _apart(tape, spec, k)
     q_embed = cat(tape, rotated(tape, q_rot, cosines, sines), q_pass)
@@ -182,14 +183,14 @@ def _partly_rotated(
 
 
 def _apart(tape: Tape, spec: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of every head that is rotated, and the rest. A slice of all is the tensor itself."""
+    """The rotated part of every head, and the rest. A slice of everything is the tensor itself."""
     turned = x.elements // spec.head_dim * spec.rotary_dims
     whole = turned == x.elements
     return x if whole else part(tape, x, turned), part(tape, x, x.elements - turned)
 
 
 def _each_head(tape: Tape, weights: Weights, norms: tuple[Norm, ...], x: Tensor) -> Tensor:
-    """StableLmLayerNormPerHead.forward: heads split, each with a norm, put together again."""
+    """StableLmLayerNormPerHead.forward: heads split, each with a norm, concatenated again."""
     size = x.elements // len(norms)
     heads = split(tape, x, *(size,) * len(norms))
     return cat(

@@ -37,7 +37,7 @@ def latent(
     )
     kv_nope = normalize(tape, weights, spec.latent_norm, kv_nope)
     q_rot, k_rot = _rotated(tape, spec, q_rot, k_rot, state)
-    if state.cache is not None:  # the latents are kept, and expanded anew for every token
+    if state.cache is not None:  # the latents are cached and expanded again for every token
         remember(tape, state.cache, kv_nope, k_rot, state.queries)
     query = cat(tape, q_pass, q_rot)
     key, value = _expanded(tape, weights, spec, kv_nope, k_rot, state)
@@ -55,7 +55,7 @@ def latent(
 
 
 def _queries(tape: Tape, weights: Weights, spec: LatentAttention, hidden: Tensor) -> Tensor:
-    """At once, or from a low rank that is normed."""
+    """In one product, or from a low rank with a norm."""
     if spec.query_down is None or spec.query_norm is None:
         return project(tape, weights, spec.query_up, hidden)
     return project(
@@ -82,7 +82,7 @@ def _rotated(tape: Tape, spec: LatentAttention, q: Tensor, k: Tensor, state: Pas
 
 def _rotated_as_complex(tape: Tape, q: Tensor, k: Tensor, table: Tensor) -> Pair:
     """apply_rotary_emb of V2: two float32 elements are one complex number. The gradient of queries
-    comes in another order than the product was made in, and is copied."""
+    arrives in another layout than that of the product, and is copied."""
     q_complex = tape.to(q, "fp32")
     k_complex = tape.to(k, "fp32")
     q_out = tape.to(transposed(tape, mul_complex(tape, q_complex, table)), q.dtype)
@@ -107,8 +107,8 @@ def _expanded(
     k_rot: Tensor,
     state: Pass,
 ) -> Pair:
-    """expand_kv: keys are put together in place, of what comes from the latent and the rotated
-    part that all heads share."""
+    """expand_kv: keys are written in place, from the expanded latent and the rotated part that all
+    heads share."""
     pairs = state.batch * state.keys * spec.heads
     kv_nope = transposed(tape, project(tape, weights, spec.latent_up, kv_nope))
     k_nope, value = split(tape, kv_nope, pairs * spec.nope_dim, pairs * spec.value_dim)

@@ -31,16 +31,16 @@ def causal_mask(
     *,
     always: bool = False,
 ) -> Tensor | None:
-    """create_causal_mask, and that with a sliding window. None where the kernel needs none: for
-    kernels of torch without padding whose window reaches over all keys, unless the class asks for
-    one `always` (Falcon).
+    """create_causal_mask, and the one with a sliding window. None if the kernel needs none: for
+    torch kernels without padding whose window contains all keys, unless the class `always` asks for
+    one (Falcon).
 
-    A bool mask `[batch or 1, queries, keys]`; under eager attention the same with 0 and the lowest
-    number, in the type of the model. Encoders need one for padding only.
+    A bool mask `[batch or 1, queries, keys]`; for eager attention one with 0 and the lowest number,
+    in the dtype of the model. Encoders need a mask for padding only.
     """
     eager = is_eager(state)
     if state.plan.attention == "flash" and padding is None:
-        return None  # flash attention is told the window, and that it is causal
+        return None  # flash attention gets the window and a causal flag
     windowed = window is not None and (eager or state.keys >= window)
     bidirectional = state.shape.is_encoder
     if padding is None and (bidirectional or not (eager or windowed or always)):
@@ -81,7 +81,7 @@ def causal_mask(
 
 
 def _window(tape: Tape, state: Pass) -> Tensor:
-    """sliding_window_overlay, and'ed with a mask of one element that is all true."""
+    """sliding_window_overlay, combined by `&` with a mask of one element that is True."""
     square = state.queries * state.keys
     every = tape.new(1, "bool", ONES)
     earliest = tape.new(state.queries, "int64", DIFFERENCE)
@@ -93,7 +93,7 @@ def _window(tape: Tape, state: Pass) -> Tensor:
 
 
 def look_for_packing(tape: Tape, state: Pass) -> None:
-    """find_packed_sequence_indices: whether the positions of a batch without padding jump."""
+    """find_packed_sequence_indices: whether the positions in a batch without padding jump."""
     tape.operation("diff")
     before_first = tape.new(state.batch, "int64", DIFFERENCE)
     prepended = tape.new(state.tokens + state.batch, "int64", JOINED)
@@ -116,6 +116,7 @@ def offset(tape: Tape, length: int) -> Tensor:
 
 
 def is_eager(state: Pass) -> bool:
-    """Whether attention is written out: asked for, or the class knows nothing else."""
+    """Whether attention is eager: because it was requested, or because the class supports nothing
+    else."""
     attention = state.shape.layers[0].attention
     return state.plan.attention == "eager" or getattr(attention, "eager", False)

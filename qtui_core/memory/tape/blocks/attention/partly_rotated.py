@@ -1,4 +1,4 @@
-"""Attention of GPT-NeoX, Phi, OPT and BERT: what they do other than Llama and GPT-2."""
+"""Attention of GPT-NeoX, Phi, OPT and BERT, where it differs from Llama's and GPT-2's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 def gpt_neox(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> Attended:
-    """GPTNeoXAttention.forward. The product lives as `qkv` until it
-    returns."""
+    """GPTNeoXAttention.forward. The product lives as `qkv` until it returns."""
     assert spec.fused is not None
     qkv = project(tape, weights, spec.fused, hidden)
     third = qkv.elements // 3
@@ -29,8 +28,8 @@ def gpt_neox(
 
 
 def phi(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """PhiAttention.forward. What is rotated and what is not have names
-    until it returns, and with them the products they are views of."""
+    """PhiAttention.forward. The rotated part and the rest have names until it returns, and keep
+    alive the products of which they are views."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -66,7 +65,7 @@ def opt(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pa
 
 
 def bert(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """BertSelfAttention.forward, without the dense layer, which is another module's."""
+    """BertSelfAttention.forward, without the output projection, which belongs to another module."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -79,8 +78,8 @@ def bert(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
 def _rotated_first(
     tape: Tape, spec: Attention, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """apply_rotary_pos_emb of GPT-NeoX: the first `rotary_dims` of a head are rotated and put
-    together with the rest again, also where there is none."""
+    """apply_rotary_pos_emb of GPT-NeoX: the first `rotary_dims` elements of a head are rotated and
+    concatenated with the rest, even if the rest is empty."""
     q_rotated, q_passed = _apart(tape, spec, q)
     k_rotated, k_passed = _apart(tape, spec, k)
     q_embedded, k_embedded = rotate(tape, q_rotated, k_rotated, cosines, sines)
@@ -90,6 +89,6 @@ def _rotated_first(
 
 
 def _apart(tape: Tape, spec: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of every head that is rotated, and the rest."""
+    """The rotated part of every head, and the rest."""
     rotated = x.elements // spec.head_dim * spec.rotary_dims
     return part(tape, x, rotated), part(tape, x, x.elements - rotated)

@@ -1,4 +1,4 @@
-"""Relative positions of T5: which bucket each pair of tokens falls into, and its bias."""
+"""Relative positions of T5: the bucket of each pair of tokens, and its bias."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BUCKETS: Final = Label("buckets")
 
 
 def relative_bias(tape: Tape, weights: Weights, spec: Attention, state: Pass) -> Tensor:
-    """T5Attention.compute_bias: `[1, heads, queries, keys]`, a view of what was looked up with the
-    heads last."""
+    """T5Attention.compute_bias: `[1, heads, queries, keys]`, a view of the looked-up rows, whose
+    last dimension is the heads."""
     (table,) = spec.extra
     assert isinstance(table, Embedding)
     tape.operation("arange")
@@ -33,8 +33,9 @@ def relative_bias(tape: Tape, weights: Weights, spec: Attention, state: Pass) ->
 
 
 def _buckets(tape: Tape, pairs: int, *, both_ways: bool) -> Tensor:
-    """T5Attention._relative_position_bucket, int64. Near distances have a bucket each, far ones
-    share them by the logarithm; where later positions are seen, half of the buckets are theirs."""
+    """T5Attention._relative_position_bucket, int64. Small distances have a bucket each, large ones
+    share buckets by their logarithm; with `both_ways`, half of the buckets are for later
+    positions."""
 
     def new(dtype: str) -> Tensor:
         return tape.new(pairs, dtype, BUCKETS)
@@ -59,15 +60,15 @@ def _buckets(tape: Tape, pairs: int, *, both_ways: bool) -> Tensor:
     near = new("bool")
     share = new("fp32")
     share = new("fp32")  # divided
-    share = new("fp32")  # its logarithm
+    share = new("fp32")  # the logarithm
     share = new("fp32")  # divided
-    share = new("fp32")  # times the buckets that are left
+    share = new("fp32")  # times the remaining buckets
     whole = new("int64")
     del share
     far = new("int64")
     del whole
     most = new("int64")
-    far = new("int64")  # the lesser of both
+    far = new("int64")  # the smaller of both
     del most
     chosen = new("int64")
     if side is None:

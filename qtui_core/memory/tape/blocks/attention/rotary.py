@@ -1,4 +1,4 @@
-"""Rotary position embedding: tables of cosines and sines, and their use."""
+"""Rotary position embedding: the tables of cosines and sines, and their use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SCALED: Final = Label("mul")
 
 
 def tables(tape: Tape, length: int, dims: int, dtype: str) -> tuple[Tensor, Tensor]:
-    """LlamaRotaryEmbedding.forward: cosines and sines `[length, dims]` of type `dtype`, without
-    gradients, once for all sequences."""
+    """LlamaRotaryEmbedding.forward: cosines and sines `[length, dims]` of `dtype`, without
+    gradients, shared by all sequences."""
     before, tape.grad = tape.grad, False
     tape.operation("cos")
     positions = tape.new(length, "fp32", POSITIONS)

@@ -1,5 +1,5 @@
-"""Rotary positions of families that compute them otherwise than Llama: in float32 (OLMo, Cohere),
-with complex numbers (Llama 4)."""
+"""Rotary positions of families that compute them differently from Llama: in float32 (OLMo, Cohere),
+or with complex numbers (Llama 4)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Pair = tuple[Tensor, Tensor]
 
 
 def tables_of(tape: Tape, shape: ModelShape, length: int, dtype: str) -> tuple[Pair, ...]:
-    """The tables of positions of a model whose hidden states have type `dtype`; of complex ones
-    both of a pair are the same. No pair where nothing is rotated."""
+    """The rotary tables of a model whose hidden states have `dtype`. The two tables of a complex
+    pair are the same one. Empty if nothing is rotated."""
     dims = shape.rotary_dims
     if not dims:
         return ()
@@ -45,7 +45,8 @@ def rotate_and_cast(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Te
 
 
 def rotate_in_float32(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
-    """apply_rotary_pos_emb of Cohere: queries and keys in float32, pairs of neighbours rotated."""
+    """apply_rotary_pos_emb of Cohere: queries and keys in float32, with adjacent elements
+    rotated."""
     given = q.dtype
     q = tape.to(q, "fp32")
     k = tape.to(k, "fp32")
@@ -57,8 +58,9 @@ def rotate_in_float32(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: 
 def rotate_complex(
     tape: Tape, q: Tensor, k: Tensor, table: Tensor, copied: tuple[bool, bool]
 ) -> Pair:
-    """apply_rotary_emb of Llama 4: two float32 elements are one complex number. `copied` is whose
-    gradients come heads first, so that they have to be copied to be seen as such."""
+    """apply_rotary_emb of Llama 4: two float32 elements are one complex number. `copied`: whether
+    the gradients of queries, and of keys, arrive with heads first and must be copied for the
+    view."""
     given = q.dtype, k.dtype
     q_complex = tape.to(q, "fp32")
     k_complex = tape.to(k, "fp32")
@@ -72,8 +74,8 @@ def rotate_complex(
 
 
 def _times(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
-    """The product of complex numbers. Its gradient is that with the conjugate of the table, which
-    is made first."""
+    """The product of complex numbers. Its gradient is the product with the conjugate of the table,
+    which is made first."""
     elements, numbers = x.elements, table.elements
 
     def backward(gradient: Tensor) -> Gradients:
@@ -94,7 +96,7 @@ def _turned(tape: Tape, x: Tensor) -> Tensor:
 
 def _complex_table(tape: Tape, length: int, dims: int) -> Tensor:
     """Llama4TextRotaryEmbedding.forward: `[length, dims / 2]` complex numbers of 8 bytes, counted
-    as twice as many of float32."""
+    as twice as many float32 elements."""
     tape.operation("polar")
     positions = tape.new(length, "fp32", POSITIONS)
     freqs = tape.new(length * dims // 2, "fp32", FREQUENCIES)

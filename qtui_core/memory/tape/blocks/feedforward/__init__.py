@@ -1,1 +1,1 @@
-"""The feed-forward part of a layer on the tape: one, or many experts."""
+"""The feed-forward part of a layer on the tape: dense, or a mixture of experts."""

@@ -1,7 +1,8 @@
 """Activation functions by their names in config.json (ACT2FN of transformers.activations).
 
-Those that are one kernel keep one tensor for the backward pass; those written out keep one for
-each of their steps that needs it, which is what makes gelu_new several times as dear as gelu.
+A function with a kernel of its own keeps one tensor for the backward pass. One that is composed of
+several operations keeps a tensor for each of them that needs one, which makes gelu_new several
+times as expensive as gelu.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from qtui_core.memory.tape.operations.pointwise import (
 )
 from qtui_core.memory.tape.tape import Tape, Tensor
 
-#: Kernels whose gradient is computed from their input, and what they are called in torch.
+#: Kernels whose gradient is computed from their input, and their names in torch.
 _FROM_INPUT: Final = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -36,9 +37,9 @@ _FROM_OUTPUT: Final = ("relu", "tanh", "sigmoid")
 
 
 def activation(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """The function `name` of config.json, element by element.
+    """The activation function `name` of config.json, elementwise.
 
-    Raises UsageError for a function that is none of those here.
+    Raises UsageError for an unknown function.
     """
     if name in _FROM_INPUT:
         return from_input(tape, _FROM_INPUT[name], x)
@@ -61,8 +62,8 @@ def activation(tape: Tape, name: str, x: Tensor) -> Tensor:
 
 
 def _gelu_new(tape: Tape, x: Tensor) -> Tensor:
-    """`0.5 * x * (1.0 + tanh(c * (x + 0.044715 * pow(x, 3.0))))`. One expression, as there, so that
-    each step is let go when the next has been made."""
+    """`0.5 * x * (1.0 + tanh(c * (x + 0.044715 * pow(x, 3.0))))`. A single expression, as in the
+    real code, so that each intermediate result is freed when the next exists."""
     return mul(
         tape,
         scale(tape, x),

@@ -1,5 +1,5 @@
-"""How DeepSeek V2 and V3 choose experts: scores in float32, and for V3 (and some of V2) first the
-best groups of experts, then the best experts of these."""
+"""How DeepSeek V2 and V3 choose experts: by scores in float32; V3 (and some of V2) first choose the
+best groups of experts, and then the best experts in these."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MASK: Final = Label("mask of groups")
 
 
 def route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """DeepseekV2TopkRouter.forward and DeepseekV3TopkRouter.forward: the logits, the weights of
-    the chosen experts, float32, and their indices."""
+    """DeepseekV2TopkRouter.forward and DeepseekV3TopkRouter.forward: the logits, the weights of the
+    chosen experts, float32, and their indices."""
     before = tape.path
     tape.path = spec.router.name.removesuffix(".weight")
     tokens = hidden.elements // spec.hidden
@@ -54,8 +54,8 @@ def _v2(tape: Tape, spec: Moe, logits: Tensor, tokens: int) -> tuple[Tensor, Ten
 
 
 def _v3(tape: Tape, spec: Moe, logits: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """What only decides which experts are chosen gets no gradient from the loss, but autograd
-    keeps the indices of the two best of a group as long as there are scores of groups."""
+    """Scores that only decide the choice get no gradient from the loss, but autograd keeps the
+    indices of the two best experts of each group as long as the group scores live."""
     scores = from_output(tape, "sigmoid", logits)
     tape.operation("add")
     for_choice = tape.new(scores.elements, "fp32", CHOICE)
@@ -90,8 +90,8 @@ def _scaled(tape: Tape, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outside_groups(tape: Tape, spec: Moe, tokens: int) -> tuple[Tensor, ...]:
-    """The mask of experts that are not in one of the best groups, and what lives as long as the
-    router works."""
+    """The mask of experts outside the best groups, and the tensors that live until the router
+    returns."""
     tape.operation("topk")
     unused = tape.new(tokens * spec.chosen_groups, "fp32", GROUPS)
     group_index = tape.new(tokens * spec.chosen_groups, "int64", GROUPS)

@@ -32,7 +32,8 @@ def fused(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
 
 
 def plain(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
-    """GPT2MLP.forward: `dropout(down(act(up(x))))`, each result over the one before."""
+    """GPT2MLP.forward: `dropout(down(act(up(x))))`; each result takes the name of the one
+    before."""
     assert spec.up is not None
     hidden = project(tape, weights, spec.up, hidden)
     hidden = activation(tape, spec.activation, hidden)

@@ -1,6 +1,6 @@
 """Mixtures of experts, by `Moe.style`: a router chooses experts for each token, the tokens are
-sorted by expert, and all experts work in one product (grouped_mm, what transformers 5 takes where
-the GPU has it)."""
+sorted by expert, and all experts work in one product (grouped_mm, which transformers 5 uses if the
+GPU supports it)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Routed = tuple[Tensor, Tensor, Tensor]
 
 
 def _rows(tape: Tape, hidden: Tensor) -> Tensor:
-    """`hidden.view(-1, hidden_size)`: tokens of all sequences one after another."""
+    """`hidden.view(-1, hidden_size)`: the tokens of all sequences one after another."""
     rows = tape.alias(hidden)
     rows.flat = True
     return rows
@@ -58,7 +58,7 @@ def mixtral(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
 
 
 def qwen2(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
-    """Qwen2MoeSparseMoeBlock.forward: a shared expert before the others, with a gate."""
+    """Qwen2MoeSparseMoeBlock.forward: a shared expert with a gate, before the others."""
     assert spec.shared is not None
     assert spec.shared_gate is not None
     hidden = _rows(tape, hidden)
@@ -80,8 +80,8 @@ def deepseek(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
 
 
 def llama4(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Llama4TextMoe.forward: every expert works on every token, weighted by its score, of which
-    all but the chosen are zero. The result, and the logits of the router."""
+    """Llama4TextMoe.forward: every expert works on every token, weighted by its score; the scores
+    of experts that are not chosen are zero. Returns the result and the logits of the router."""
     assert spec.shared is not None
     tokens = hidden.elements // spec.hidden
     hidden = _rows(tape, hidden)
@@ -121,8 +121,8 @@ def _route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
 
 
 def _seen_again(tape: Tape, hidden: Tensor) -> Tensor:
-    """`hidden.reshape(-1, hidden_size)` of what is that already: a view, whose gradient waits until
-    what was made after it has been gone through."""
+    """`hidden.reshape(-1, hidden_size)` of a tensor that has this shape already: a view, whose
+    gradient waits until the nodes created after it have run."""
     node = tape.node("view", (hidden,), lambda gradient: (gradient,))
     seen = tape.detach(hidden)
     seen.flat = True
@@ -165,14 +165,14 @@ def _experts(
 
 
 def _gated(tape: Tape, spec: Moe, projected: Tensor) -> Tensor:
-    """`act(gate) * up`, of one product."""
+    """`act(gate) * up`, where both are halves of one product."""
     half = projected.elements // 2
     gate, up = split(tape, projected, half, half)
     return mul(tape, activation(tape, spec.activation, gate), up)
 
 
 def _inverse(tape: Tape, order: Tensor) -> Tensor:
-    """Where each row came from."""
+    """The original index of each row."""
     tape.operation("empty_like")
     inverse = tape.new(order.elements, "int64", EMPTY)
     _numbers = tape.new(order.elements, "int64", ARANGE)
@@ -180,7 +180,7 @@ def _inverse(tape: Tape, order: Tensor) -> Tensor:
 
 
 def _scores(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Llama4Router.forward: the sigmoid of the chosen logits, of all others zero."""
+    """Llama4Router.forward: the sigmoid of the chosen logits, and zero for all others."""
     before = tape.path
     tape.path = spec.router.name.removesuffix(".weight")
     tokens = hidden.elements // spec.hidden
@@ -206,7 +206,7 @@ def _scattered(tape: Tape, elements: int, values: Tensor, index: Tensor) -> Tens
 
 
 def _transposed(tape: Tape, scores: Tensor) -> Tensor:
-    """`scores.transpose(0, 1).reshape(-1, 1)`, a copy."""
+    """`scores.transpose(0, 1).reshape(-1, 1)`, which copies."""
     node = tape.node("clone", (scores,), lambda gradient: (gradient,))
     return tape.output(node, tape.new(scores.elements, scores.dtype, COPY))
 

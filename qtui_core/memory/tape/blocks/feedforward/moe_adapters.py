@@ -1,9 +1,9 @@
 """Adapters over parameters that are no linear layer: stacked experts and routers (peft 0.21,
 ParamWrapper in tuners/lora/layer.py).
 
-The adapter is folded into the weight before the module runs, so that a whole weight of the base's
-type is made, which lives as long as the products that used it. When it is put on, it is folded once
-more to be checked (ParametrizationList), and that result is thrown away.
+The adapter is added to the weight before the module runs. This makes a whole weight in the dtype of
+the base, which lives as long as the products that use it. When the adapter is registered, the sum
+is computed once more as a check (ParametrizationList) and dropped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MUL: Final = Label("mul")
 
 
 class AdaptedParameter:
-    """A parameter with its adapter put on; without one, the parameter itself. What is made of
-    the adapter lives as long as this."""
+    """A parameter with its adapter; without an adapter, the parameter itself. Tensors made from the
+    adapter live as long as this object."""
 
     def __init__(self, tape: Tape, weights: Weights, spec: Parameter) -> None:
         self._base = weights.operand(spec.name)
@@ -45,7 +45,7 @@ class AdaptedParameter:
         tape.grad = before
 
     def weight(self, tape: Tape) -> Tensor:
-        """The weight as the module uses it, made when first asked for."""
+        """The weight that the module uses, made on the first call."""
         if self._result is None:
             self._result = self._fold(tape)
         return self._result
@@ -57,7 +57,7 @@ class AdaptedParameter:
 
 
 def _factors(tape: Tape, down: Tensor, up: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
-    """get_delta_factors: `[experts, outputs, rank]`, in another order than it is stored in, and
+    """get_delta_factors: `[experts, outputs, rank]`, in another layout than the stored one, and
     `[experts, rank, inputs]`."""
     up = transposed(tape, up)
     return tape.to(up, dtype), tape.to(down, dtype)
@@ -71,7 +71,7 @@ def _difference(tape: Tape, down: Tensor, up: Tensor, shape: tuple[int, ...], dt
 
 
 def _added_product(tape: Tape, base: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """`torch.baddbmm(base, left, right, alpha=scaling)`, out of reach of autocast."""
+    """`torch.baddbmm(base, left, right, alpha=scaling)`, which autocast does not change."""
     dtype = base.dtype
     sizes = left.elements, right.elements
     wanted = base.requires_grad, left.requires_grad, right.requires_grad

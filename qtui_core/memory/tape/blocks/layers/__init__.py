@@ -1,1 +1,1 @@
-"""Whole layers on the tape, by the way their parts are arranged."""
+"""Whole layers on the tape, by the arrangement of their parts."""

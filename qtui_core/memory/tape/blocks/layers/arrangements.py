@@ -1,5 +1,5 @@
-"""Which function runs a layer: by the style of its attention where the class has an order of its
-own, else by its arrangement."""
+"""The function that runs a layer: by the style of its attention if that class has its own order,
+else by its arrangement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BY_STYLE: Final[dict[str, Runner]] = {
 
 
 def run_layer(tape: Tape, weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Tensor:
-    """What the layer makes of `hidden`."""
+    """The output of the layer for `hidden`."""
     style = spec.attention.style
     runner = _BY_STYLE.get(style) or _BY_ARRANGEMENT[spec.arrangement]
     return runner(tape, weights, spec, hidden, state)

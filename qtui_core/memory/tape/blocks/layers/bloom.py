@@ -1,4 +1,4 @@
-"""BLOOM: attention with alibi that is always written out, and layers that give its weights too."""
+"""BLOOM: attention with alibi that is always eager, and layers that return its weights too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 
 
 def layer(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """BloomBlock.forward. The weights of its attention live on in what the loop over layers calls
-    `outputs`, until the next layer has given its own."""
+    """BloomBlock.forward. The weights of its attention stay in the loop over layers as `outputs`,
+    until the next layer has returned."""
     assert isinstance(spec.mlp, Mlp)
     first, second = spec.norms
     normed = normalize(tape, weights, first, hidden)

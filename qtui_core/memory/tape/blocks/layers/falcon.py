@@ -1,5 +1,5 @@
-"""Falcon: queries, keys and values of one product in three layouts, and a mask that is
-always made."""
+"""Falcon: queries, keys and values from one product in three layouts, and a mask that is always
+made."""
 
 from __future__ import annotations
 
@@ -43,14 +43,16 @@ def attention(
     if kv_heads == spec.heads:
         output = kernel(tape, query, key, value, state.mask, sizes, state)
     else:
-        # Kernels take one head of keys for all only where they are told so, which Falcon does not.
+        # Kernels share one head of keys among all queries only if told to; Falcon does not tell
+        # them.
         output = _composed(tape, query, key, value, sizes, state)
     return project(tape, weights, spec.out, output), None
 
 
 def _apart(tape: Tape, spec: Attention, fused: Tensor, state: Pass) -> Triple:
-    """FalconAttention._split_heads. One head of keys and values each is looked up by its index, a
-    copy; in groups they are then copied for each head of the group, as queries are."""
+    """FalconAttention._split_heads. A single head of keys and values is selected by its index,
+    which copies; in groups, keys and values are then copied for each head of the group, and queries
+    are copied too."""
     queries = state.tokens * spec.heads * spec.head_dim
     keys = state.tokens * spec.kv_heads * spec.head_dim
     if spec.style == "falcon_grouped":
@@ -67,7 +69,7 @@ def _apart(tape: Tape, spec: Attention, fused: Tensor, state: Pass) -> Triple:
 
 
 def _looked_up(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """`x[..., [n], :]`, by an index that is brought to the GPU."""
+    """`x[..., [n], :]`, with an index that is copied to the GPU."""
     tape.operation("_to_copy")
     return lookup(tape, x, tape.new(1, "int64", INDEX), elements)
 
@@ -82,7 +84,7 @@ def _composed(
         _seen, _hidden = tape.new(1, query.dtype, BIAS), tape.new(1, query.dtype, BIAS)
         bias = tape.new(sizes.batch * sizes.queries * sizes.keys, query.dtype, BIAS)
         del _seen, _hidden
-    # Autocast has done its casts at the call and is left alone inside.
+    # Autocast has made its casts at the call and has no effect inside.
     autocast, tape.autocast = tape.autocast, None
     output = clone(tape, composed(tape, query, key, value, sizes, bias))
     tape.autocast = autocast

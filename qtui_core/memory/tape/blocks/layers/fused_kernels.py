@@ -1,6 +1,5 @@
-"""Parts of a layer under `RunPlan.kernels`: rotations that work in place; with "fused" adapters
-over 4-bit weights as one function, with "liger" a gate in one kernel. What has no such kernel runs
-as ever."""
+"""Parts of a layer under `RunPlan.kernels`: rotary embeddings in place; with "fused", adapters over
+4-bit weights as one function; with "liger", a gate in one kernel. Other parts run as usual."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 def attention(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> Attended:
-    """LlamaAttention.forward whose products, where all three have adapters, are made at once, and
-    whose queries and keys are rotated in place."""
+    """LlamaAttention.forward with queries and keys rotated in place, and with all three products in
+    one function if all have adapters."""
     query, key, value = _projected(tape, weights, spec, hidden)
     if spec.query_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)
@@ -41,8 +40,8 @@ def attention(
 
 
 def feed_forward(tape: Tape, weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
-    """LlamaMLP.forward where the function is SiLU: in one where all three layers have adapters, or
-    with the gate in one kernel (LigerSwiGLUMLP.forward)."""
+    """LlamaMLP.forward with SiLU: in one function if all three layers have adapters, or with the
+    gate in one kernel (LigerSwiGLUMLP.forward)."""
     if spec.activation not in ("silu", "swish") or spec.gate is None or spec.up is None:
         return gated(tape, weights, spec, x)
     if weights.plan.kernels == "liger":
@@ -72,7 +71,7 @@ def _projected(
 
 
 def _adapted(weights: Weights, spec: Linear) -> Adapted | None:
-    """The layer for a kernel that takes its adapter along: one over a 4-bit weight."""
+    """The layer for a kernel that includes its adapter: one over a 4-bit weight; else None."""
     own = weights.linear(spec)
     apart = weights.plan.kernels != "fused" or own.quant in (None, "int8")
     if apart or own.down is None or own.up is None:

@@ -1,5 +1,5 @@
-"""One layer: norms, attention and feed-forward part, by `Layer.arrangement`. The second local of
-each attention, `_weights`, lives as long as the real one's `_`."""
+"""One layer: norms, attention and feed-forward part, by `Layer.arrangement`. The second result of
+attention, `_weights`, lives as long as `_` in the real code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 def attention_of(
     tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass
 ) -> Attended:
-    """The layer's attention to `hidden`."""
+    """The layer's attention on `hidden`."""
     spec: Any = layer.attention
     fused = state.plan.kernels != "torch" and spec.style == "llama"
     return attention_style("fused" if fused else spec.style)(tape, weights, spec, hidden, state)
 
 
 def feed_forward_of(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
-    """The layer's feed-forward part of `hidden`."""
+    """The layer's feed-forward part on `hidden`."""
     spec: Any = layer.mlp
     fused = weights.plan.kernels != "torch" and spec.style == "llama"
     return feed_forward_style("fused" if fused else spec.style)(tape, weights, spec, hidden)
@@ -59,7 +59,7 @@ def sandwich(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: 
 
 
 def post(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """Olmo2DecoderLayer.forward: norms of what each part gives."""
+    """Olmo2DecoderLayer.forward: norms of the outputs of each part."""
     residual = hidden
     hidden, _weights = attention_of(tape, weights, layer, hidden, state)
     hidden = normalize(tape, weights, layer.norms[0], hidden)
@@ -71,7 +71,7 @@ def post(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass
 
 
 def parallel(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """CohereDecoderLayer.forward: both parts of one norm; what each gives has a name until it
+    """CohereDecoderLayer.forward: one norm for both parts, whose outputs have names until it
     returns."""
     residual = hidden
     hidden = normalize(tape, weights, layer.norms[0], hidden)
@@ -83,7 +83,8 @@ def parallel(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: 
 
 
 def phi3(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """Phi3DecoderLayer.forward: what each part gives is dropped out after it has returned."""
+    """Phi3DecoderLayer.forward: dropout is applied to each part's output after the part has
+    returned."""
     assert isinstance(layer.attention, Attention)
     assert isinstance(layer.mlp, Mlp)
     residual = hidden
@@ -97,8 +98,8 @@ def phi3(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass
 
 
 def stablelm(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """StableLmDecoderLayer.forward, one part after the other: names are not used again, so that
-    more lives until it returns."""
+    """StableLmDecoderLayer.forward, one part after the other: names are not reused, so more tensors
+    live until it returns."""
     if layer.arrangement == "parallel":
         return parallel(tape, weights, layer, hidden, state)
     residual = hidden
@@ -130,7 +131,7 @@ def llama4(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pa
 
 
 def _sum(tape: Tape, layer: Layer, residual: Tensor, hidden: Tensor) -> Tensor:
-    """`residual + hidden`, `hidden` times a constant where the family has one (Granite)."""
+    """`residual + hidden`; `hidden` is multiplied by a constant in some families (Granite)."""
     if layer.residual_scale:
         return add(tape, residual, scale(tape, hidden))
     return add(tape, residual, hidden)

@@ -1,4 +1,4 @@
-"""What GPUs that share layers send each other, as torch's DTensor does it."""
+"""What GPUs that share layers send each other, as in torch's DTensor."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SHARD: Final = Label("clone")
 
 
 def summed(tape: Tape, x: Tensor) -> Tensor:
-    """The sum of the parts that all GPUs have, in a tensor of its own (funcol.all_reduce). The
-    gradient is each part's."""
+    """The sum of the partial results of all GPUs, in a new tensor (funcol.all_reduce). Each part
+    gets the whole gradient."""
     node = tape.node("all_reduce", (x,), lambda gradient: (gradient,))
     return tape.output(node, tape.new(x.elements, x.dtype, SUM))
 
 
 def gathered(tape: Tape, x: Tensor, elements: int, label: Label) -> Tensor:
-    """The columns of all GPUs, `elements` together: they come one GPU after the other, and are
-    then put side by side (funcol.all_gather_tensor). Of the gradient each copies its columns."""
+    """The columns of all GPUs, `elements` together: they arrive one GPU after the other, and are
+    then concatenated (funcol.all_gather_tensor). Each GPU copies its columns of the gradient."""
     own, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:

@@ -1,5 +1,5 @@
-"""Layers other than Llama's and GPT-2's: attention and feed-forward side by side (GPT-NeoX, Phi,
-Falcon), norms after the sums (BERT), and those of OPT and GPT-NeoX one after the other."""
+"""Layers that differ from Llama's: attention and feed-forward part in parallel (GPT-NeoX, Phi,
+Falcon), norms after the sums (BERT), and the sequential ones of GPT-2, OPT and GPT-NeoX."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
 
 
 def gpt_neox(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """GPTNeoXLayer.forward: each part has a norm of its own. Without use_parallel_residual one
-    comes after the other."""
+    """GPTNeoXLayer.forward: each part has its own norm. Without use_parallel_residual the parts are
+    sequential."""
     before, after = spec.norms
     attended, _weights = attention_of(
         tape, weights, spec, normalize(tape, weights, before, hidden), state
@@ -32,7 +32,7 @@ def gpt_neox(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: P
 
 
 def gpt2(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """GPT2Block.forward, and GPT-BigCode's. What each part gave keeps its name."""
+    """GPT2Block.forward, and GPT-BigCode's. The output of each part keeps its name."""
     residual = hidden
     hidden = normalize(tape, weights, spec.norms[0], hidden)
     attended, _weights = attention_of(tape, weights, spec, hidden, state)
@@ -55,8 +55,8 @@ def phi(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
 
 
 def bert(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """BertLayer.forward. Each part's dense layer, dropout and norm of the sum are a module of their
-    own, whose input the layer holds until it returns."""
+    """BertLayer.forward. Each part's dense layer, dropout and norm of the sum are a module, whose
+    input the layer holds until it returns."""
     assert isinstance(spec.mlp, Mlp)
     assert spec.mlp.up is not None
     attended, _weights = attention_of(tape, weights, spec, hidden, state)
@@ -70,8 +70,8 @@ def bert(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass)
 
 def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     """OPTDecoderLayer.forward, with norms before the parts or (350M) after the sums. The
-    feed-forward part is no module: what a step gives replaces what it took. It works on
-    `[tokens, hidden]`."""
+    feed-forward part is no module: each result replaces the one before. It works on `[tokens,
+    hidden]`."""
     assert isinstance(spec.mlp, Mlp)
     assert spec.mlp.up is not None
     first, second = spec.norms
@@ -101,8 +101,8 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
 
 
 def falcon(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """FalconDecoderLayer.forward. The attention's result is added to that of the feed-forward part
-    in place."""
+    """FalconDecoderLayer.forward. The attention's result is added in place to that of the
+    feed-forward part."""
     assert isinstance(spec.attention, Attention)
     residual = hidden
     normed = normalize(tape, weights, spec.norms[0], hidden)
@@ -121,7 +121,7 @@ def falcon(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pas
 
 
 def dropped(tape: Tape, spec: Layer, attended: Tensor) -> Tensor:
-    """What the attention of a layer gave, after the layer's dropout of it."""
+    """The attention's output after the layer's dropout."""
     assert isinstance(spec.attention, Attention)
     return dropout(tape, attended, spec.attention.residual_dropout)
 
@@ -129,7 +129,7 @@ def dropped(tape: Tape, spec: Layer, attended: Tensor) -> Tensor:
 def _self_output(
     tape: Tape, weights: Weights, spec: Layer, attended: Tensor, hidden: Tensor
 ) -> Tensor:
-    """BertSelfOutput.forward. What came from the attention lives as its argument."""
+    """BertSelfOutput.forward. The attention's output lives as its argument."""
     assert isinstance(spec.attention, Attention)
     output = project(tape, weights, spec.attention.out, attended)
     output = dropped(tape, spec, output)
@@ -137,7 +137,7 @@ def _self_output(
 
 
 def _added(tape: Tape, x: Tensor, other: Tensor) -> Tensor:
-    """`x += other`. Where `x` is of a narrower type the sum is cast to it in place."""
+    """`x += other`. If `x` has a narrower dtype, the sum is cast to it in place."""
 
     def backward(gradient: Tensor) -> Gradients:
         return gradient, gradient

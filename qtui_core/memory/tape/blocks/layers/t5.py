@@ -1,4 +1,4 @@
-"""T5: attention with relative positions, to the sequence itself or to what an encoder gave."""
+"""T5: attention with relative positions, to the sequence itself or to an encoder's output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHOICE: Final = Label("where")
 
 @dataclass
 class Biases:
-    """What the first layer made for all: the bias of scores by relative position, and that of
+    """What the first layer makes for all: the bias of scores by relative position, and the bias of
     scores to the encoder, which is zero."""
 
     own: Tensor | None = None
@@ -44,8 +44,8 @@ def layer(
     made: Biases,
     hidden: Tensor,
 ) -> Tensor:
-    """T5Block.forward. `given` are the biases of the layers before; those that come out are put
-    into `made`."""
+    """T5Block.forward. `given` are the biases from earlier layers; the resulting ones are put into
+    `made`."""
     assert isinstance(spec.attention, Attention)
     hidden, own = _attended(tape, weights, spec, 0, spec.attention, state, given.own, hidden)
     cross = None
@@ -107,7 +107,8 @@ def _keys_and_values(
     *,
     crosses: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Those of `source`, behind what is cached; of an encoder they are made once."""
+    """Keys and values of `source`, appended to the cached ones; those of an encoder are made
+    once."""
     assert spec.key is not None
     assert spec.value is not None
     cache = None if state.cache is None else state.cache.cross if crosses else state.cache
@@ -125,8 +126,8 @@ def _keys_and_values(
 def _made(
     tape: Tape, weights: Weights, spec: Attention, dtype: str, state: Pass, keys: int
 ) -> Tensor:
-    """The bias of the first layer: relative positions where it has a table, else zeros, which need
-    a gradient under checkpointing."""
+    """The bias that the first layer makes: relative positions if it has a table, else zeros, which
+    require a gradient under checkpointing."""
     if spec.extra:
         return relative_bias(tape, weights, spec, state)
     tape.operation("zeros")
@@ -148,8 +149,8 @@ def _scored(
     *,
     relative: bool,
 ) -> Tensor:
-    """sdpa_attention_forward with create_position_bias_mask: later positions are hidden in the
-    bias, which is made to lie as the kernel reads it."""
+    """sdpa_attention_forward with create_position_bias_mask: the bias also masks later positions,
+    and is made contiguous for the kernel."""
     mask = bias
     if spec.causal and state.queries > 1:
         mask = _hidden_later(tape, bias, state)
@@ -165,8 +166,8 @@ def _scored(
 
 
 def _padded(tape: Tape, bias: Tensor, keys: int) -> Tensor:
-    """pad_bias in attention.cpp: rows of whole 16 elements, of which those that were there are
-    seen."""
+    """pad_bias in attention.cpp: rows padded to a multiple of 16 elements, and a view of the
+    original part."""
     elements = bias.elements
 
     def backward(gradient: Tensor) -> Gradients:
@@ -207,8 +208,8 @@ def _fed(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
 
 
 def _dense(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
-    """T5DenseActDense.forward and T5DenseGatedActDense.forward. What enters the last product is
-    cast to the type of its weight."""
+    """T5DenseActDense.forward and T5DenseGatedActDense.forward. The input of the last product is
+    cast to the dtype of its weight."""
     given = hidden
     assert spec.up is not None
     if spec.gate is None:

@@ -1,1 +1,1 @@
-"""Weights on the tape, and what multiplies, looks up or normalizes with them."""
+"""Weights on the tape, and the operations that multiply, look up or normalize with them."""

@@ -1,5 +1,4 @@
-"""A table that is looked up, with an adapter or without (peft 0.21, Embedding in
-tuners/lora/layer.py)."""
+"""An embedding table, with or without an adapter (peft 0.21, Embedding in tuners/lora/layer.py)."""
 
 from __future__ import annotations
 
@@ -26,10 +25,11 @@ def look_up(
     *,
     scales: bool = False,
 ) -> Tensor:
-    """Rows of `spec` by `indices`. `base` runs what is under the adapter, where that is not the
-    lookup alone; `scales` is whether it multiplies the rows by a constant of the model's type.
+    """Rows of `spec` by `indices`. `base` runs what is under the adapter, if that is more than the
+    look-up; `scales`: it multiplies the rows by a constant of the model's dtype.
 
-    The adapter's part is looked up in A's transpose and multiplied by B's, in the adapter's type.
+    The adapter's part is looked up in the transpose of A and multiplied by that of B, in the
+    adapter's dtype.
     """
     before, tape.path = tape.path, spec.name
     if base is None:

@@ -1,4 +1,4 @@
-"""A linear layer as the plan has it: dense, quantized, with an adapter of low rank (peft 0.21)."""
+"""A linear layer under the plan: dense, quantized, with a low-rank adapter (peft 0.21)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qtui_core.memory.tape.operations.linear import MM, linear
 from qtui_core.memory.tape.operations.pointwise import ADD, add, clone, dropout, scale
 from qtui_core.memory.tape.tape import TO_COPY, Tape, Tensor
 
-#: Kinds of layouts over which peft's adapters are as over dense layers: its Linear over FP8Linear,
-#: which is an nn.Linear, GPTQLoraLinear, and HqqLoraLinear.
+#: Layouts over which peft's adapters work as over dense layers: its Linear over FP8Linear, which is
+#: an nn.Linear, GPTQLoraLinear, and HqqLoraLinear.
 _LIKE_DENSE: Final = ("fp8", "gptq", "hqq")
 
 
@@ -27,9 +27,8 @@ def project(
     label: Label = MM,
     own: LinearWeights | None = None,
 ) -> Tensor:
-    """The layer `spec` of `x`: `[tokens, inputs]` to `[tokens, outputs]`. `label` is that of the
-    result of a layer that is not quantized; `own` what stands behind it, where that is not found
-    by its name."""
+    """The layer `spec` of `x`: `[tokens, inputs]` to `[tokens, outputs]`. `label` is for the result
+    of a layer that is not quantized; `own` are its weights, if they are not found by its name."""
     before = tape.path
     tape.path = spec.name
     own = own or weights.linear(spec)
@@ -75,8 +74,8 @@ def base(
 
 
 def _adapted(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor, label: Label) -> Tensor:
-    """peft/tuners/lora/layer.py, Linear.forward: the input is cast to the adapter's type, and the
-    sum back to the base's; by HqqLoraLinear of lora/hqq.py only outside of autocast."""
+    """peft/tuners/lora/layer.py, Linear.forward: the input is cast to the adapter's dtype, and the
+    sum back to the base's; HqqLoraLinear of lora/hqq.py does so only outside of autocast."""
     assert own.down is not None
     result = base(tape, spec, own, x, label)
     given = result.dtype
@@ -89,8 +88,8 @@ def _adapted(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor, label: Lab
 
 
 def _adapted_4bit(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
-    """peft/tuners/lora/bnb.py, Linear4bit.forward: the base's result is cloned; types are adapted
-    by hand only outside of autocast."""
+    """peft/tuners/lora/bnb.py, Linear4bit.forward: the base's result is cloned; explicit casts are
+    made only outside of autocast."""
     assert own.down is not None
     result = clone(tape, base(tape, spec, own, x))
     expected = result.dtype
@@ -103,9 +102,9 @@ def _adapted_4bit(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor) -> Te
 
 
 def _adapted_int8(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
-    """peft/tuners/lora/bnb.py, Linear8bitLt.forward: as with 4 bits, but nothing is cloned, and
-    the scaled product is cast before it is added. AwqLoraLinear of lora/awq.py casts it before it
-    is scaled."""
+    """peft/tuners/lora/bnb.py, Linear8bitLt.forward: as with 4 bits, but nothing is cloned, and the
+    scaled product is cast before it is added. AwqLoraLinear of lora/awq.py casts it before it is
+    scaled."""
     assert own.down is not None
     result = base(tape, spec, own, x)
     expected = result.dtype

@@ -1,4 +1,4 @@
-"""Normalizations as the classes of transformers write them out, by `Norm.kind`."""
+"""Normalizations in the operations of the transformers classes, by `Norm.kind`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def normalize(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
 
 
 def root_mean_square(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
-    """LlamaRMSNorm.forward: in float32, cast back, then times the weight. Its variance and what it
-    casts back keep their names until it returns."""
+    """LlamaRMSNorm.forward: in float32, cast back, then times the weight. Its variance and the cast
+    result keep their names until it returns."""
     given = hidden.dtype
     hidden = tape.to(hidden, "fp32")
     variance = mean(tape, power(tape, hidden), hidden.elements // spec.size)
@@ -42,7 +42,7 @@ def root_mean_square(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -
 
 
 def cast_last(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
-    """Olmo2RMSNorm.forward: times the weight before it is cast back."""
+    """Olmo2RMSNorm.forward: times the weight before the cast back."""
     given = hidden.dtype
     hidden = tape.to(hidden, "fp32")
     variance = mean(tape, power(tape, hidden), hidden.elements // spec.size)
@@ -53,7 +53,7 @@ def cast_last(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tenso
 
 
 def one_plus(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
-    """Gemma2RMSNorm.forward: times one plus the weight, in float32, cast back last."""
+    """Gemma2RMSNorm.forward: times one plus the weight, in float32, cast back at the end."""
     output = scaled(tape, spec.size, tape.to(x, "fp32"))
     weight = weights.weight(spec)
     assert weight is not None
@@ -62,7 +62,7 @@ def one_plus(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
 
 
 def weight_last(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
-    """Llama4TextRMSNorm.forward: in float32, cast back, the weight as second factor."""
+    """Llama4TextRMSNorm.forward: in float32, cast back, with the weight as second factor."""
     output = unit(tape, spec.size, x)
     weight = weights.weight(spec)
     assert weight is not None
@@ -82,8 +82,8 @@ def scaled(tape: Tape, size: int, hidden: Tensor) -> Tensor:
 
 
 def promoted(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
-    """T5LayerNorm.forward: the input as it is times a float32 factor gives float32, which is cast
-    to the weight's type where that has 16 bits."""
+    """T5LayerNorm.forward: the uncast input times a float32 factor gives float32, which is cast to
+    the weight's dtype if that has 16 bits."""
     weight = weights.weight(spec)
     assert weight is not None
     variance = mean(tape, power(tape, tape.to(hidden, "fp32")), hidden.elements // spec.size)
@@ -107,7 +107,8 @@ def layer_float32(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor
 
 
 def layer_plain(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
-    """CohereLayerNorm.forward: written out in float32, times the weight, then cast back."""
+    """CohereLayerNorm.forward: in float32 in separate operations, times the weight, then cast
+    back."""
     given = hidden.dtype
     hidden = tape.to(hidden, "fp32")
     rows = hidden.elements // spec.size
@@ -120,7 +121,7 @@ def layer_plain(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Ten
     return tape.to(hidden, given)
 
 
-#: How each kind of norm runs.
+#: The function of each kind of norm.
 NORMS: Final[dict[str, Callable[[Tape, Weights, Norm, Tensor], Tensor]]] = {
     "rms": root_mean_square,
     "rms-cast-last": cast_last,

@@ -1,4 +1,4 @@
-"""Linear layers over weights that a checkpoint stores packed, by the kind of their layout.
+"""Linear layers over weights that a checkpoint stores packed, by the kind of layout.
 
 gptqmodel 7.3 (nn_modules/qlinear: torch.py, tritonv2.py, gemm_awq.py), transformers 5.23
 (integrations/finegrained_fp8.py, deepgemm.py, fbgemm_fp8.py), hqq (core/quantize.py).
@@ -19,12 +19,12 @@ DEQUANTIZED: Final = Label("dequantize")
 REPEATED: Final = Label("repeat")
 QUANTIZED: Final = Label("per_token_cast_to_fp8")
 
-#: Inputs under one scale of per_token_cast_to_fp8 (DeepGEMM).
+#: Inputs per scale in per_token_cast_to_fp8 (DeepGEMM).
 _TOKEN_GROUP: Final = 128
 
 
 def linear_packed(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
-    """The layer of `x`, in the type of `x`."""
+    """The layer of `x`, in the dtype of `x`."""
     kind = weights.quant or ""
     if kind in ("fp8", "fbgemm"):
         return _fp8(tape, spec, weights, x)
@@ -34,8 +34,8 @@ def linear_packed(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -
 
 
 def _gptq(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
-    """TorchLinear and, in training, TritonV2Linear: a plain product with the unpacked weight, which
-    autograd therefore keeps where the input asks for a gradient."""
+    """TorchLinear and, in training, TritonV2Linear: an ordinary product with the unpacked weight,
+    which autograd keeps if the input requires a gradient."""
     weight = tape.new(spec.inputs * spec.outputs, "fp16", DEQUANTIZED)
     if x.dtype != "fp16":
         weight = tape.new(weight.elements, x.dtype, DEQUANTIZED)
@@ -45,9 +45,9 @@ def _gptq(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor
 
 
 def _unpacking(tape: Tape, kind: str, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
-    """AwqGemmFn and HQQMatmulNoCacheDeq: the weight is unpacked in both directions, and the input
-    is kept, though no gradient needs it. hqq unpacks in three steps, each a tensor of 16 bits;
-    AwqGemmFn copies the weight for each sequence on the way back."""
+    """AwqGemmFn and HQQMatmulNoCacheDeq: the weight is unpacked forward and backward, and the input
+    is saved though no gradient needs it. hqq unpacks in three steps, each a 16-bit tensor;
+    AwqGemmFn copies the weight for each sequence in the backward pass."""
     size, inputs, given = spec.inputs * spec.outputs, x.elements, x.dtype
     tokens = inputs // spec.inputs
     copied = kind.startswith("awq")
@@ -78,8 +78,8 @@ def _unpacking(tape: Tape, kind: str, spec: Linear, weights: LinearWeights, x: T
 
 
 def _fp8(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
-    """FP8LinearFunction: inputs are quantized for the product, which takes weights as they are; the
-    way back unpacks the weight, with scales repeated over the rows of a tile."""
+    """FP8LinearFunction: inputs are quantized for the product, which takes the weight as it is
+    stored; the backward pass unpacks the weight, with scales repeated over the rows of a tile."""
     size, inputs, given = spec.inputs * spec.outputs, x.elements, x.dtype
     tokens = inputs // spec.inputs
     columns = -(-spec.inputs // _TOKEN_GROUP)

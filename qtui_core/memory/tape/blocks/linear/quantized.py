@@ -22,19 +22,19 @@ SCALES: Final = Label("mul")
 PRODUCT: Final = Label("int8_linear_matmul")
 RESULT: Final = Label("int8_mm_dequant")
 
-#: Products of so few rows use a kernel that dequantizes as it goes, on every architecture; up to
-#: some hundred rows a table for each says which do, beyond none does (bitsandbytes
-#: backends/cuda/ops.py, _gemm_4bit_use_custom_cuda).
+#: Products of at most this many rows use a kernel that dequantizes on the fly, on every
+#: architecture. Up to some hundred rows a table for each architecture decides, beyond that none do
+#: (bitsandbytes backends/cuda/ops.py, _gemm_4bit_use_custom_cuda).
 FUSED_ROWS: Final = 4
 
 
 def linear_4bit(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
-    """Linear4bit.forward: casts to the compute type, dequantizes the whole weight for the product,
-    and casts back. Nothing is saved; the backward pass dequantizes again, to the type the weight
-    had before it was quantized, and casts that to the gradient's."""
+    """Linear4bit.forward: casts to the compute dtype, dequantizes the whole weight for the product,
+    and casts back. Nothing is saved. The backward pass dequantizes again, to the dtype that the
+    weight had before quantization, and casts that to the gradient's dtype."""
     given = x.dtype
     plan = weights.plan
-    # bnb_4bit_compute_dtype: the type of the model where it has 16 bits, else autocast's.
+    # bnb_4bit_compute_dtype: the dtype of the model if it has 16 bits, else autocast's.
     compute = plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
     x = tape.to(x, compute)
     if weights.bias is not None:
@@ -52,7 +52,7 @@ def linear_4bit(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> 
         del absmax
         if gradient.dtype != source:
             weight = tape.new(size, gradient.dtype, CAST)
-        result = tape.new(inputs, gradient.dtype, MM)  # _unsafe_view keeps no base
+        result = tape.new(inputs, gradient.dtype, MM)  # _unsafe_view does not keep its base
         del weight
         return (result,)
 
@@ -69,9 +69,9 @@ def linear_4bit(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> 
 
 
 def linear_int8(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
-    """Linear8bitLt.forward (MatMul8bitLt) where no column of the input is an outlier. Its context
-    keeps the input as an attribute and not by save_for_backward: a checkpoint does not see it, and
-    it lives as long as the graph."""
+    """Linear8bitLt.forward (MatMul8bitLt) for an input without outlier columns. Its context keeps
+    the input as an attribute, not with save_for_backward: a checkpoint does not see it, and it
+    lives as long as the graph."""
     given = x.dtype
     if weights.bias is not None:
         retype(tape, weights.bias, given, BIAS)

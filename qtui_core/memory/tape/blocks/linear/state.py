@@ -1,4 +1,4 @@
-"""What a forward pass hands to its layers."""
+"""The state that a forward pass hands to its layers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Pass:
     """One forward pass.
 
     Attributes:
-        shape, plan: of the model and the run; nothing of the plan is left open.
+        shape, plan: of the model and the run; every option of the plan has a value.
         batch: sequences.
-        queries: tokens of each that are computed now.
-        keys: tokens of each that they can see, with those in the cache.
-        tables: cosines and sines of the rotation, each `[queries, rotary_dims]`, a pair for each
-            kind of layer that has its own.
-        mask: of scores, or None: bool `[batch, queries, keys]`, or added, for eager attention in
-            the type of the model. `window_mask` is that of layers with a window.
-        positions: numbers of the tokens, int64.
+        queries: tokens of each sequence that are computed now.
+        keys: tokens of each sequence that these can see, including those in the cache.
+        tables: cosines and sines for rotary positions, each `[queries, rotary_dims]`; a pair for
+            each kind of layer that has its own.
+        mask: of scores, or None: bool `[batch, queries, keys]`; for eager attention additive, in
+            the dtype of the model. `window_mask` is for layers with a window.
+        positions: position ids, int64.
         cache: keys and values, in inference.
-        encoded: what an encoder gave, for cross attention.
+        encoded: an encoder's output, for cross attention.
         alibi: the bias of scores by distance, `[batch * heads, 1, keys]`.
-        outputs: what the last layer gave besides its hidden states, which the loop over layers
-            holds until the next has given its own (BLOOM).
-        entering: what enters the first layer, until it does.
+        outputs: what the last layer returned besides its hidden states, which the loop over layers
+            holds until the next layer has returned (BLOOM).
+        entering: the input of the first layer, until that begins.
     """
 
     shape: ModelShape
@@ -47,17 +47,17 @@ class Pass:
     entering: Tensor | None = None
 
     def mask_of(self, spec: Attention) -> Tensor | None:
-        """The mask that an attention is given."""
+        """The mask for an attention."""
         return self.window_mask if spec.window is not None else self.mask
 
     def keys_within(self, window: int | None) -> int:
-        """Tokens of each sequence that a layer with a window is given: those that its cache holds,
-        and the new ones."""
+        """Tokens of each sequence that a layer with a window gets: those in its cache and the new
+        ones."""
         if window is None or self.cache is None:
             return self.keys
         return min(self.keys - self.queries, window - 1) + self.queries
 
     @property
     def tokens(self) -> int:
-        """Tokens that are computed now."""
+        """Tokens that are computed now, of all sequences."""
         return self.batch * self.queries

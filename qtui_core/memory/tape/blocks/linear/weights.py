@@ -1,4 +1,4 @@
-"""The weights of a layer, or of what is outside the layers, as tensors on the tape."""
+"""The weights of a layer, or those outside the layers, as tensors on the tape."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from qtui_core.memory.tape.tape import Tape, Tensor
 SOURCE: Final = Label("weight before it is quantized")
 UNPACKED_CODES: Final = Label("unpack_from_int32")
 
-#: Name that peft gives the one adapter of a model.
+#: peft's name for the only adapter of a model.
 _ADAPTER = "default"
 
 
 @dataclass
 class LinearWeights:
-    """What stands behind one linear layer.
+    """The tensors of one linear layer.
 
     Attributes:
-        plan: of the run; nothing of it is left open.
-        weight: as stored: packed where it is quantized.
+        plan: of the run; every option has a value.
+        weight: as stored: packed if it is quantized.
         bias: if any.
         quant: how the weight is stored: by bitsandbytes (plan_choices.QUANTS), or the kind of a
-            checkpoint's layout; None where it is in a floating type.
+            checkpoint's layout; None if it is in a floating-point type.
         down, up: the two matrices of the adapter (lora_A, lora_B), None without one.
     """
 
@@ -45,8 +45,8 @@ class Weights:
     """Tensors by their names inside a layer, or by their full names outside of layers.
 
     Attributes:
-        plan: of the run; nothing of it is left open.
-        stored: what each tensor is, in the order they are made.
+        plan: of the run; every option has a value.
+        stored: the description of each tensor, in the order in which they are made.
         tensors: those that exist.
     """
 
@@ -55,7 +55,7 @@ class Weights:
         self.stored = stored
         self.tensors: dict[str, Tensor] = {}
         self._linears: dict[str, LinearWeights] = {}
-        # What stays packed in the steps, by the name of its module.
+        # Codes that stay packed in the steps, by the name of their module.
         self._codes = {
             each.name.rpartition(".")[0]: each
             for each in stored
@@ -66,7 +66,7 @@ class Weights:
         return self.tensors[name]
 
     def operand(self, name: str) -> Tensor:
-        """A stacked weight as a product takes it: kernels of FP8 take it as it is stored."""
+        """A stacked weight as the operand of a product: FP8 kernels take it as it is stored."""
         weight = self.tensors[name]
         if weight.dtype != "fp8":
             return weight
@@ -74,14 +74,14 @@ class Weights:
         return Tensor(weight.elements, self.plan.dtype, weight.buffer)
 
     def find(self, name: str) -> Tensor | None:
-        """The tensor of that name, None where there is none."""
+        """The tensor of that name, None if there is none."""
         return self.tensors.get(name)
 
     def load(self, tape: Tape) -> None:
-        """from_pretrained: every tensor of the checkpoint in the type it is loaded in, in the order
-        of the modules. Where some are quantized all are read to the GPU in the order of their
-        names (transformers core_model_loading.py, convert_and_load_state_dict_in_model), and each
-        is quantized before the next."""
+        """from_pretrained: every tensor of the checkpoint in the dtype in which it is loaded, in
+        the order of the modules. If some are quantized, all are read to the GPU in the order of
+        their names (transformers core_model_loading.py, convert_and_load_state_dict_in_model), and
+        each is quantized before the next is read."""
         loaded = [stored for stored in self.stored if stored.loaded is not None]
         if self.plan.quant in (None, UNPACKED, STORED):
             for stored in loaded:
@@ -92,14 +92,14 @@ class Weights:
             self._read(tape, weight, constants)
 
     def raise_types(self, tape: Tape) -> None:
-        """k-bit preparation, a tensor at a time."""
+        """k-bit preparation, one tensor at a time."""
         for stored in self.stored:
             if stored.loaded is not None and stored.prepared != stored.loaded:
                 self._make(tape, stored, stored.prepared)
 
     def unpack(self, tape: Tape) -> None:
-        """What the first forward pass unpacks for good, tensor by tensor: the codes one by one,
-        then the weight, before what was packed is let go (decompress of compressed-tensors)."""
+        """What the first forward pass unpacks permanently, tensor by tensor: the codes one by one,
+        then the weight, before the packed tensors are freed (decompress of compressed-tensors)."""
         for stored in self.stored:
             if stored.loaded_shape is not None:
                 codes = (
@@ -109,14 +109,14 @@ class Weights:
                 del codes
 
     def adapt(self, tape: Tape) -> None:
-        """Adapters are put on."""
+        """Creates the adapters."""
         for stored in self.stored:
             if stored.loaded is None:
                 self._make(tape, stored, stored.prepared)
 
     def linear(self, spec: Linear, weight: str = "", bias: str = "") -> LinearWeights:
-        """What stands behind a linear layer, by its name; `weight` and `bias` are the names of its
-        parameters where these are not its own (a tied head)."""
+        """The tensors of a linear layer, by its name; `weight` and `bias` are the names of its
+        parameters if they belong to another module (a tied head)."""
         name = spec.name
         found = self._linears.get(name)
         if found is None:
@@ -135,7 +135,8 @@ class Weights:
         return found
 
     def adapter(self, spec: Parameter | Embedding) -> tuple[Tensor, Tensor] | None:
-        """The two matrices of the adapter over a parameter or an embedding, A and B."""
+        """The two matrices A and B of the adapter over a parameter or an embedding; None without
+        one."""
         names = ("lora_A", "lora_B"), f".{_ADAPTER}.weight"
         if isinstance(spec, Embedding):
             names = ("lora_embedding_A", "lora_embedding_B"), f".{_ADAPTER}"
@@ -145,31 +146,32 @@ class Weights:
         return None if down is None or up is None else (down, up)
 
     def weight(self, spec: Norm | Embedding) -> Tensor | None:
-        """The weight of a norm or an embedding, None where it has none."""
+        """The weight of a norm or an embedding, None if it has none."""
         return self.tensors.get(f"{spec.name}.weight")
 
     def bias(self, spec: Norm) -> Tensor | None:
-        """The bias of a norm, None where it has none."""
+        """The bias of a norm, None if it has none."""
         return self.tensors.get(f"{spec.name}.bias")
 
     def trained(self) -> list[tuple[StoredTensor, Tensor]]:
-        """What needs gradients, in order."""
+        """The tensors that require a gradient, in order."""
         return [(s, self.tensors[s.name]) for s in self.stored if s.requires_grad]
 
     def _read(self, tape: Tape, weight: StoredTensor, constants: list[StoredTensor]) -> None:
-        """A tensor in its own type, or quantized from one that is let go after (quantize_4bit of
-        bitsandbytes, int8_vectorwise_quant): its maxima, then itself, then other constants."""
+        """Makes a tensor in its own dtype, or quantized from one that is freed afterwards
+        (quantize_4bit of bitsandbytes, int8_vectorwise_quant): first its absmaxes, then its codes,
+        then other constants."""
         assert weight.loaded is not None
         assert self.plan.dtype is not None
         if not constants or weight.packing:
-            for stored in (weight, *constants):  # as the checkpoint has it
+            for stored in (weight, *constants):  # as stored in the checkpoint
                 assert stored.loaded is not None
                 self._make(tape, stored, stored.loaded)
             return
         halves = 1 if weight.loaded == "int8" else 2
         source = tape.new(weight.elements * halves, self.plan.dtype, SOURCE)
         maxima = None
-        if len(constants) > 2:  # nested: the maxima are quantized themselves
+        if len(constants) > 2:  # nested: the absmaxes are quantized themselves
             maxima = tape.new(source.elements // BLOCK, "fp32", SOURCE)
             constants = [weight, *constants]
         else:
@@ -182,8 +184,8 @@ class Weights:
         self, tape: Tape, stored: StoredTensor, dtype: str, elements: int | None = None
     ) -> None:
         label = Label(stored.name, stored.component)
-        # Nobody freezes the parameters of a model that only infers: they ask for gradients, which
-        # are not computed there, but by which autocast keeps their casts.
+        # Nothing freezes the parameters of a model for inference: they require a gradient, which is
+        # not computed, but because of which autocast caches their casts.
         asks = stored.requires_grad or (not self.plan.trains and dtype == "fp32")
         size = stored.elements if elements is None else elements
         self.tensors[stored.name] = tape.leaf(size, dtype, label, trained=asks)
@@ -204,13 +206,14 @@ def _with_constants(loaded: list[StoredTensor]) -> list[list[StoredTensor]]:
 
 
 def _by_name(group: list[StoredTensor]) -> list[tuple[int, str]]:
-    """dot_natural_key of transformers: numbers before words, as numbers."""
+    """A sort key like dot_natural_key of transformers: numbers before words, compared as
+    numbers."""
     parts = group[0].name.split(".")
     return [(int(part), "") if part.isdigit() else (1 << 62, part) for part in parts]
 
 
 def retype(tape: Tape, x: Tensor, dtype: str, label: Label) -> None:
-    """`parameter.data = parameter.data.to(dtype)`: the same leaf with other bytes."""
+    """`parameter.data = parameter.data.to(dtype)`: the same leaf with new bytes."""
     if x.dtype != dtype:
         x.buffer = tape.new(x.elements, dtype, label).buffer
         x.dtype = dtype

@@ -1,1 +1,1 @@
-"""The loss of a language model on the tape, whole or in pieces."""
+"""The loss of a language model on the tape, whole or in parts."""

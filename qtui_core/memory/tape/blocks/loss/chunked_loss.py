@@ -1,6 +1,5 @@
-"""The loss a chunk of tokens at a time, each a checkpoint, so that the logits of all tokens never
-exist together (TRL 1.9 to 1.12, trl/trainer/sft_trainer.py: _chunk,
-_chunked_cross_entropy_loss)."""
+"""The loss by chunks of tokens, each a checkpoint, so that the logits of all tokens never exist at
+once (TRL 1.9 to 1.12, trl/trainer/sft_trainer.py: _chunk, _chunked_cross_entropy_loss)."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ ROWS_BACKWARD: Final = Label("new_zeros", Component.LOSS)
 LABELS: Final = Label("labels of a chunk", Component.LOSS)
 COUNT: Final = Label("zeros", Component.LOSS)
 FLAGS: Final = Label("eq", Component.LOSS)
-#: Chunks that are recorded: of more tokens than anyone has, all later ones are like these, and
-#: what each leaves, a kilobyte beside the hidden states of its tokens, is left out.
+#: Chunks that are recorded. All later chunks are alike, and what each leaves, a kilobyte compared
+#: with the hidden states of its tokens, is left out.
 _RECORDED: Final = 4096
 
 
@@ -39,8 +38,8 @@ def chunked_loss(
     chunk: int,
 ) -> Tensor:
     """The loss of hidden states `[batch, sequence, hidden]` under the head `table`, `chunk` tokens
-    at a time. Tokens without a label would be left out; all but the last of each sequence are
-    taken to have one."""
+    at a time. Tokens without a label would be left out; all except the last of each sequence are
+    assumed to have one."""
     tokens = labels.elements - batch
     tape.operation("ne")
     valid = tape.new(tokens, "bool", FLAGS)
@@ -87,8 +86,8 @@ def _chunk(
 
 
 def _metrics(tape: Tape, logarithms: Tensor, tokens: int) -> None:
-    """The right guesses and the entropy: `-(p.exp() * p).sum(-1) * valid`. What the backward pass
-    of the entropy would need is gone before anyone could ask for it."""
+    """The correct guesses and the entropy: `-(p.exp() * p).sum(-1) * valid`. What the entropy's
+    backward pass would need is freed before it could be used."""
     before, tape.grad = tape.grad, False
     tape.operation("argmax")
     guesses = tape.new(tokens, "int64", LABELS)
@@ -107,7 +106,7 @@ def _metrics(tape: Tape, logarithms: Tensor, tokens: int) -> None:
 
 
 def rows_of(tape: Tape, x: Tensor, order: Tensor) -> Tensor:
-    """`x[order]`: a copy. Its gradient is put into zeros of `x`'s size."""
+    """`x[order]`: a copy. Its gradient is written into zeros of `x`'s size."""
     elements = x.elements
 
     def backward(gradient: Tensor) -> Gradients:

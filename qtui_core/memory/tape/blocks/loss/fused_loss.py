@@ -1,5 +1,6 @@
-"""Head and loss in one kernel that keeps no logits (Liger, liger_kernel/ops/
-fused_linear_cross_entropy.py): gradients are computed in the forward pass, a chunk at a time."""
+"""Head and loss in one kernel that keeps no logits (Liger,
+liger_kernel/ops/fused_linear_cross_entropy.py). Gradients are computed in the forward pass, one
+chunk at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def fused_loss(
     tape.operation("constant_pad_nd")
     padded = tape.new(tokens + batch, "int64", LABELS)
     shifted = tape.new(tokens, "int64", LABELS)
-    # The gradients themselves are saved, and given away.
+    # The gradients themselves are saved, and handed over in the backward pass.
     kept: list[Tensor | None] = []
 
     def backward(gradient: Tensor) -> Gradients:
@@ -51,8 +52,8 @@ def fused_loss(
 def _chunks(
     tape: Tape, hidden: Tensor, table: Tensor, chunk: int, vocabulary: int, width: int
 ) -> None:
-    """What one chunk after the other takes; all take the same. Where types differ under autocast,
-    operands are cast for each product."""
+    """The temporaries of one chunk after the other; all chunks are alike. If dtypes differ under
+    autocast, operands are cast for each product."""
     before, tape.grad = tape.grad, False
     cast = tape.autocast is not None and hidden.dtype != tape.autocast
     if cast:
@@ -70,7 +71,7 @@ def _chunks(
 
 
 def fused_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
-    """Tokens whose logits the kernel holds at a time: so few that logits take about what the
-    hidden states of all do, up to a power of two."""
+    """Tokens whose logits the kernel holds at a time: so few that the logits take about as much as
+    the hidden states of all tokens, up to a power of two."""
     share = -(-tokens // -(-vocabulary // hidden))
     return min(tokens, 1 << (share - 1).bit_length())

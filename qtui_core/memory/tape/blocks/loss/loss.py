@@ -28,8 +28,8 @@ def causal_loss(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tenso
 
 
 def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
-    """ForCausalLMLoss of transformers 4.48: besides, all logits but the last of each sequence are
-    copied to lie together."""
+    """ForCausalLMLoss of transformers 4.48: in addition, all logits except the last of each
+    sequence are copied to be contiguous."""
     logits = tape.to(logits, "fp32", UPCAST)
     tokens = labels.elements
     vocabulary = logits.elements // tokens
@@ -41,7 +41,7 @@ def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> 
 
 
 def loss_in_place(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
-    """The loss of transformers 4 with Unsloth's cross entropy, from logits of any type
+    """The loss of transformers 4 with Unsloth's cross entropy, from logits of any dtype
     (FastForCausalLMLoss of fms-acceleration)."""
     logits = tape.to(logits, "fp32", UPCAST)
     tokens = labels.elements
@@ -54,12 +54,12 @@ def loss_in_place(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Ten
 
 
 def plain_loss(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of BertForMaskedLM and T5ForConditionalGeneration: logits in the type they have,
-    labels as they are."""
+    """The loss of BertForMaskedLM and T5ForConditionalGeneration: logits keep their dtype, labels
+    are not shifted."""
     return cross_entropy(tape, logits, labels)
 
 
-#: Losses from logits by `RunPlan.loss`, but for that of the installed transformers.
+#: Losses from logits by `RunPlan.loss`, except that of the installed transformers.
 LOSSES: Final[dict[str, Callable[[Tape, Tensor, Tensor, int], Tensor]]] = {
     "stock-4.48": causal_loss_4_48,
     "in-place": loss_in_place,

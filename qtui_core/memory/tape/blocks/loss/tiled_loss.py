@@ -1,6 +1,6 @@
-"""The loss a tile of logits at a time (TRL 1.15 and 1.16, trl/kernels/chunked_logprob.py,
+"""The loss by tiles of logits (TRL 1.15 and 1.16, trl/kernels/chunked_logprob.py,
 ChunkedLogProbFunction, as `add_fused_lm_head` of trl/trainer/utils.py calls it on a GPU): one
-function of autograd that keeps hidden states and computes each tile again in its backward pass."""
+autograd function that keeps hidden states and recomputes each tile in its backward pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qtui_core.memory.tape.operations.reductions import total
 from qtui_core.memory.tape.operations.views import part
 from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
 
-#: Tokens and words of a tile (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE). The buffer is as wide
-#: also where the vocabulary is smaller.
+#: Tokens and vocabulary entries of a tile (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE). The
+#: buffer has this width even if the vocabulary is smaller.
 TILE_TOKENS: Final = 4096
 TILE_WORDS: Final = 32768
 
@@ -26,8 +26,8 @@ LABELS: Final = Label("labels with a token", Component.LOSS)
 STATISTICS: Final = Label("statistics of tokens", Component.LOSS)
 INPUT_GRADIENT: Final = Label("gradient of the head's input", Component.LOSS)
 TABLE_GRADIENT: Final = Label("gradient of the head", Component.GRADIENTS)
-#: Of a token: maximum, sum of exponentials, the same weighted, two more sums, the greatest before
-#: the label, the logit of the label.
+#: Numbers per token: maximum, sum of exponentials, its weighted sum, two more sums, the largest
+#: logit before the label, the logit of the label.
 _STATISTICS: Final = 7
 
 
@@ -35,9 +35,9 @@ def tiled_loss(
     tape: Tape, shape: ModelShape, hidden: Tensor, table: Tensor, labels: Tensor, batch: int
 ) -> Tensor:
     """The loss of hidden states `[batch, sequence, hidden]` under the head `table` `[vocabulary,
-    hidden]`. Tokens without a label would be left out; all but the last of each sequence are taken
-    to have one. What is kept of each token besides, a few numbers, is counted but for copies of
-    them that fill the places of tokens without a label."""
+    hidden]`. Tokens without a label would be left out; all except the last of each sequence are
+    assumed to have one. The few numbers that are kept of each token are counted, except copies of
+    them in the places of tokens without a label."""
     tokens = labels.elements - batch
     tape.operation("ne")
     mask = tape.new(tokens, "bool", LABELS)
@@ -55,12 +55,12 @@ def tiled_loss(
 def _log_probabilities(
     tape: Tape, rows: Tensor, table: Tensor, targets: Tensor, width: int
 ) -> Tensor:
-    """ChunkedLogProbFunction: the logarithms of the labels' probabilities, `[tokens]`."""
+    """ChunkedLogProbFunction: the log-probabilities of the labels, `[tokens]`."""
     tokens = targets.elements
     computed = tape.autocast or rows.dtype
 
     def backward(gradient: Tensor) -> Gradients:
-        # Sums are made in float32, and rounded once all tiles are added.
+        # Sums are made in float32, and rounded once after all tiles have been added.
         of_rows = tape.new(rows.elements, "fp32", INPUT_GRADIENT)
         of_table = tape.new(table.elements, "fp32", TABLE_GRADIENT) if trained else None
         tile = tape.new(min(tokens, TILE_TOKENS) * TILE_WORDS, computed, TILE)
@@ -86,9 +86,9 @@ def _log_probabilities(
 def _operands(
     tape: Tape, rows: Tensor, table: Tensor, computed: str, width: int, *, keeps: bool
 ) -> list[Tensor]:
-    """Copies of hidden states and of the head, a tile's, in the type that tiles are computed in,
-    where theirs is another. Of each kind the one before lives until the next is made: of hidden
-    states always, of the head where a name `keeps` it. Those of the last tile are returned."""
+    """Copies of a tile of hidden states and of the head in the dtype of the computation, if it
+    differs from theirs. A copy of hidden states lives until the next is made; a copy of the head
+    does if a name `keeps` it. Returns those of the last tile."""
     held = []
     for x, most in ((rows, TILE_TOKENS), (table, TILE_WORDS)):
         if x.dtype == computed:
