@@ -1,1 +1,1 @@
-"""What panels are made of: the life of a question, views, lists, tables, charts, keys."""
+"""The parts of panels: the life of a question, views, lists, tables, charts, keys."""

@@ -24,10 +24,10 @@ _TRUECOLOR_TERMS = ("kitty", "ghostty", "alacritty", "foot", "wezterm", "-direct
 
 
 def detect_depth(environment: Mapping[str, str] | None = None) -> Depth:
-    """The depth that `--color auto` means.
+    """The depth for `--color auto`.
 
-    NO_COLOR wins when it is not empty (https://no-color.org). COLORTERM is the only positive
-    sign of 24 bits most terminals give, and plain ssh does not forward it: then 256 is right.
+    A non-empty NO_COLOR wins (https://no-color.org). COLORTERM is the only sign of 24-bit colour
+    that most terminals give, and plain ssh does not forward it; without it, 256 is assumed.
     """
     env = os.environ if environment is None else environment
     term = env.get("TERM", "")
@@ -45,7 +45,7 @@ def detect_depth(environment: Mapping[str, str] | None = None) -> Depth:
 
 
 def resolve_depth(color: str, environment: Mapping[str, str] | None = None) -> Depth:
-    """The depth of a `--color` option. Raises UsageError for an unknown one."""
+    """The depth for a `--color` option. Raises UsageError for an unknown one."""
     if color == "auto":
         return detect_depth(environment)
     try:

@@ -1,4 +1,4 @@
-"""What panels and the shell tell each other."""
+"""The messages between panels and the shell."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from textual.widget import Widget
 
 
 class SendValue(Message):
-    """One element of a tensor, on its way to the Formats panel. The app shows it there.
+    """One element of a tensor is sent to the Formats panel, which the app then shows.
 
-    `value` is exact: a Fraction, or a float for the values a Fraction cannot hold (infinities,
-    NaN, -0.0). `origin` says in words where it came from ("down_proj at (3, 17)").
+    `value` is exact: a Fraction, or a float for values that a Fraction cannot hold (infinities,
+    NaN, -0.0). `origin` says where it came from ("down_proj at (3, 17)").
     """
 
     def __init__(self, value: Fraction | float, origin: str) -> None:
@@ -22,7 +22,7 @@ class SendValue(Message):
 
 
 class ModelOpened(Message):
-    """The engine has read the header of a model; `title` is what the header line shows."""
+    """The engine has read the header of a model; `title` is shown in the header line."""
 
     def __init__(self, model: str, title: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class DeviceSeen(Message):
 
 
 class Resized(Message):
-    """A widget that draws for its size has a new one; whoever feeds it may feed it anew."""
+    """A widget that draws in its size was resized, so its owner may want to give it new data."""
 
     def __init__(self, widget: Widget) -> None:
         super().__init__()

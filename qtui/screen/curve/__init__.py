@@ -1,1 +1,1 @@
-"""Memory over the events of a step, as a picture."""
+"""Pictures of memory over the events of a step."""

@@ -1,4 +1,4 @@
-"""From a curve to the cells of a picture. Plain numbers: the widget draws them."""
+"""Turns a curve into the cells of a picture, as plain numbers that the widget draws."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.memory.replay.timeline import Span
 
-#: Columns that a phase gets at least, where there is room: its name or a part of it.
+#: The least columns of a phase, if there is room: enough for its name or part of it.
 LEAST_COLUMNS: Final = 6
-#: Above this share of the capacity, the whole capacity is shown.
+#: If the peak is above this share of the capacity, the picture reaches up to the capacity.
 _NEAR: Final = 0.55
 
 
@@ -34,11 +34,11 @@ class Chart:
 
     Attributes:
         columns: bytes of each part, for each column of cells.
-        ghost: all bytes before the last change, for each column; empty without one.
+        ghost: total bytes before the last change, for each column; empty if there is none.
         bands: the phases.
         top: bytes at the upper edge.
-        peak: column of the most.
-        capacity: of the GPU, where it is within the picture.
+        peak: the column with the most bytes.
+        capacity: of the GPU, if it is within the picture.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -56,9 +56,9 @@ def make_chart(
     before: StackedCurve | None = None,
     capacity: int | None = None,
 ) -> Chart:
-    """A curve in `width` columns, each of which shows the fullest point of its events. A phase
-    takes columns by its events, but enough to be seen. `before` is laid under it phase by phase.
-    """
+    """A curve in `width` columns; each shows the point with the most bytes in its range of events.
+    Phases get columns in proportion to their events, but at least enough to be seen. `before` is
+    laid behind it, phase by phase."""
     bands = _bands(curve.bands, width)
     totals = curve.totals
     columns = [(0,) * len(PARTS)] * width
@@ -78,7 +78,8 @@ def make_chart(
 
 
 def _bands(bands: Sequence[Span], width: int) -> tuple[ChartBand, ...]:
-    """Columns for phases: `least` each, the rest by events, so that they sum to the width."""
+    """Columns for the phases: `least` each, the rest in proportion to events; together they fill
+    the width."""
     if not bands or width < 1:
         return ()
     least = min(LEAST_COLUMNS, width // (2 * len(bands)))
@@ -96,8 +97,8 @@ def _bands(bands: Sequence[Span], width: int) -> tuple[ChartBand, ...]:
 def _fullest(
     positions: Sequence[int], totals: Sequence[int], band: Span, place: ChartBand
 ) -> list[int]:
-    """For each column of a phase, the index of the fullest point in it; of the point before it
-    where none is in it."""
+    """For each column of a phase, the index of the point with the most bytes in it; if it contains
+    none, the point before it."""
     width = place.stop - place.start
     if not positions:
         return []
@@ -114,8 +115,8 @@ def _fullest(
 
 
 def _ghost(before: StackedCurve, bands: Sequence[ChartBand], width: int) -> tuple[int, ...]:
-    """The height of another curve in the columns of this one: phases of the same name and turn
-    lie over each other."""
+    """The height of another curve in the columns of this one; phases with the same name and
+    occurrence are aligned."""
     totals = before.totals
     turns: dict[str, list[Span]] = {}
     for band in before.bands:
@@ -134,7 +135,7 @@ def _ghost(before: StackedCurve, bands: Sequence[ChartBand], width: int) -> tupl
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: a part fills it up to `eighths`, and another what is above; -1 is none."""
+    """A cell: one part fills it from below up to `eighths`, another fills the rest; -1 is none."""
 
     lower: int
     upper: int
@@ -142,12 +143,12 @@ class Cell:
 
 
 EMPTY: Final = Cell(-1, -1, 0)
-#: Cells that one part fills.
+#: Cells filled by one part.
 WHOLE: Final = tuple(Cell(place, place, 8) for place in range(len(PARTS)))
 
 
 def cells_of(column: Sequence[int], height: int, top: int) -> list[Cell]:
-    """The cells of a column from the ground up."""
+    """The cells of a column from bottom to top."""
     ends = [end * height / top for end in accumulate(column)]
     cells = [EMPTY] * height
     below = 0.0
@@ -166,7 +167,7 @@ def cells_of(column: Sequence[int], height: int, top: int) -> list[Cell]:
 
 
 def _cell(ends: Sequence[float], row: int) -> Cell:
-    """The two largest parts in a cell, the lower one first; or one and nothing above it."""
+    """The two largest parts in a cell, the lower one first; or one part and -1."""
     parts: list[tuple[float, int]] = []
     below = float(row)
     for place, end in enumerate(ends):
@@ -178,7 +179,7 @@ def _cell(ends: Sequence[float], row: int) -> Cell:
     if filled <= 0:
         return EMPTY
     if filled < 1:
-        # The outline is what counts: the largest part, as high as all are together.
+        # The outline matters most: the largest part, with the total height of all.
         eighths = max(1, round(8 * filled))
         most = max(parts)[1]
         return WHOLE[most] if eighths == 8 else Cell(most, -1, eighths)

@@ -1,5 +1,5 @@
-"""Lines as dots in cells: two columns and four rows of them in a cell (Braille), or one sign a
-cell where there is only ASCII. Plain numbers: widgets draw them."""
+"""Lines as dots in cells: two columns and four rows of dots in a cell (Braille), or one character
+per cell in ASCII. Plain numbers; widgets draw them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from qtui_core.dataclass import dataclass
 ACROSS: Final = 2
 DOWN: Final = 4
 _BLANK: Final = 0x2800
-#: Bit of a dot: of column 0 and 1, from the top down (Unicode, block Braille Patterns).
+#: The bit of each dot: column 0 and 1, from top to bottom (Unicode, block Braille Patterns).
 _BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
-#: How a line is told from the others without colours.
+#: How a line is drawn, to distinguish lines without colours.
 Stroke = Literal["thick", "thin", "dotted", "level"]
 ASCII_SIGNS: Final[dict[Stroke, str]] = {"thick": "*", "thin": "=", "dotted": "-", "level": "_"}
 
 
 @dataclass(frozen=True)
 class Track:
-    """A line over `ACROSS` points for each column of cells; None where nothing is known.
+    """A line with `ACROSS` points for each column of cells; None for unknown values.
 
     Attributes:
         name: what is measured.
-        stroke: how it is drawn; a "level" is what holds for a while, without rises between.
+        stroke: how it is drawn; a "level" is a value that holds for a while, without connecting
+            lines.
         values: its height at each point, in the unit of the picture.
     """
 
@@ -37,7 +38,7 @@ class Track:
 
 
 def joined(values: Sequence[float | None]) -> list[float | None]:
-    """Straight lines between what is known; nothing before the first and after the last."""
+    """Straight lines between the known values; None before the first and after the last."""
     found = list(values)
     known = [at for at, value in enumerate(values) if value is not None]
     for left, right in pairwise(known):
@@ -50,8 +51,8 @@ def joined(values: Sequence[float | None]) -> list[float | None]:
 def cells_of_track(
     track: Track, height: int, top: float, *, floor: float = 0.0, ascii: bool
 ) -> dict[tuple[int, int], str]:
-    """(row from the ground, column) -> what stands there, in `height` rows of cells that hold
-    values from `floor` to `top` above it. What is outside is drawn at the edge."""
+    """(row from the bottom, column) -> the character there, in `height` rows of cells for values
+    from `floor` to `top`. Values outside are drawn at the edge."""
     most = height * DOWN - 1
     masks: dict[tuple[int, int], int] = {}
     before: int | None = None
@@ -63,7 +64,7 @@ def cells_of_track(
             continue
         here = max(0, min(most, round((value - floor) / top * most)))
         low, high = (here, here) if before is None else (min(before, here), max(before, here))
-        # A rise is drawn where it ends, and touches where it began.
+        # A rise is drawn at its end and touches its beginning.
         low += (before is not None and before < here) and high > low
         high -= (before is not None and before > here) and high > low
         before = here

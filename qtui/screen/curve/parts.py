@@ -1,5 +1,5 @@
-"""The parts that a curve is stacked of: components in seven groups, each a letter and a colour,
-which is held back where the part is only predicted."""
+"""The stacked parts of a curve: components in seven groups, each with a letter and a colour; the
+colour is muted if the part is only predicted."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ __all__ = ["PARTS", "PLACES", "Part", "color_of", "fill", "ink", "letter", "part
 
 @dataclass(frozen=True)
 class Part(Group):
-    """A group and its colour in 24 bits, of 256, and of the terminal's 16."""
+    """A group and its colour in 24 bits, in the 256-colour palette, and in the terminal's 16
+    colours."""
 
     triplet: Triplet
     number: int
     standard: int
 
 
-#: Neighbours differ in lightness too, so that they part without colours.
+#: Neighbours also differ in lightness, so that they can be told apart without colours.
 _COLORS: Final[dict[str, Any]] = {
     "W": {"triplet": (76, 114, 163), "number": 67, "standard": 4},
     "R": {"triplet": (124, 196, 201), "number": 116, "standard": 6},
@@ -43,12 +44,12 @@ PARTS: Final = tuple(Part(**vars(group), **_COLORS[group.letter]) for group in G
 
 
 def part_of(component: str) -> Part:
-    """The part that a component is in; what is no component is a temporary."""
+    """The part of a component; an unknown component counts as a temporary."""
     return PARTS[place_of(component)]
 
 
 def color_of(part: Part, depth: Depth) -> Color | None:
-    """None where there are no colours."""
+    """The colour of a part; None if there are no colours."""
     if depth is Depth.TRUECOLOR:
         return Color.from_triplet(ColorTriplet(*part.triplet))
     if depth is Depth.C256:
@@ -60,13 +61,14 @@ def color_of(part: Part, depth: Depth) -> Color | None:
 
 @cache
 def ink(place: int, depth: Depth) -> Style:
-    """A letter in the colour of a part."""
+    """The style of a letter in the colour of a part."""
     return Style(color=color_of(PARTS[place], depth), bold=True)
 
 
 @cache
 def fill(lower: int, upper: int, depth: Depth) -> Style:
-    """A cell in the colours of two parts: the lower as ink, the upper as ground; -1 is none."""
+    """The style of a cell in the colours of two parts: the lower as foreground, the upper as
+    background; -1 is none."""
     return Style(
         color=None if lower < 0 else color_of(PARTS[lower], depth),
         bgcolor=None if upper < 0 else color_of(PARTS[upper], depth),
@@ -75,26 +77,27 @@ def fill(lower: int, upper: int, depth: Depth) -> Style:
 
 @cache
 def letter(place: int, depth: Depth) -> Style:
-    """A letter on a cell that a part fills."""
+    """The style of a letter on a cell that a part fills."""
     black = Color.from_triplet(ColorTriplet(0, 0, 0)) if depth is Depth.TRUECOLOR else None
     return Style(color=black or palette_color(16), bgcolor=color_of(PARTS[place], depth), bold=True)
 
 
-#: Share of a part's own colour; the rest is the ground.
+#: The share of a part's own colour in its muted colour; the rest is the background.
 _SHARE: Final = 0.42
-#: The same of the 256, in the order of PARTS, on a dark and on a light ground.
+#: Muted colours of the 256-colour palette, in the order of PARTS, for a dark and for a light
+#: background.
 _DARK_256: Final = (24, 66, 60, 65, 94, 95, 240)
 _LIGHT_256: Final = (153, 152, 183, 151, 223, 217, 252)
 
 
 def is_dark(ground: ColorTriplet) -> bool:
-    """Whether a ground is nearer to black than to white."""
+    """Whether a background is closer to black than to white."""
     return sum(ground) < 3 * 128
 
 
 @cache
 def muted(place: int, depth: Depth, ground: ColorTriplet) -> Color | None:
-    """The colour of PARTS[place] on a ground; None where there are too few colours."""
+    """The muted colour of PARTS[place] on a background; None if there are too few colours."""
     if depth is Depth.TRUECOLOR:
         own = PARTS[place].triplet
         mixed = (round(_SHARE * o + (1 - _SHARE) * g) for o, g in zip(own, ground, strict=True))
@@ -106,7 +109,8 @@ def muted(place: int, depth: Depth, ground: ColorTriplet) -> Color | None:
 
 @cache
 def muted_fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet) -> Style:
-    """A cell in the held-back colours of two parts, the lower as ink; -1 is none."""
+    """The style of a cell in the muted colours of two parts, the lower as foreground; -1 is
+    none."""
     return Style(
         color=None if lower < 0 else muted(lower, depth, ground),
         bgcolor=None if upper < 0 else muted(upper, depth, ground),
@@ -115,7 +119,8 @@ def muted_fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet) -> St
 
 @cache
 def muted_letter(place: int, depth: Depth, ground: ColorTriplet) -> Style:
-    """A letter on a cell that a part fills: nearer to the text than to the ground."""
+    """The style of a letter on a cell that a part fills: closer to the text colour than to the
+    background."""
     dark = is_dark(ground)
     color = color_of(PARTS[place], depth)
     if depth is Depth.TRUECOLOR:

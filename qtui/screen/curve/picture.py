@@ -19,10 +19,10 @@ from qtui_core.memory.replay.groups import StackedCurve
 AXIS = 9
 #: Columns between two letters of a part.
 LETTERS_APART = 18
-#: Rows in which there is room for a legend too.
+#: Rows from which on there is room for a legend.
 WITH_LEGEND = 9
 
-#: Phases where there is no room for their names.
+#: Short names of phases.
 SHORT_PHASES = {
     "forward": "fwd", "backward": "bwd", "optimizer": "opt", "between": "end", "loss": "los",
 }  # fmt: skip
@@ -31,7 +31,7 @@ Put = tuple[int, str, Style | None]
 
 
 class CurvePicture(DrawnLines, can_focus=True):
-    """Draws a curve for its size; where it was before the last change is dotted."""
+    """Draws a curve in its size; the curve before the last change is dotted."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "curve--axis", "curve--peak", "curve--ghost", "curve--capacity", "curve--band",
@@ -66,12 +66,12 @@ class CurvePicture(DrawnLines, can_focus=True):
         capacity: int | None = None,
         gpu: str = "",
     ) -> None:
-        """A curve, the one before the last change, and the memory of the chosen GPU."""
+        """Shows a curve, the one before the last change, and the memory of the chosen GPU."""
         self._curve, self._before, self._capacity, self._gpu = curve, before, capacity, gpu
         self.redraw()
 
     def clear(self) -> None:
-        """Nothing is known of what is asked for."""
+        """Shows nothing, as nothing is known of the current question."""
         self._curve, self._rows = None, []
         self.refresh()
 
@@ -79,7 +79,7 @@ class CurvePicture(DrawnLines, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        """For another size, or with other colours."""
+        """Draws again after a change of size or colours."""
         width, height = self.size
         room = width - AXIS - 1
         if self._curve is None or room < 8 or height < 4:
@@ -99,7 +99,7 @@ class CurvePicture(DrawnLines, can_focus=True):
 
     @property
     def text(self) -> str:
-        """The picture as plain text, for a copy: parts are their letters."""
+        """The picture as plain text for copying; parts appear as their letters."""
         shown, self._lettered = self._rows, True
         self.redraw()
         text = "\n".join(self._line(y).strip().text.rstrip() for y in range(len(self._rows)))
@@ -160,7 +160,7 @@ class CurvePicture(DrawnLines, can_focus=True):
         return ""
 
     def _runs(self, row: Sequence[Cell]) -> list[Put]:
-        """Equal cells as one text."""
+        """Merges equal neighbouring cells into one text."""
         puts: list[Put] = []
         start = 0
         for at in range(1, len(row) + 1):
@@ -185,7 +185,8 @@ class CurvePicture(DrawnLines, can_focus=True):
     def _letters(
         self, cells: Sequence[Sequence[Cell]], chart: Chart, tall: int
     ) -> dict[int, list[Put]]:
-        """A letter in the middle of each part now and then: colour alone is not for everyone."""
+        """A letter in the middle of each part at intervals, as not everyone can tell the colours
+        apart."""
         found: dict[int, list[Put]] = {}
         if self._lettered:
             return found
@@ -212,8 +213,8 @@ class CurvePicture(DrawnLines, can_focus=True):
         tall: int,
         ceiling: bool,
     ) -> list[Put]:
-        """What stands over the parts: the curve before, and where nothing is, the memory of the
-        GPU."""
+        """What is drawn over the parts: the curve before the change, and in empty cells the memory
+        of the GPU."""
         glyphs = self.drawing.glyphs
         puts: list[Put] = []
         if ceiling and chart.capacity is not None:
@@ -237,7 +238,8 @@ class CurvePicture(DrawnLines, can_focus=True):
         return puts
 
     def _band_row(self, chart: Chart) -> list[Put]:
-        """The names of the phases under their columns; borders, because shades may be alike."""
+        """The names of the phases under their columns, with borders, because shades may be
+        alike."""
         puts: list[Put] = []
         for number, band in enumerate(chart.bands):
             width = band.stop - band.start
@@ -253,7 +255,7 @@ class CurvePicture(DrawnLines, can_focus=True):
         return puts
 
     def _names(self, used: Sequence[int]) -> tuple[list[str], int]:
-        """Names of parts that there is room for, and the cells between them."""
+        """As many names of parts as fit, and the cells between them."""
         room = self.size.width - 1
         for names in (
             [PARTS[place].name for place in used],

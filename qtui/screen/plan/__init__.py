@@ -1,1 +1,1 @@
-"""One plan on the screen: its form, what changes it, and its estimate."""
+"""A plan on the screen: its form, how keys change it, and its estimate."""

@@ -1,4 +1,4 @@
-"""What panels with a plan have in common on the screen: the form, and a field to type into."""
+"""What the bodies of panels with a plan share: the form, and a field to type into."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ VERY_TALL = 40
 
 
 class PlanBody(Container):
-    """Has the form, a title, and a line to type a value on, which is there while one is typed. A
-    subclass lays them out."""
+    """Has the form, a title, and a line for typing a value, which is shown only while one is typed.
+    A subclass arranges them."""
 
     DEFAULT_CSS = """
     PlanBody {
@@ -32,7 +32,7 @@ class PlanBody(Container):
     """
 
     class Typed(Message):
-        """A value was typed; nobody knows yet whether it is one."""
+        """A value was typed; it is not checked yet."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -49,18 +49,18 @@ class PlanBody(Container):
         self.title_line.ellipsis = drawing.glyphs.ellipsis
 
     def compose_typing(self) -> ComposeResult:
-        """The line to type on."""
+        """The line for typing."""
         with Horizontal(id="plan-typing"):
             yield self.what
             yield self.field
 
     @property
     def has_form(self) -> bool:
-        """Whether there is room for the form beside what is shown."""
+        """Whether there is room for the form beside the picture."""
         return True
 
     def focus_form(self) -> None:
-        """Move the focus to the form, or to what stands in its room."""
+        """Moves the focus to the form, or to what is shown in its place."""
         self.screen.set_focus(self.form)
 
     @property
@@ -80,7 +80,7 @@ class PlanBody(Container):
 
     @on(Input.Blurred, "#plan-field")
     def _left(self) -> None:
-        # Another window of the user's desktop is no other widget: typing goes on afterwards.
+        # If another window of the desktop took the focus, typing continues afterwards.
         if self.app.app_focus:
             self.remove_class("-typing")
 

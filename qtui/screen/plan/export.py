@@ -1,4 +1,4 @@
-"""What a panel with a plan shows, as JSON and CSV."""
+"""The contents of a panel with a plan, as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qtui_core.memory.advice.claims import WorkedCase
 
 
 def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
-    """The estimate as `qtui memory --json` writes it, and what else is on the screen; None before
-    there is anything."""
+    """The estimate as `qtui memory --json` writes it, and the rest of the screen; None if there is
+    no estimate yet."""
     answer = shown.answer
     if answer is None or not shown.current:
         return None
@@ -50,7 +50,7 @@ def _case(case: WorkedCase, shown: Shown) -> dict[str, Any]:
 
 
 def curve_table(answer: Answer) -> Iterable[Sequence[object]]:
-    """The curve: event number, phase, bytes of each part, and of all."""
+    """The curve as a table: event number, phase, bytes of each part, total."""
     curve = answer.curve
     yield ("event", "phase", *(part.name for part in PARTS), "all")
     bands = iter(curve.bands)

@@ -1,4 +1,5 @@
-"""What a panel with a plan asks of the estimator, typed, and remembered while it is looked at."""
+"""Asks the estimator for what a panel with a plan shows. Answers are typed, and kept as long as the
+plan is shown."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class MemoryFeed:
-    """Every method may raise QtuiError (EngineLost among them) and RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
 
     def __init__(self, estimator: EngineClient) -> None:
         self.estimator = estimator
@@ -43,13 +44,13 @@ class MemoryFeed:
         return reply.read(ModelFacts)
 
     async def live(self) -> tuple[GpuChoice, ...]:
-        """The GPUs of this machine that say what they have."""
+        """The GPUs of this machine whose memory is known."""
         reply = await self.estimator.request("devices")
         found = map(GpuChoice.live, reply.read(Devices).devices)
         return tuple(choice for choice in found if choice is not None)
 
     def known(self, shown: Shown) -> Answer | None:
-        """The whole answer, if it was asked for before."""
+        """The whole answer, if it is known already."""
         found: Answer | None = self.answers.known(("full", shown.asked))
         return found
 
@@ -70,8 +71,8 @@ class MemoryFeed:
         return found
 
     async def trace(self, shown: Shown) -> tuple[Answer, Around]:
-        """The same and what surrounds it, from the classes of transformers; takes some ten seconds
-        or more. From now on this is what is shown of the plan."""
+        """The estimate, and what surrounds it, from a trace of the transformers classes; takes ten
+        seconds or more. From then on this is the answer for the plan."""
         asked = shown.asked
         reply = await self.estimator.request("trace", _around(shown), kind="estimate")
         traced = reply.read(Traced)
@@ -80,7 +81,7 @@ class MemoryFeed:
         return traced.answer, traced.around
 
     async def around(self, shown: Shown) -> Around:
-        """What would save memory, what the plan fits, what it means."""
+        """What would save memory, what the plan fits, and the sentence."""
 
         async def ask() -> Around:
             reply = await self.estimator.request("around", params)
@@ -97,7 +98,7 @@ class MemoryFeed:
         batches: Sequence[int] = MAP_BATCHES,
         sequences: Sequence[int] = MAP_SEQUENCES,
     ) -> None:
-        """The map, cell by cell: a peak, and later a verdict."""
+        """The map, cell by cell: first a peak, later a verdict."""
         grid: dict[str, Any] = {"batches": tuple(batches), "sequences": tuple(sequences)}
         params = FitMapRequest(**_named(shown), **grid)
         await self.estimator.request("map", params, on_progress=_each(MapCell, on_cell))
@@ -108,7 +109,7 @@ class MemoryFeed:
 
 
 def _each(kind: type[T], tell: Callable[[T], None]) -> ProgressCallback:
-    """Tells what comes as progress."""
+    """A progress callback that reads each report as `kind` and passes it to `tell`."""
     return lambda _, data: tell(from_plain(kind, data)) if data else None
 
 
@@ -118,7 +119,7 @@ def _around(shown: Shown) -> AroundRequest:
 
 
 def _named(shown: Shown) -> dict[str, Any]:
-    """What every request about a plan says."""
+    """The parameters of every request about a plan."""
     return {
         "model": shown.model,
         "case": shown.case,

@@ -1,4 +1,4 @@
-"""The plan as the lines of the form: which of its options are shown, and what keys make of them."""
+"""The plan as lines of the form: which options are shown, and how keys change them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GPU = "gpu"
 
 
 def form_options(plan: RunPlan) -> Iterator[PlanOption]:
-    """The options that have a line, in order, whether or not they mean anything now."""
+    """The options that have a line, in order, whether or not they matter now."""
     for options in grouped_options(type(plan)).values():
         yield from (option for option in options if option.steps)
 
 
 def shown_options(plan: RunPlan) -> tuple[PlanOption, ...]:
-    """Those that mean anything in a plan of which nothing is left open."""
+    """The options that matter in a plan in which every option has a value."""
     return tuple(option for option in form_options(plan) if option.counts(plan))
 
 
@@ -44,8 +44,8 @@ def value_text(value: Any) -> str:
 
 
 def stepped(option: PlanOption, value: Any, by: int) -> Any:
-    """The next or previous value. The last of names is followed by the first; at an end of a row of
-    numbers it is the same."""
+    """The next or previous value. After the last name comes the first; the ends of a row of numbers
+    stay."""
     steps = option.steps
     if option.kind not in ("whole", "share"):
         at = steps.index(value) if value in steps else -1 if by > 0 else 0
@@ -57,7 +57,7 @@ def stepped(option: PlanOption, value: Any, by: int) -> Any:
 
 def changed(plan: RunPlan, name: str, value: Any) -> RunPlan:
     """The plan with another value of an option, and of those that depend on it: a method has its
-    own usual numbers; without other GPUs there is nothing to shard over."""
+    own usual numbers, and without other GPUs nothing is sharded."""
     changes: dict[str, Any] = {name: value}
     if name == "method":
         usual = (option.name for option in options_of(type(plan)) if option.default is None)
@@ -72,7 +72,7 @@ def changed(plan: RunPlan, name: str, value: Any) -> RunPlan:
 
 
 def difference(before: RunPlan, after: RunPlan) -> str:
-    """What was changed, in words: "batch 2 → 4". Both plans leave nothing open."""
+    """What was changed, in words: "batch 2 → 4". Every option of both plans has a value."""
     parts = []
     for option in form_options(after):
         old, new = getattr(before, option.name), getattr(after, option.name)
@@ -82,7 +82,7 @@ def difference(before: RunPlan, after: RunPlan) -> str:
 
 
 def resolved(shown: Shown) -> RunPlan:
-    """The plan with nothing left open, as far as it can be."""
+    """The plan with a value for every option, as far as possible."""
     try:
         return resolve_for(shown.facts, shown.plan)
     except UsageError:
@@ -90,7 +90,7 @@ def resolved(shown: Shown) -> RunPlan:
 
 
 def form_fields(shown: Shown) -> list[FormField]:
-    """The lines of the form: the options that mean anything now, and the GPU."""
+    """The lines of the form: the options that matter now, and the GPU."""
     plan = resolved(shown)
     found: list[FormField] = []
     for option in shown_options(plan):

@@ -1,4 +1,4 @@
-"""The plan as a form: one field a line, the chosen one marked."""
+"""The plan as a form: one field per line, with the current one marked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELS = 15
 
 @dataclass(frozen=True)
 class FormField:
-    """A line: `chosen` values were set by someone, others are as usual for the method."""
+    """A line. `chosen` values were set by the user, others are the usual ones for the method."""
 
     key: str
     label: str
@@ -31,8 +31,7 @@ class FormField:
 
 
 class PlanForm(DrawnLines, can_focus=True):
-    """Fields under the headings of their groups; without headings, and scrolled, on a screen that
-    is too low for them."""
+    """Fields under the headings of their groups. On a low screen it has no headings and scrolls."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "form--heading", "form--label", "form--value", "form--usual", "form--cursor",
@@ -52,7 +51,7 @@ class PlanForm(DrawnLines, can_focus=True):
     """
 
     class Clicked(Message):
-        """A field was clicked; `again` where it was the chosen one already."""
+        """A field was clicked; `again`: it was the current one already."""
 
         def __init__(self, index: int, again: bool) -> None:
             super().__init__()
@@ -69,12 +68,12 @@ class PlanForm(DrawnLines, can_focus=True):
         """How many lines there is no room for, above and below those that are shown."""
 
     def show(self, fields: Sequence[FormField], cursor: int) -> None:
-        """The fields, of which that at `cursor` is chosen."""
+        """Shows the fields; the one at `cursor` is current."""
         before, hidden = self._contents, self._hidden
         self._fields, self._cursor = fields, cursor
         self._arrange()
         after = self._contents
-        # A key changes a line or two, and it is what the next one waits for.
+        # A key changes one or two lines; drawing only these answers faster.
         lines = [y for y, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
         lines += range(min(len(before), len(after)), max(len(before), len(after)))
         if hidden != self._hidden:
@@ -89,7 +88,7 @@ class PlanForm(DrawnLines, can_focus=True):
 
     @property
     def _contents(self) -> list[object]:
-        """What stands on each line, to be compared."""
+        """The contents of each line, for comparison."""
         return [
             entry if isinstance(entry, str) else (self._fields[entry], entry == self._cursor)
             for entry in self._lines
@@ -102,7 +101,7 @@ class PlanForm(DrawnLines, can_focus=True):
         self.refresh()
 
     def _arrange(self) -> None:
-        """What stands on each line: a heading or the index of a field."""
+        """Decides what is on each line: a heading or the index of a field."""
         lines: list[str | int] = []
         group = ""
         for index, field in enumerate(self._fields):

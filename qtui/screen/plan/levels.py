@@ -1,4 +1,4 @@
-"""An estimate in three lines and a title: its peak, the levels above it, the last change."""
+"""An estimate in a title and three lines: its peak, the levels above it, the last change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
 
-#: Verdict -> how it is said, and its tone.
+#: Verdict -> its words and tone.
 VERDICTS: Final[dict[str, tuple[str, Tone]]] = {
     "fits": ("fits", "best"),
     "tight": ("tight", "expected"),
@@ -18,12 +18,12 @@ VERDICTS: Final[dict[str, tuple[str, Tone]]] = {
 }
 
 
-#: Below this width the reserved bytes are left to the parts.
+#: Below this width the reserved bytes are not shown here.
 NARROW = 70
 
 
 def signed(nbytes: int, minus: str) -> str:
-    """ "+3.1 GiB"; "no change" is for who writes the sentence."""
+    """The bytes with a sign, as "+3.1 GiB"."""
     return f"{minus if nbytes < 0 else '+'}{format_bytes(abs(nbytes))}"
 
 
@@ -84,7 +84,7 @@ def _verdict_words(shown: Shown, answer: Answer) -> tuple[str, Tone] | None:
 
 
 def change_text(shown: Shown, minus: str) -> str:
-    """What the last change did to the peak, at the level that both are known at."""
+    """What the last change did to the peak, at the highest level that is known for both plans."""
     before, after = shown.before, shown.answer
     if before is None or after is None or not shown.change:
         return ""
@@ -102,7 +102,7 @@ def change_text(shown: Shown, minus: str) -> str:
 
 
 def headline(shown: Shown) -> tuple[str, tuple[str, ...]]:
-    """What is estimated: its name, and what is to be known of it."""
+    """What is estimated: its name, and facts about it."""
     facts = shown.facts
     if facts is None:
         return "", ()

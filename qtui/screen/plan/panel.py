@@ -1,4 +1,4 @@
-"""A model, a plan and a GPU, and their estimate: what the panels with the form have in common."""
+"""A panel with a model, a plan, a GPU and their estimate: the base of the panels with the form."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import parse_memory
 
-#: Someone who holds a key down wants the whole estimate of what they stop at.
+#: Seconds until the whole estimate is requested: while a key is held down, only the last plan
+#: counts.
 PAUSE_SECONDS = 0.12
-#: Changes that can be taken back.
+#: How many changes can be undone.
 REMEMBERED = 100
 ESTIMATE = "estimate"
 
 
 class PlanPanel(PlacedViewsPanel):
-    """Asks for the estimate of what is chosen, and says what it does in the meantime. What is
-    chosen is the app's: another panel with a plan starts with it."""
+    """Requests the estimate of the current choice, and shows its progress. The choice belongs to
+    the app: another panel with a plan starts with it."""
 
     ENGINE = "estimator"
 
@@ -63,12 +64,13 @@ class PlanPanel(PlacedViewsPanel):
     # The plan of the app
 
     def _choose(self) -> None:
-        """What is chosen here holds for the other panels; the plan of a worked case does not."""
+        """The choice made here applies to the other panels, unless it is the plan of a worked
+        case."""
         if not self.shown.case:
             self.qtui.chosen = (self.shown.plan, self.shown.gpu)
 
     def _adopt(self) -> bool:
-        """Takes what another panel chose; whether that is something else."""
+        """Adopts the choice of another panel; returns whether it differs."""
         shown, chosen = self.shown, self.qtui.chosen
         if shown.case or chosen is None or chosen == (shown.plan, shown.gpu):
             return False
@@ -123,8 +125,8 @@ class PlanPanel(PlacedViewsPanel):
         self._estimate()
 
     def not_built_in(self, facts: ModelFacts) -> None:
-        """The family of the model has no shape: only a trace may tell. What is known of the plan
-        before stays, to be compared with."""
+        """The family of the model has no shape, so only a trace can estimate it. Earlier estimates
+        of the plan stay for comparison."""
         self.give_up(ESTIMATE)
         before, gpu_change = self.shown.before, self.shown.gpu_change
         text = facts.unknown
@@ -138,7 +140,7 @@ class PlanPanel(PlacedViewsPanel):
     # Estimating
 
     def _estimate(self) -> None:
-        """The plan, the GPU or the subject is another one."""
+        """Requests an estimate after the plan, the GPU or the subject changed."""
         self.ask(self._work, ESTIMATE)
         self.phase = AskingPhase.WORKING
         self.draw_form()
@@ -155,14 +157,14 @@ class PlanPanel(PlacedViewsPanel):
         self.take_around(await self.feed.around(shown))
 
     def take_around(self, around: Around) -> None:
-        """What surrounds the answer, which makes it whole."""
+        """Takes what surrounds the answer, which completes it."""
         self.shown.around = around
         self.phase = AskingPhase.READY
         self.draw()
         self.fill_views()
 
     def take(self, answer: Answer) -> None:
-        """An answer to what is asked for."""
+        """Takes an answer to the current question."""
         shown = self.shown
         if answer.stage == "first" or not shown.current:
             shown.around = None
@@ -174,12 +176,12 @@ class PlanPanel(PlacedViewsPanel):
         self.draw()
 
     def fill_views(self) -> None:
-        """The estimate is there: what only some of the views show may be asked for."""
+        """The estimate is there: request what only some views show."""
 
     # Showing
 
     def draw(self) -> None:
-        """Everything that is shown, anew."""
+        """Draws everything again."""
         raise NotImplementedError
 
     def draw_form(self) -> None:
@@ -189,7 +191,7 @@ class PlanPanel(PlacedViewsPanel):
         self.body.form.show(fields, shown.knob)
 
     def show_phase(self) -> None:
-        """What is being done, or why nothing is; that stands where the picture is otherwise."""
+        """Shows what is being computed, or why nothing is, in place of the picture."""
         if self.trouble:
             self.shown.forget()
         self.draw()
@@ -204,11 +206,12 @@ class PlanPanel(PlacedViewsPanel):
 
     @property
     def known(self) -> bool:
-        """Whether the model is one that can be estimated."""
+        """Whether the model can be estimated."""
         return self.shown.facts is not None and not self.shown.facts.unknown
 
     def refused(self, sentence: str) -> None:
-        """The plan cannot be: back to the one before. Without one, only the form helps."""
+        """The plan is impossible: go back to the one before. If there is none, only the form
+        helps."""
         if self._possible is None:
             self.failed(sentence)
             self.refusal = sentence
@@ -263,7 +266,7 @@ class PlanPanel(PlacedViewsPanel):
             self._set(option.name, option.default)
 
     def _set(self, field: str, value: Any) -> bool:
-        """Another value of a field; whether the plan can be with it."""
+        """Sets a field; returns whether the plan is possible with the value."""
         plan = changed(self.shown.plan, field, value)
         try:
             resolve_for(self.shown.facts, plan)
@@ -281,8 +284,8 @@ class PlanPanel(PlacedViewsPanel):
             self._past = [*self._past[-REMEMBERED:], (shown.plan, shown.gpu)]
         answer = shown.answer
         if answer and shown.current and (answer.stage == "full" or shown.before is None):
-            # Of changes that follow one another quickly, all are told: what was before them is
-            # known at every level.
+            # Quick changes are reported together: only the answer before them is known at every
+            # level.
             shown.before, shown.before_gpu = answer, shown.gpu
         shown.change = shown.gpu_change = ""
         if gpu != shown.before_gpu:
@@ -292,7 +295,7 @@ class PlanPanel(PlacedViewsPanel):
         self._choose()
         self.refusal = ""
         if shown.facts is None:
-            self.draw()  # the form; there is nothing to estimate
+            self.draw()  # draws the form; there is nothing to estimate
         elif shown.facts.unknown:
             self.not_built_in(shown.facts)
         else:
@@ -304,7 +307,7 @@ class PlanPanel(PlacedViewsPanel):
             self._change(plan, gpu, remember=False)
 
     def tell(self, sentence: str) -> None:
-        """Why nothing was changed, until something else is done."""
+        """Shows why nothing was changed, until the next action."""
         self.refusal = sentence
         self.draw()
 
@@ -319,7 +322,7 @@ class PlanPanel(PlacedViewsPanel):
         self._change(self.shown.plan, gpu)
 
     def _gpu_of(self, text: str) -> GpuChoice | None:
-        """A GPU by name, or one with as much memory. Raises UsageError for neither."""
+        """A GPU by name, or one with the given memory. Raises UsageError for neither."""
         if text.strip().lower() in ("", "any", "none"):
             return None
         live = next((each for each in self.shown.live if text.lower() in each.label.lower()), None)
@@ -332,7 +335,7 @@ class PlanPanel(PlacedViewsPanel):
     # Typing
 
     def _enter_field(self) -> None:
-        """Type a value of the chosen field, or take its next."""
+        """Opens the field to type a value, or takes the next value."""
         option = option_at(self.shown, self.shown.knob)
         if option is None:
             self.body.start_typing("GPU: a name, or its memory as in 24GiB", "")
@@ -348,7 +351,7 @@ class PlanPanel(PlacedViewsPanel):
         self._take_typed(message.text)
 
     def _take_typed(self, text: str) -> None:
-        """A value of the chosen field, if it is one; otherwise it stays to be corrected."""
+        """Takes the typed value if it is valid; otherwise leaves it to be corrected."""
         option = option_at(self.shown, self.shown.knob)
         taken = True
         try:

@@ -1,4 +1,4 @@
-"""What a panel with a plan shows at the moment: the model, the plan, the estimate, the view."""
+"""The current state of a panel with a plan: the model, the plan, the estimate, the view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAP_SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 class ViewName(StrEnum):
-    """The pictures, in the order of the key."""
+    """The pictures, in the order in which the key steps through them."""
 
     STEP = "Step"
     PARTS = "Parts"
@@ -33,7 +33,7 @@ class ViewName(StrEnum):
 
 @dataclass(frozen=True)
 class GpuChoice:
-    """A GPU that can be chosen: as it is shown, and as the estimator is asked for it."""
+    """A GPU that can be chosen: its text on the screen, and its parameter in requests."""
 
     label: str
     params: Mapping[str, Any]
@@ -49,7 +49,7 @@ class GpuChoice:
 
     @classmethod
     def live(cls, device: LiveDevice) -> GpuChoice | None:
-        """A GPU of this machine with what is free on it now; None where it does not say."""
+        """A GPU of this machine with its free memory; None if the memory is unknown."""
         if device.memory_total is None:
             return None
         used = device.memory_used or 0
@@ -61,7 +61,7 @@ class GpuChoice:
 
 
 def catalogue() -> tuple[GpuChoice, ...]:
-    """The GPUs that are known, the smallest first."""
+    """The known GPUs, the smallest first."""
     return tuple(
         GpuChoice.of(device) for device in sorted(DEVICES, key=lambda each: each.capacity_bytes)
     )
@@ -69,13 +69,13 @@ def catalogue() -> tuple[GpuChoice, ...]:
 
 @dataclass
 class Shown:
-    """Filled piece by piece; None or empty is what is not known yet.
+    """The state is filled piece by piece; None or empty means not known yet.
 
-    `plan` is what was asked for, in which None is as usual; `answer` is of `answered`, which is
-    not yet `plan` while that is being estimated, and `before` of the plan and the GPU that were
-    last estimated as a whole before they were changed, which `change` tells (`gpu_change` what of
-    that is no plan). `around` goes with a full answer. `figures` are those of `cases` that are
-    computed, by key.
+    `plan` is what was asked for, where None means the usual value. `answer` belongs to `answered`,
+    which differs from `plan` while that is being estimated. `before` is the last whole estimate
+    before the changes in `change` (`gpu_change`: the part of the change that is not in the plan).
+    `around` goes with a full answer. `figures` are those of the `cases` that have been computed, by
+    key.
     """
 
     model: str
@@ -103,7 +103,7 @@ class Shown:
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """What the answer is to be of."""
+        """What the answer should be about."""
         return (self.subject, self.plan, self.gpu and self.gpu.label)
 
     @property
@@ -112,20 +112,20 @@ class Shown:
 
     @property
     def current(self) -> bool:
-        """Whether what is known is of what was asked for."""
+        """Whether the answer is about the current question."""
         return self.answer is not None and self.answered == self.asked
 
     @property
     def mapped(self) -> tuple[Any, ...]:
-        """What the map is of: batch and sequence are its own."""
+        """What the map is about; batch and sequence are its axes."""
         return (self.subject, replace(self.plan, batch=1, sequence=1), self.gpu and self.gpu.label)
 
     def line_of(self, count: int) -> int:
-        """The chosen line of a list of so many, which may have become shorter since."""
+        """The current line of a list with `count` lines, which may have become shorter."""
         return max(0, min(self.line, count - 1))
 
     def forget(self) -> None:
-        """What is known is of no use any more."""
+        """Drops everything that is known."""
         self.answer = self.before = self.around = None
         self.answered, self.change, self.gpu_change = (), "", ""
         self.cells, self.cells_of = {}, ()

@@ -1,1 +1,1 @@
-"""The tensors of a model on the screen: their list, and what of one is looked at."""
+"""The tensors of a model on the screen: their list, and the current subject."""

@@ -1,6 +1,6 @@
-"""What an export tells of a tensor and of a scheme on it, in its order."""
+"""The fields that an export writes of a tensor and of a scheme on it, in order."""
 
-#: Of a tensor, and of its error under a scheme, by the names that they have there.
+#: Of a tensor, and of its error under a scheme; the names are those of the fields.
 STATISTICS = (
     "count", "nan", "inf", "zeros", "min", "max", "mean", "std", "absmax", "kurtosis",
 )  # fmt: skip

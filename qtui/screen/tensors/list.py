@@ -1,4 +1,4 @@
-"""The tensors of a model: choose, filter, order."""
+"""The list of a model's tensors: choose, filter, sort."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qtui_core.models.quoting import printable
 
 
 class TensorOrder(StrEnum):
-    """`model`: as the files have them, natural order. `worst`: lowest SQNR first."""
+    """`model`: as in the files, in natural order. `worst`: lowest SQNR first."""
 
     MODEL = "model"
     NAME = "name"
@@ -32,10 +32,11 @@ class TensorOrder(StrEnum):
 
 
 class TensorList(ScrollView, DrawnLines, can_focus=True):
-    """One line a tensor, drawn on demand, so that 100,000 tensors cost no more than 40.
+    """One line per tensor. Only visible lines are drawn, so that 100,000 tensors cost no more than
+    40.
 
-    A filter is text that the name contains, whatever the case; words separated by spaces
-    must all be there. After the filter is closed, `n` and `N` go from match to match.
+    A filter is text that the name contains, in any case; of words separated by spaces all must be
+    there. After the filter is closed, `n` and `N` step through the matches.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -73,7 +74,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     ]  # fmt: skip
 
     class Highlighted(Message):
-        """The cursor was put on another tensor. (Typing a filter only marks one.)"""
+        """The cursor is on another tensor. (Typing a filter only marks one.)"""
 
         def __init__(self, entry: TensorEntry) -> None:
             super().__init__()
@@ -110,12 +111,12 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
 
     @property
     def pattern(self) -> str:
-        """What `step_match` looks for: the last filter, also after it was dropped."""
+        """The text that `step_match` looks for: the last filter, even after it was dropped."""
         return self._pattern
 
     @property
     def shown(self) -> Sequence[TensorEntry]:
-        """The tensors that the filter lets through, in the current order."""
+        """The tensors that the filter leaves, in the current order."""
         return self._shown
 
     @property
@@ -123,7 +124,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return self._entries
 
     def load(self, entries: Iterable[TensorEntry]) -> None:
-        """Another model's tensors; filter and order start anew."""
+        """Loads another model's tensors; resets filter and order."""
         self._entries = tuple(entries)
         self._order, self._filter, self._pattern, self._sqnr = TensorOrder.MODEL, "", "", {}
         self._index = 0
@@ -131,37 +132,37 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self._arrange(None)
 
     def set_order(self, order: TensorOrder, sqnr: Mapping[str, float | None] | None = None) -> None:
-        """Sort again; `sqnr` is in dB by name, for the tensors it is known of."""
+        """Sorts again; `sqnr` is in dB by name, for tensors for which it is known."""
         self._order = order
         if sqnr is not None:
             self._sqnr = dict(sqnr)
         self._arrange(self.current)
 
     def set_filter(self, text: str) -> None:
-        """Show only the tensors whose names match; an empty text shows all. The cursor stays
-        where it can, but what was highlighted is so until `open_current`."""
+        """Shows only the tensors whose names match; an empty text shows all. The cursor stays where
+        it can, and the highlighted tensor stays the same until `open_current`."""
         self._filter = text
         if text:
             self._pattern = text
         self._arrange(self.current if text else self._told)
 
     def open_current(self) -> bool:
-        """Highlight the tensor under the cursor; False where the filter leaves none."""
+        """Highlights the tensor under the cursor; False if the filter leaves none."""
         if self.current is None:
             return False
         self._tell(self.current)
         return True
 
     def select(self, name: str) -> None:
-        """Put the cursor on a tensor, if it is shown."""
+        """Moves the cursor to a tensor, if it is shown."""
         for index, entry in enumerate(self._shown):
             if entry.name == name:
                 self._go(index)
                 return
 
     def step_match(self, direction: int) -> bool:
-        """Move to the next (1) or previous (-1) tensor that the last filter matches, around
-        the end. False where none does."""
+        """Moves to the next (1) or previous (-1) tensor that the last filter matches, wrapping
+        around at the end. False if none does."""
         count = len(self._shown)
         for distance in range(1, count + 1):
             index = (self._index + direction * distance) % count
@@ -175,7 +176,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         if self._order is TensorOrder.NAME:
             shown.sort(key=lambda entry: entry.name)
         elif self._order is TensorOrder.WORST:
-            # Tensors without a number go last; sort is stable, so ties keep the model's order.
+            # Tensors without a number go last. The sort is stable, so ties keep the model's order.
             shown.sort(key=lambda entry: sqnr_key(self._sqnr.get(entry.name)))
         self._shown = shown
         place = {entry.name: at for at, entry in enumerate(shown)}
@@ -201,8 +202,8 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         if entry is self._told:
             return
         self._told = entry
-        # Textual stops a message at whoever's handler it was made in, and the filter is
-        # handled by a parent of this list: the message must say that it is from here.
+        # Textual stops a message at the widget whose handler made it, and a parent of this list
+        # handles the filter: the message must name this list as its sender.
         self.post_message(self.Highlighted(entry).set_sender(self))
 
     def _scroll_to_cursor(self) -> None:
@@ -276,7 +277,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return times.join(str(size) for size in entry.shape) or "scalar"
 
     def _name_segments(self, name: str, base: Style) -> list[Segment]:
-        """The name, with what the filter found in it marked."""
+        """The name, with the matches of the filter marked."""
         words = (self._filter or self._pattern).lower().split()
         at = name.lower().find(words[0]) if words else -1
         if at < 0:
@@ -284,15 +285,15 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         end = at + len(words[0])
         found = self.get_component_rich_style("tensors--match")
         match = base + Style(bold=found.bold, underline=found.underline)
-        if not base.reverse:  # where it would be the colour of the ground
+        if not base.reverse:  # that would have the colour of the background
             match += Style(color=found.color)
         parts = [(name[:at], base), (name[at:end], match), (name[end:], base)]
         return [Segment(text, style) for text, style in parts if text]
 
 
 def shorten(name: str, room: int, ellipsis: str) -> str:
-    """A tensor's name in `room` characters. What goes first is the word "weight" at the end,
-    then parts at the start: these tell tensors apart least."""
+    """A tensor's name in `room` characters. First the final "weight" is dropped, then parts at the
+    start, which distinguish tensors least."""
     if len(name) <= room:
         return name
     name = name.removesuffix(".weight")
@@ -314,5 +315,5 @@ def sqnr_key(sqnr: float | None) -> tuple[bool, float]:
 
 
 def rank_text(sqnr: float | None) -> str:
-    """An SQNR in dB as the ranking shows it; minus infinity stands for lost values."""
+    """An SQNR in dB in the ranking; minus infinity means lost values."""
     return "values lost" if sqnr == -math.inf else f"{format_decibels(sqnr)} dB"

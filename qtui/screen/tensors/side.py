@@ -1,4 +1,4 @@
-"""The left of the panel: the tensors of the model, their filter, and how many there are."""
+"""The left side of the panel: the model's tensors, their filter, and their count."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qtui.screen.tensors.list import TensorList, TensorOrder, rank_text, sqnr_ke
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 
-# A model has thousands of tensors, and an eye sees a few numbers a second.
+# A model has thousands of tensors; nobody reads more than a few numbers a second.
 COUNT_SECONDS = 0.25
 
 
 class TensorSide(Vertical):
-    """A list with a line above it for the filter and one below for what is listed."""
+    """A list with a line above it for the filter and one below that says what is listed."""
 
     DEFAULT_CSS = """
     TensorSide {
@@ -56,7 +56,7 @@ class TensorSide(Vertical):
         yield self.count
 
     def load(self, tensors: tuple[TensorEntry, ...]) -> None:
-        """Another model's tensors."""
+        """Shows another model's tensors."""
         self.forget_ranks()
         self._notes = ()
         self.list.load(tensors)
@@ -85,10 +85,10 @@ class TensorSide(Vertical):
 
     def start_filter(self) -> None:
         self.add_class("-filtering")
-        self.screen.set_focus(self.field)  # not focus(), which waits: keys may come together
+        self.screen.set_focus(self.field)  # not focus(), which waits: keys may arrive together
 
     def drop_filter(self) -> None:
-        """Show all tensors again, the cursor on the one that is looked at."""
+        """Shows all tensors again, with the cursor on the current one."""
         self.field.value = ""
         self.list.set_filter("")
         self._count()
@@ -104,14 +104,14 @@ class TensorSide(Vertical):
     @on(Input.Submitted)
     def _filter_kept(self, event: Input.Submitted) -> None:
         event.stop()
-        if self.list.open_current():  # else there is no match, and the text can be corrected
+        if self.list.open_current():  # otherwise nothing matches, and the text can be corrected
             self.set_class(bool(event.value), "-filtering")
             self.screen.set_focus(self.list)
 
     @on(Input.Blurred)
     def _filter_left(self, event: Input.Blurred) -> None:
         event.stop()
-        self.list.open_current()  # what is marked is what is shown
+        self.list.open_current()  # the marked tensor becomes the current one
 
     # Ordering
 
@@ -124,12 +124,12 @@ class TensorSide(Vertical):
         return order
 
     def forget_ranks(self) -> None:
-        """The scheme changed, so the numbers of the list are of another one."""
+        """Forgets the numbers of the list, as the scheme changed."""
         self._sqnr = {}
         self.ranked_by = ""
 
     def add_rank(self, name: str, sqnr_db: float | None) -> None:
-        """One more tensor was measured; the list is sorted again when all are."""
+        """Adds the number of one more tensor; the list is sorted again when all are known."""
         self._sqnr[name] = sqnr_db
         self._notes = (f"measured {len(self._sqnr):,}",)
         now = time.monotonic()
@@ -138,7 +138,7 @@ class TensorSide(Vertical):
             self._count()
 
     def ranks_stopped(self) -> None:
-        """No more tensors will be measured, and a part of them ranks nothing."""
+        """No more tensors will be measured, and the numbers of some rank nothing."""
         self.forget_ranks()
         self._notes = ("not ranked, w does",) if self.list.order is TensorOrder.WORST else ()
         self._count()
@@ -152,7 +152,8 @@ class TensorSide(Vertical):
         self._count()
 
     def step_worst(self, direction: int) -> None:
-        """Choose the tensor that comes next in the ranking, from the worst on (or before it)."""
+        """Chooses the next tensor in the ranking, which begins with the worst (or the one
+        before)."""
         listed = [entry.name for entry in self.list.shown if entry.name in self._sqnr]
         ranking = sorted(listed, key=lambda name: sqnr_key(self._sqnr[name]))
         if not ranking:

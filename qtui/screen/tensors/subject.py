@@ -1,5 +1,5 @@
-"""What is looked at: a tensor of the model or what flows through its module, as it is or with
-an outlier put in."""
+"""The current subject: a tensor of the model or what flows through its module, unchanged or with an
+outlier added."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WEIGHT, INPUT, OUTPUT = "weight", "input", "output"
 
 @dataclass(frozen=True)
 class Subject:
-    """`source` is the stored tensor (WEIGHT) or the captured INPUT or OUTPUT of the module
-    whose weight it is."""
+    """`source` is the stored tensor (WEIGHT), or the captured INPUT or OUTPUT of the module whose
+    weight it is."""
 
     tensor: str
     source: str = WEIGHT
@@ -23,7 +23,7 @@ class Subject:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What every request about a tensor carries; what is as usual is left out."""
+        """The parameters of every request about a tensor; defaults are left out."""
         params: dict[str, Any] = {"tensor": self.tensor}
         if self.source != WEIGHT:
             params["source"] = self.source
@@ -33,14 +33,14 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """The name of the tensor, or what of its module is looked at."""
+        """The name of the tensor, and what of its module is shown."""
         if self.source == WEIGHT:
             return self.tensor
         return f"{self.source} of {self.tensor.removesuffix('.weight')}"
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What was done to it, in a few words each."""
+        """What was changed, in a few words each."""
         put = self.inject
         if put is None:
             return ()

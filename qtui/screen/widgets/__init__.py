@@ -1,1 +1,1 @@
-"""What the panels draw with: small widgets that render lines, and the drawing they share."""
+"""Small widgets that render lines, and the drawing that they share."""

@@ -1,4 +1,4 @@
-"""Numbers along an axis: few enough to read, never touching."""
+"""Numbers along an axis: few enough to read, never touching each other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ LINES_BETWEEN_ROW_LABELS = 5
 
 
 def row_labels(lines: int, row_of: Callable[[int], int]) -> dict[int, str]:
-    """Line -> label, from the first line on and evenly down."""
+    """Line -> label, from the first line on, evenly spaced."""
     return {line: f"{row_of(line):,}" for line in range(0, lines, LINES_BETWEEN_ROW_LABELS)}
 
 
 def column_labels(width: int, at: int, here: int, column_of: Callable[[int], int]) -> str:
-    """One line of `width` characters: `here` under character `at`, and around it as many
-    labels as fit, each starting where its column is drawn, and none twice."""
+    """One line of `width` characters: `here` under character `at`, and around it as many labels as
+    fit, each at the position of its column, without duplicates."""
     line = [" "] * width
     free = [True] * width
     placed = {here}

@@ -1,4 +1,4 @@
-"""Codes of many formats under each other, bit by bit, with a cursor that toggles them."""
+"""The codes of several formats, one per line, with a cursor that toggles bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FieldKind = Literal["sign", "exponent", "mantissa", "integer", "padding"]
 
 @dataclass(frozen=True)
 class BitField:
-    """One field of a code: its letter, its bits from high to low, what it is."""
+    """One field of a code: its letter, its bits from high to low, its kind."""
 
     letter: str
     bits: str
@@ -40,13 +40,13 @@ class BitRow:
 
     @property
     def bits(self) -> str:
-        """The bits that carry the value, high to low."""
+        """The bits of the code, high to low."""
         return "".join(field.bits for field in self.fields if field.kind != "padding")
 
 
 @dataclass(frozen=True)
 class BitsColumn:
-    """A column of text right of the bits."""
+    """A column of text to the right of the bits."""
 
     title: str
     width: int
@@ -54,10 +54,10 @@ class BitsColumn:
 
 
 class BitGrid(Widget, can_focus=True):
-    """A heading, then one line a format. The chosen row carries the bit cursor.
+    """A heading, then one line per format. The current row has the bit cursor.
 
-    Rows that do not fit scroll so that the chosen one stays in sight. Where a code is wider than
-    `bits_width` it is cut, but for the chosen row, which is shifted to keep the cursor visible.
+    Rows scroll so that the current one stays visible. A code wider than `bits_width` is cut; in the
+    current row it is shifted so that the cursor stays visible.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -77,7 +77,7 @@ class BitGrid(Widget, can_focus=True):
     columns: reactive[tuple[BitsColumn, ...]] = reactive((), init=False)
     chosen: reactive[int] = reactive(0, init=False, repaint=False)
     bit: reactive[int] = reactive(0, init=False, repaint=False)
-    """Index of the bit under the cursor, 0 the highest bit of the chosen row."""
+    """Index of the bit under the cursor; 0 is the highest bit of the current row."""
 
     class RowChosen(Message):
         """Another row was chosen with the mouse."""
@@ -87,7 +87,7 @@ class BitGrid(Widget, can_focus=True):
             self.row = row
 
     class BitClicked(Message):
-        """A bit was clicked: it is to be toggled."""
+        """A bit was clicked, to be toggled."""
 
         def __init__(self, row: int, bit: int) -> None:
             super().__init__()
@@ -105,8 +105,8 @@ class BitGrid(Widget, can_focus=True):
     # Geometry
 
     def fields_of(self, row: BitRow) -> list[tuple[int, BitField, int]]:
-        """Each field with the column of its letter (from the start of the bits) and the index
-        of its first bit. Mantissas line up as long as exponents are no wider than the column."""
+        """Each field with the column of its letter (from the start of the bits) and the index of
+        its first bit. Mantissas are aligned if exponents are no wider than the column."""
         placed: list[tuple[int, BitField, int]] = []
         column, first = 0, 0
         for field in row.fields:
@@ -123,7 +123,7 @@ class BitGrid(Widget, can_focus=True):
         return placed
 
     def _shift(self, index: int) -> int:
-        """How far the bits of a row are shifted left; only the chosen row ever is."""
+        """How far the bits of a row are shifted left; 0 except in the current row."""
         row = self.rows[index]
         if index != self.chosen:
             return 0
@@ -154,7 +154,7 @@ class BitGrid(Widget, can_focus=True):
             self._top = top
             self.refresh()
 
-    # Redrawing only what changed
+    # Partial redrawing
 
     def watch_chosen(self, before: int, after: int) -> None:
         self._scroll_to_chosen()

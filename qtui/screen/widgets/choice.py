@@ -1,4 +1,4 @@
-"""A setting on one line: a label, its value, and a click or a key that goes to the next one."""
+"""A setting on one line: a label and its value; a click or a key changes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from textual.widget import Widget
 
 
 class Choice(Widget, can_focus=True):
-    """One of a few values. Enter, space, right or a click takes the next; left the one before."""
+    """One of a few values. Enter, space, right or a click take the next; left takes the
+    previous."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"choice--label", "choice--value"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,7 +72,7 @@ class Choice(Widget, can_focus=True):
         return self.values[self.index]
 
     def choose(self, value: str) -> None:
-        """Shows a value without telling anyone."""
+        """Shows a value without a message."""
         self.index = self.values.index(value)
 
     def action_step(self, by: int) -> None:

@@ -1,11 +1,11 @@
-"""How values become cells: colour ramps and glyphs for the terminal that is really there.
+"""How values become cells: colour ramps and glyphs for the terminal in use.
 
-A widget asks for a level (a small integer) and gets a glyph and a precomputed rich Style. Which
-colours and glyphs stand behind a level depends on the colour depth and on --ascii, and on nothing
-else, so no widget tests for either.
+A widget asks for a level (a small integer) and gets a glyph and a precomputed rich Style. The
+colours and glyphs of a level depend only on the colour depth and on --ascii, so widgets need not
+test for these.
 
-256-colour terminals get ramps picked from the palette by hand: a general nearest-colour search
-turns viridis into uneven bands that are not even monotone in brightness.
+The ramps for 256 colours were chosen from the palette by hand: a general nearest-colour search
+turns viridis into uneven bands whose brightness is not even monotone.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The characters a drawing is made of; every one is a single cell wide."""
+    """The characters of a drawing; each is one cell wide."""
 
-    shades: str  # empty to full, for magnitudes where colour cannot carry them
+    shades: str  # empty to full, for magnitudes without colours
     negative: str  # shades of negative values; the first is zero
     positive: str
     eighths: str  # vertical bar of height 0..8 in one cell
     upper_half: str
     full: str
     tick: str
-    marker: str  # points up at a place on the line above it
+    marker: str  # points up at a position on the line above
     marker_down: str
     baseline: str
     vertical: str
@@ -51,7 +51,7 @@ class Glyphs:
     times: str
     arrow: str
     outlier: str
-    pointer: str  # marks the chosen row
+    pointer: str  # marks the current row
     on: str
     off: str
 
@@ -107,8 +107,8 @@ ASCII = Glyphs(
 class Ramp:
     """`levels` steps from low to high (or from most negative through zero to most positive).
 
-    `colors` is empty where the terminal cannot carry magnitude by colour; `glyph` then does, and
-    it is readable in colour too (for example under a cursor).
+    `colors` is empty if the terminal cannot show magnitudes by colour; then `glyph` shows them.
+    Glyphs are also readable in colour (for example under a cursor).
     """
 
     colors: tuple[Color, ...]
@@ -139,14 +139,14 @@ class Ramp:
         return self._fills[level]
 
     def ink(self, level: int) -> Style:
-        """The style of a glyph drawn in the colour of one level."""
+        """The style of a glyph in the colour of one level."""
         return self._inks[level] if self.colors else Style.null()
 
-    # Made once: a style costs more than all else that a cell needs.
+    # Made once: making a style costs more than everything else about a cell.
 
     @cached_property
     def pairs(self) -> tuple[Style, ...]:
-        """The style of `pair(top, bottom)` at top * levels + bottom."""
+        """The style of `pair(top, bottom)` at index top * levels + bottom."""
         return tuple(Style(color=top, bgcolor=low) for top in self.colors for low in self.colors)
 
     @cached_property
@@ -159,9 +159,11 @@ class Ramp:
 
 
 def palette_color(number: int) -> Color:
-    """Colour `number` of the 256-colour palette, sent as that number and never re-matched.
+    """Colour `number` of the 256-colour palette, sent as this number without another search for a
+    match.
 
-    Carrying the triplet too keeps Textual's ANSI filter from turning it back into 24 bits.
+    The RGB triplet is included because without it Textual's ANSI filter turns the colour into 24
+    bits.
     """
     return Color(
         f"color({number})",
@@ -178,10 +180,10 @@ def _true(triplet: Triplet) -> Color:
 class Drawing:
     """The ramps and glyphs of one terminal.
 
-    ramp         0..1 magnitudes, dark to bright (cividis: reads the same to colour-blind eyes)
+    ramp         0..1 magnitudes, dark to bright (cividis: also readable for colour-blind eyes)
     signed_ramp  negative blue, zero neutral, positive orange; an odd number of levels, the
                  middle one is zero
-    grey_ramp    for what stands behind something else (density, grid)
+    grey_ramp    for what is behind something else (density, grid)
     """
 
     def __init__(self, depth: Depth = Depth.TRUECOLOR, *, ascii: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What widgets that draw their own lines share."""
+"""The base of widgets that draw their own lines."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from textual.widget import Widget
 
 
 class DrawnLines(Widget):
-    """Keeps the widget's own style between lines: Textual works it out anew from all
-    ancestors each time it is asked, which for a picture costs more than the picture."""
+    """Keeps the widget's own style between lines. Textual computes it from all ancestors at each
+    request, which for a picture costs more than the picture itself."""
 
     _base_style: Style | None = None
 
     @property
     def base_style(self) -> Style:
-        """Foreground and background of the widget, for every segment without a style of its
-        own (Textual's NO_COLOR filter fails on a segment without any)."""
+        """Foreground and background of the widget, for segments without a style of their own
+        (Textual's NO_COLOR filter fails on a segment without any)."""
         if self._base_style is None:
             self._base_style = self.rich_style
         return self._base_style

@@ -1,4 +1,4 @@
-"""Labels with their values as a picture, set in as many columns as the width holds."""
+"""Labels with values as a picture, in as many columns as fit into the width."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Fact:
-    """One line: a label, a value in its tone, and `more`, which continues it in a quiet voice. A
-    fact without a label is a heading."""
+    """One line: a label, a value in its tone, and `more`, which follows it in a quiet tone. A fact
+    without a label is a heading."""
 
     label: str
     value: str
@@ -21,7 +21,7 @@ class Fact:
 
 
 def fact_lines(facts: Sequence[Fact], columns: int, canvas: Canvas) -> list[TextLine]:
-    """Facts from top to bottom, then left to right. What does not fit below is cut off."""
+    """Facts from top to bottom, then left to right. What does not fit at the bottom is cut off."""
     rows = max(1, min(canvas.height, -(-len(facts) // columns)))
     label_width = max((len(fact.label) for fact in facts), default=0) + 1
     column_width = canvas.width // columns

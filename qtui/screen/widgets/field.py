@@ -1,4 +1,4 @@
-"""A field that takes keys in the order they were pressed."""
+"""An input field that handles keys in the order in which they were pressed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _ACTIONS = {binding.key: binding.action for binding in Binding.make_bindings(Inp
 
 
 class Field(Input):
-    """An Input whose editing keys act at once. Textual inserts a character when the field sees
-    it, but looks bindings up only when a key has bubbled to the screen: of "Ctrl+U 448" sent in
-    one burst, as over a slow line, the Ctrl+U would come last and delete the 448."""
+    """An Input whose editing keys act at once. Textual inserts a character when the field gets it,
+    but looks up bindings only after a key has bubbled to the screen. If "Ctrl+U 448" arrives in one
+    burst, as over a slow line, Ctrl+U would come last and delete the 448."""
 
     async def on_key(self, event: events.Key) -> None:
         action = _ACTIONS.get(event.key)

@@ -1,4 +1,4 @@
-"""How many values fall where, with the levels that can represent them drawn below."""
+"""How many values fall into each bin, with the representable levels drawn below."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class HistogramData:
 
 
 class Histogram(DrawnLines):
-    """Bars of eighth blocks, one column a bin; ticks where a level is, and a marker for one
-    value. Counts are on a logarithmic scale unless `logarithmic` is off: the tails, which
-    decide the scale of a quantizer, would not be seen otherwise."""
+    """Bars of eighth blocks, one column per bin; ticks at levels, and a marker for one value.
+    Counts are on a logarithmic scale unless `logarithmic` is off: otherwise the tails, which
+    determine the scale of a quantizer, would not be visible."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "histogram--bar", "histogram--axis", "histogram--tick", "histogram--marker",
@@ -74,7 +74,7 @@ class Histogram(DrawnLines):
         self._data = data
         self.refresh()
 
-    # The bars stay as they are while the cursor moves: only these lines are drawn again.
+    # The bars stay while the cursor moves: only these lines are drawn again.
 
     def watch_ticks(self) -> None:
         self.refresh(Region(0, self.size.height - 2, self.size.width, 1))
@@ -132,7 +132,7 @@ class Histogram(DrawnLines):
         for count in data.counts:
             eighths = round(self._length(count) / largest * lines * EIGHTHS) if largest else 0
             if count and not eighths:
-                eighths = 1  # a bin with a single value is not an empty bin
+                eighths = 1  # a bin with a single value is not empty
             line.append(glyphs[max(0, min(EIGHTHS, eighths - above_ground * EIGHTHS))])
         return "".join(line)
 

@@ -1,4 +1,4 @@
-"""One line of cells, composed by position and cut into as few segments as possible."""
+"""One line of cells, written by position and cut into as few segments as possible."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from textual.strip import Strip
 
 
 class Line:
-    """`width` cells of single-width characters, every one with a style.
+    """`width` cells of single-width characters, each with a style.
 
-    The style of `base` (normally the widget's `rich_style`) is under everything: a segment
-    without a style would crash Textual's colour filters.
+    The style `base` (normally the widget's `rich_style`) is under everything: a segment without a
+    style would crash Textual's colour filters.
     """
 
     def __init__(self, width: int, base: Style) -> None:
@@ -21,7 +21,7 @@ class Line:
         self._styles = [base] * width
 
     def put(self, column: int, text: str, style: Style | None = None) -> int:
-        """Writes `text` from `column` on, cut at the edges; the column after it is returned."""
+        """Writes `text` from `column` on, cut at the edges; returns the column after it."""
         full = self._base + style if style is not None else self._base
         for offset, character in enumerate(text):
             at = column + offset
@@ -35,7 +35,7 @@ class Line:
         self.put(end - len(text), text, style)
 
     def paint(self, start: int, end: int, style: Style) -> None:
-        """Adds a style (a background, say) to cells that are already written."""
+        """Adds a style (such as a background) to cells that are already written."""
         for at in range(max(0, start), min(end, self.width)):
             self._styles[at] = self._styles[at] + style
 
@@ -46,12 +46,12 @@ class Line:
             if at == self.width or self._styles[at] is not self._styles[start]:
                 segments.append(Segment("".join(self._characters[start:at]), self._styles[start]))
                 start = at
-        # Measured, because a name may hold characters that are no or two cells wide.
+        # Measured, because a name may contain characters of zero or two cells.
         return Strip(segments).adjust_cell_length(self.width, self._base)
 
 
 def shortened(text: str, width: int, ellipsis: str = "…") -> str:
-    """`text` cut to `width` cells, with an ellipsis where it was cut."""
+    """`text` cut to `width` cells, with an ellipsis if it was cut."""
     if len(text) <= width:
         return text
     return text[: max(0, width - len(ellipsis))] + ellipsis[:width]

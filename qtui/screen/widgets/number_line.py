@@ -1,4 +1,4 @@
-"""The representable numbers of several formats on one piece of the real line."""
+"""The representable numbers of several formats on a piece of the real line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.line import Line, shortened
 from qtui_core.dataclass import dataclass
 
-# From so many numbers in a cell on, a track looks the same.
+# With more numbers than this in a cell, a track looks the same.
 FULL = 128
 
 
 @dataclass(frozen=True)
 class FormatTrack:
-    """One format: how many of its numbers fall into each cell, and the cell of the one that the
-    value becomes (None where that is outside). `note` is written on an empty track."""
+    """One format: how many of its numbers fall into each cell, and the cell of the number that the
+    value becomes (None if it is outside). `note` is written on an empty track."""
 
     name: str
     counts: tuple[int, ...]
@@ -33,7 +33,7 @@ class FormatTrack:
 
 @dataclass(frozen=True)
 class CellSpan:
-    """The rounding interval of the chosen format, in cells; None where it goes out of sight."""
+    """The rounding interval of the chosen format, in cells; None for an end that is not visible."""
 
     start: int | None
     end: int | None
@@ -54,10 +54,11 @@ class Ruler:
 
 
 class NumberLine(Widget):
-    """A track a format, the chosen one first with its rounding interval under it; then the axis.
+    """A track for each format, the chosen one first with its rounding interval under it; then the
+    axis.
 
-    One number in a cell is a tick; more are a bar that grows with every doubling of how many
-    there are. What the value becomes has a glyph of its own.
+    One number in a cell is a tick; more are a bar that grows with each doubling of their count. The
+    number that the value becomes has its own glyph.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -141,7 +142,8 @@ class NumberLine(Widget):
             style = self._style("span")
             start = 0 if span.start is None else span.start
             end = last if span.end is None else span.end
-            # The value's own mark takes its cell; a bracket that falls there moves outwards.
+            # The value's own mark has priority in its cell; a bracket in the same cell moves
+            # outwards.
             if ruler.value_at == start and span.start:
                 start -= 1
             if ruler.value_at == end and span.end is not None and end < last:
@@ -164,6 +166,6 @@ class NumberLine(Widget):
 
 
 def density_level(count: int) -> int:
-    """The height in eighths (1..7) of a cell that holds more than one number: one more for every
-    doubling, the highest from FULL on."""
+    """The height in eighths (1..7) of a cell with more than one number: one more for each doubling,
+    the highest from FULL on."""
     return min(7, count.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""The two schemes that are compared, one a line, every part of the active one a knob."""
+"""The two schemes that are compared, one per line; each part of the active one can be changed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MARK = 3
 
 @dataclass(frozen=True)
 class Knob:
-    """A part of a scheme: what it is called in a request, its label and its value; where there
-    is little room the `short` label (None: the same), and a `usual` value not at all."""
+    """A part of a scheme: its name in a request, its label and its value. If there is little room
+    the `short` label is used (None: the same), and a `usual` value is left out."""
 
     part: str
     label: str
@@ -38,8 +38,8 @@ class SchemeLine:
 
 
 class SchemeBar(Widget):
-    """A click on a value takes the next one, with Shift (or the right button) the one before;
-    a click on the other scheme's line makes it the active one."""
+    """A click on a value takes the next one, with Shift (or the right button) the previous one. A
+    click on the other scheme's line makes it the active one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "schemes--letter", "schemes--value", "schemes--label", "schemes--quiet",
@@ -75,7 +75,7 @@ class SchemeBar(Widget):
             self.index = index
 
     def _order(self) -> list[int]:
-        """The lines that fit, the active one always among them."""
+        """The lines that fit, always including the active one."""
         if self.size.height >= len(self.lines):
             return list(range(len(self.lines)))
         return [self.active]
@@ -100,12 +100,12 @@ class SchemeBar(Widget):
         room = self.content_size.width - MARK
         knobs = self._knobs(line, room - _length(others))
         if others and _length(knobs) + _length(others) > room:
-            # Half of its name would be no help, and the key that turns to it is in the footer.
+            # Half of its name would not help, and the footer shows the key that changes it.
             return [*spans, *self._knobs(line, room)]
         return [*spans, *knobs, *others]
 
     def _knobs(self, line: SchemeLine, room: int) -> list[tuple[str, str, Knob | None]]:
-        """The knobs of a line in the longest form that `room` cells hold."""
+        """The knobs of a line in the longest form that fits into `room` cells."""
         spans: list[tuple[str, str, Knob | None]] = []
         for usual, short in ((True, False), (False, False), (False, True)):
             spans = []

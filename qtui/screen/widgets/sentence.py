@@ -1,4 +1,4 @@
-"""The one sentence at the bottom of a panel."""
+"""The sentence at the bottom of a panel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ NARROW = 100
 
 
 def lines_kept(width: int, height: int) -> int:
-    """How many lines a screen of this size keeps for the sentence, whatever it says: a picture
-    must not change its size, and be read anew, because another sentence is longer."""
+    """How many lines a screen of this size keeps for the sentence. It does not depend on the
+    sentence: the picture must not change its size, and be requested again, because of another
+    sentence."""
     if width >= WIDE:
         return 2
     if width >= NARROW:
@@ -23,8 +24,8 @@ def lines_kept(width: int, height: int) -> int:
 
 
 class Sentence(Widget):
-    """Plain text, wrapped to the lines that are kept for it. Where these do not hold it, it
-    ends in an ellipsis; the help shows all of it, and so does a copy."""
+    """Plain text, wrapped to the lines that are kept for it. If it does not fit, it ends in an
+    ellipsis; the help and a copy show all of it."""
 
     text: reactive[str] = reactive("")
 
@@ -51,7 +52,7 @@ class Sentence(Widget):
         room = width - len(self.ellipsis)
         if last.cell_len > room:
             last.truncate(room)
-            # Back to a whole word, unless there is hardly one.
+            # Cut back to a whole word, unless little would remain.
             word = last.plain.rfind(" ")
             last = last[: word if word > room // 2 else None]
         return [*lines[: height - 1], last.plain.rstrip() + self.ellipsis]

@@ -1,4 +1,4 @@
-"""One line: what is shown, and at the right how far the work on it is."""
+"""One line: what is shown, and at the right the progress of its task."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BAR = 10
 
 
 class TaskTitle(Widget):
-    """`subject` in front, shortened so that the `note` behind it fits; then as many of the
-    quieter `details` as fit; `activity` is empty while nothing runs."""
+    """First `subject`, shortened so that the `note` after it fits; then as many of the quieter
+    `details` as fit. `activity` is empty while nothing runs."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "task--subject", "task--note", "task--details", "task--activity", "task--done",
@@ -41,7 +41,7 @@ class TaskTitle(Widget):
     activity: reactive[str] = reactive("")
     fraction: reactive[float | None] = reactive(None)
     silent: reactive[bool] = reactive(False)
-    """Whether who works on it does not answer: what is shown is old."""
+    """Whether the process that works on it does not answer: what is shown is old."""
     line_glyph: str = "─"
     ellipsis: str = "…"
 
@@ -56,7 +56,7 @@ class TaskTitle(Widget):
         elif self.activity:
             right.append((self.activity, "activity"))
             if self.fraction is not None:
-                # The number says it too: the line alone would say it by colour only.
+                # The number is shown too, so that progress is not shown by colour alone.
                 done = round(self.fraction * BAR)
                 right.append((f" {self.fraction:4.0%} ", "activity"))
                 right.append((self.line_glyph * done, "done"))

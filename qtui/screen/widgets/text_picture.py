@@ -22,14 +22,15 @@ Tone = Literal[
     "best", "sign", "exponent", "mantissa",
 ]  # fmt: skip
 
-#: Lines that a picture of automatic height has at most.
+#: The most lines of a picture with automatic height.
 MOST_ROWS: Final = 1000
 
 
 @dataclass(frozen=True)
 class Put:
-    """A text at a column of a line. `pick` is what a click on it chooses: the place of a line in
-    its list, or the row and column of a cell; one that has the line to itself has all of it."""
+    """A text at a column of a line. `pick` is what a click on it chooses: the index of a line in
+    its list, or the row and column of a cell. If it is the only one on its line, the whole line can
+    be clicked."""
 
     column: int
     text: str
@@ -42,7 +43,7 @@ TextLine = Sequence[Put]
 
 @dataclass(frozen=True)
 class Canvas:
-    """The room there is, in cells, and what can be drawn with."""
+    """The room in cells, and the glyphs to draw with."""
 
     width: int
     height: int
@@ -59,7 +60,7 @@ def right(
     return Put(end - len(text), text, tone, pick)
 
 
-#: A text in its tone, and a line of such, one after the other.
+#: A text with its tone; and a line of such texts.
 Toned = tuple[str, Tone]
 TonedLine = Sequence[Toned]
 
@@ -75,12 +76,12 @@ def in_row(texts: TonedLine) -> TextLine:
 
 
 def in_rows(layout: Callable[[int, int], Sequence[TonedLine]]) -> Draw:
-    """A picture of lines of texts, laid out for a width and a height."""
+    """A picture of lines of texts, which `layout` arranges for a width and a height."""
     return lambda canvas: [in_row(line) for line in layout(canvas.width, canvas.height)]
 
 
 def plain_text(lines: Iterable[TextLine], width: int) -> list[str]:
-    """Lines without tones, to be pasted somewhere."""
+    """Lines without tones, for copying."""
     rows = []
     for line in lines:
         row = Line(width, Style())
@@ -91,8 +92,8 @@ def plain_text(lines: Iterable[TextLine], width: int) -> list[str]:
 
 
 class TextPicture(DrawnLines, can_focus=True):
-    """Draws what a function of its size gives; what does not fit is cut off. Where its height is
-    automatic it is that of its lines. `focus` says whether it takes the focus."""
+    """Draws what a function of its size returns; what does not fit is cut off. An automatic height
+    is that of its lines. `focus` says whether it takes the focus."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"picture--{tone}" for tone in get_args(Tone)}
     DEFAULT_CSS = """
@@ -113,7 +114,7 @@ class TextPicture(DrawnLines, can_focus=True):
     """
 
     class Picked(Message):
-        """A line or a cell was clicked; `twice` the second time in a quick row."""
+        """A line or a cell was clicked; `twice`: for the second time in quick succession."""
 
         def __init__(self, pick: int | tuple[int, int], twice: bool) -> None:
             super().__init__()
@@ -135,12 +136,12 @@ class TextPicture(DrawnLines, can_focus=True):
         self._lines: Sequence[TextLine] = ()
 
     def show(self, draw: Draw) -> None:
-        """Another picture, or the same with other data."""
+        """Shows another picture, or the same with other data."""
         self._draw = draw
         self.update()
 
     def update(self) -> None:
-        """What the function draws is other than it was."""
+        """Draws again, as the result of the function has changed."""
         if self.styles.is_auto_height and self._rows(self.size.width) != self.size.height:
             self.refresh(layout=True)
         self._redraw()
@@ -162,7 +163,7 @@ class TextPicture(DrawnLines, can_focus=True):
             return
         before, lines = self._lines, self._draw(Canvas(width, height, self.drawing.glyphs))
         self._lines = lines
-        # Only lines that are others: a table that is drawn again twice a second hardly changes.
+        # Only lines that differ: a table that is drawn twice a second hardly changes.
         changed = [y for y, pair in enumerate(zip_longest(before, lines)) if pair[0] != pair[1]]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
@@ -173,7 +174,7 @@ class TextPicture(DrawnLines, can_focus=True):
         if offset is None or not 0 <= offset.y < len(self._lines):
             return
         picks = [put for put in self._lines[offset.y] if put.pick is not None]
-        # Cells end below each other: one has the room from the end of that at its left.
+        # A cell can be clicked from the end of the cell to its left on.
         hit = next((put for put in picks if offset.x < put.column + len(put.text)), None)
         hit = picks[-1] if hit is None and picks else hit
         if hit is not None and hit.pick is not None:
@@ -181,7 +182,7 @@ class TextPicture(DrawnLines, can_focus=True):
 
     @property
     def text(self) -> str:
-        """The picture as plain text, for a copy."""
+        """The picture as plain text, for copying."""
         return "\n".join(plain_text(self._lines, self.size.width))
 
     def text_for(self, width: int, height: int) -> list[str]:
@@ -198,14 +199,14 @@ class TextPicture(DrawnLines, can_focus=True):
 
 
 def window(count: int, at: int, room: int) -> range:
-    """As many lines of a list as there is room for, the chosen one among them."""
+    """As many lines of a list as there is room for, including the current one."""
     room = max(1, room)
     first = max(0, min(at - room // 2, count - room))
     return range(first, min(count, first + room))
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Words in lines of at most `width`."""
+    """Words in lines of at most `width` characters."""
     lines = [""]
     for word in text.split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > width:

@@ -1,4 +1,4 @@
-"""The names of views on a line, the shown one marked."""
+"""The names of views on one line, with the current one marked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 
 class ViewTabs(Widget):
-    """The names of the views, the shown one marked. A click shows another."""
+    """The names of the views, with the current one marked. A click shows another."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"views--active", "views--other"}
     DEFAULT_CSS = """

@@ -14,8 +14,8 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class HeatPicture:
-    """`levels` of the ramp, flat, `width` to a grid row; `cursor` is (row, column). A line is
-    made of segments, runs of equal cells merged into one."""
+    """`levels` of the ramp, flat, `width` to a grid row; `cursor` is (row, column). A line consists
+    of segments, in which runs of equal cells are merged."""
 
     drawing: Drawing
     ramp: Ramp
@@ -27,7 +27,7 @@ class HeatPicture:
         self, top: int, bottom: int | None, widths: Sequence[int], ink: Style, blank: Style
     ) -> Iterable[Segment]:
         """Grid rows `top` and `bottom` (None below the last) in one line of the terminal, each
-        column so many characters wide: the upper row as foreground, the lower one as
+        column as many characters wide as `widths` says: the upper row as foreground, the lower as
         background."""
         width, levels, pairs, steps = self.width, self.levels, self.ramp.pairs, self.ramp.levels
         half = self.drawing.glyphs.upper_half
@@ -84,7 +84,7 @@ class HeatPicture:
         ink: Style,
         blank: Style,
     ) -> Segment:
-        """The cursor's half in its own colour, the other half as it is."""
+        """The cursor's half in its own colour, the other half unchanged."""
         glyphs, ramp = self.drawing.glyphs, self.ramp
         (upper, lower), (on_top, on_bottom) = pair, on
         if NOTHING in pair:
@@ -100,7 +100,7 @@ class HeatPicture:
     def shades(
         self, row: int, widths: Sequence[int], ink: Style, blank: Style
     ) -> Iterable[Segment]:
-        """Grid row `row` as glyphs, where colours cannot carry the level."""
+        """Grid row `row` as glyphs, for terminals whose colours cannot show the level."""
         ramp, times = self.ramp, self.drawing.glyphs.times
         cursor = self.cursor[1] if row == self.cursor[0] else -1
         levels = self.levels[row * self.width : (row + 1) * self.width]

@@ -1,4 +1,4 @@
-"""Numbers pooled from a matrix, and which level of a ramp each one gets."""
+"""Numbers pooled from a matrix, and the level of each on a ramp."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import field
 from qtui.screen.widgets.drawing import Ramp
 from qtui_core.dataclass import dataclass
 
-# A narrower range than this would paint rounding noise in the loudest colours.
+# A narrower range would paint rounding noise in the strongest colours.
 LEAST_SPAN = 4.0
-# The scale starts where all but this share of the cells lie above it: one cell of almost no
-# error must not press all others into the top of the scale.
+# The scale starts where all cells but this share lie above it: one cell with almost no error must
+# not press all others to the top of the scale.
 SHARE_BELOW = 0.01
 NOTHING = -1
 
@@ -22,12 +22,12 @@ Window = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class HeatGrid:
-    """Numbers pooled from a window of a matrix of `rows` x `columns` elements; all of it where
-    `window` is None.
+    """Numbers pooled from a window of a matrix of `rows` x `columns` elements; of the whole matrix
+    if `window` is None.
 
-    `cells` is flat, `grid_rows` x `grid_columns`, NaN where there is nothing to show; cell
-    (i, j) covers the rows from `i * height // grid_rows` of the window up to the next cell's
-    first, and the columns likewise.
+    `cells` is flat, `grid_rows` x `grid_columns`, NaN for nothing to show. Cell (i, j) covers the
+    rows of the window from `i * height // grid_rows` up to the next cell's first row, and columns
+    likewise.
     """
 
     rows: int
@@ -47,7 +47,7 @@ class HeatGrid:
 
     @property
     def area(self) -> Window:
-        """The window, or what it would be where all is shown."""
+        """The window; the whole matrix if there is none."""
         return self.window or (0, self.rows, 0, self.columns)
 
     @property
@@ -65,7 +65,7 @@ class HeatGrid:
         return self.area[2] + grid_column * self.width // self.grid_columns
 
     def cell_of(self, row: int, column: int) -> tuple[int, int]:
-        """The cell that holds an element, or the nearest one to it."""
+        """The cell that contains an element, or the nearest cell."""
         down = ((row - self.area[0] + 1) * self.grid_rows - 1) // max(1, self.height)
         across = ((column - self.area[2] + 1) * self.grid_columns - 1) // max(1, self.width)
         return (
@@ -79,12 +79,12 @@ class HeatGrid:
 
     @property
     def pool(self) -> tuple[int, int]:
-        """The largest number of rows and columns that one cell stands for."""
+        """The largest number of rows and columns in one cell."""
         return -(-self.height // self.grid_rows), -(-self.width // self.grid_columns)
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The cell with the largest magnitude; the first one where there are several."""
+        """The cell with the largest magnitude; of several the first."""
         best, largest = 0, -1.0
         for index, value in enumerate(self.cells):
             if abs(value) > largest:  # False for NaN
@@ -94,10 +94,9 @@ class HeatGrid:
 
 @dataclass(frozen=True)
 class HeatScale:
-    """How numbers become levels. A signed scale has zero in the middle of its ramp and the same
-    steps on both sides; `low` and `high` are the ends of the magnitudes then, and otherwise
-    those of the numbers. On a logarithmic scale the lowest level is kept for zero, which has no
-    logarithm."""
+    """How numbers become levels. A signed scale has zero in the middle of its ramp and equal steps
+    on both sides; `low` and `high` are then the ends of the magnitudes, otherwise those of the
+    numbers. On a logarithmic scale the lowest level is kept for zero, which has no logarithm."""
 
     low: float
     high: float
@@ -106,7 +105,7 @@ class HeatScale:
 
     @classmethod
     def of(cls, cells: Sequence[float], *, signed: bool = False, log: bool = True) -> HeatScale:
-        """The scale on which these numbers are told apart best."""
+        """The scale that distinguishes these numbers best."""
         if log:
             return cls(*magnitude_range(cells), signed, log)
         finite = [value for value in cells if math.isfinite(value)]
@@ -154,7 +153,7 @@ class HeatScale:
 
 
 def magnitude_range(cells: Sequence[float]) -> tuple[float, float]:
-    """Ends of a logarithmic scale of magnitudes; (0, 0) where no cell is other than zero."""
+    """The ends of a logarithmic scale of magnitudes; (0, 0) if all cells are zero."""
     sizes = sorted(size for size in map(abs, cells) if 0 < size < math.inf)
     if not sizes:
         return 0.0, 0.0

@@ -13,15 +13,15 @@ from qtui.screen.widgets.heatmap.grid import HeatScale
 def scale_segments(
     scale: HeatScale, ramp: Ramp, steps: int, quiet: Style, blank: Style
 ) -> list[Segment]:
-    """The scale in about so many steps, its ends beside it; a signed one from its most negative
-    number through 0 to its most positive."""
+    """The scale in about `steps` steps, with its ends beside it; a signed scale from the most
+    negative number through 0 to the most positive."""
     if scale.log and scale.high <= 0:
         return [Segment("all 0", quiet)]
 
     def bar(first: int, last: int, count: int) -> list[Segment]:
         cells = []
         for step in range(count):
-            # One step alone is the middle of its side.
+            # A single step is the middle of its side.
             share = step / (count - 1) if count > 1 else 0.5
             level = first + round(share * (last - first))
             style = blank + ramp.fill(level) if ramp.has_colors else blank

@@ -7,18 +7,18 @@ from textual.geometry import Region
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui_core.dataclass import dataclass
 
-# A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
+# 120x40 half blocks are the most that a slow SSH line redraws without a stutter.
 MAX_COLUMNS, MAX_LINES = 120, 40
-# Two lines of axis (marks and numbers) where there is height for them, else one.
+# From this height on the axis has two lines (marks and numbers), else one.
 TWO_AXIS_LINES_FROM = 11
-# A short tensor (a vector is one row) is drawn taller than it is, but not as a wall.
+# A tensor with few rows (a vector has one) is stretched up to this height per row.
 TALLEST_CELL = 8
 
 
 @dataclass(frozen=True)
 class HeatPlaces:
-    """The places in a widget of `width` x `height` characters that shows a matrix with so many
-    `rows`, whose numbers stand at the left. `per_line` rows of the picture share a line."""
+    """The layout of a widget of `width` x `height` characters that shows a matrix with `rows` rows,
+    whose numbers are at the left. `per_line` rows of the picture share a line."""
 
     width: int
     height: int
@@ -31,14 +31,14 @@ class HeatPlaces:
 
     @property
     def area(self) -> Region:
-        """The picture inside the widget, axes and title left out."""
+        """The picture inside the widget, without axes and title."""
         gutter = len(f"{max(self.rows - 1, 0):,}") + 2
         width, height = self.width - gutter - 1, self.height - 1 - self.axis_lines
         return Region(gutter, 1, max(0, width), max(0, height))
 
     @property
     def gutter(self) -> int:
-        """Characters at the left of the picture."""
+        """Characters to the left of the picture."""
         return self.area.x
 
     @property
@@ -48,7 +48,7 @@ class HeatPlaces:
         return lines * self.per_line, max(1, min(MAX_COLUMNS, self.area.width))
 
     def drawn(self, grid: HeatGrid) -> tuple[int, int]:
-        """Rows and columns of the picture of a grid: whole multiples of it."""
+        """Rows and columns of the picture of a grid: multiples of the grid's."""
         area = self.area
         rows = min(MAX_LINES, area.height) * self.per_line
         columns = min(MAX_COLUMNS, area.width)
@@ -64,7 +64,7 @@ class HeatPlaces:
         return -(-self.drawn(grid)[0] // self.per_line)
 
     def cell_at(self, grid: HeatGrid, x: int, y: int) -> tuple[int, int] | None:
-        """The cell under a character of the widget; None beside the picture."""
+        """The cell under a character of the widget; None outside the picture."""
         area, (rows, columns) = self.area, self.drawn(grid)
         row, column = (y - area.y) * self.per_line, x - area.x
         if not (0 <= row < rows and 0 <= column < columns):

@@ -17,12 +17,13 @@ CIVIDIS_STOPS: tuple[Triplet, ...] = (
     (255, 234, 70),
 )
 
-# The same walk through the 256-colour palette: navy, greys, gold. The cube has no dark slate, and
-# its blues, teals and pinks of these lightnesses lie off the path: beside each other, as in a
-# picture of noise, they would be louder than the lightness that says how large a value is.
+# A similar path through the 256-colour palette: navy, greys, gold. The palette has no dark slate,
+# and its blues, teals and pinks of these lightnesses are far from the path: next to each other, as
+# in a picture of noise, they would be more conspicuous than the lightness, which shows how large a
+# value is.
 CIVIDIS_256: tuple[int, ...] = (17, 235, 237, 239, 241, 243, 245, 247, 144, 179, 221, 227)
 
-# Diverging, equal brightness on both sides of a neutral middle.
+# Diverging, with equal brightness on both sides of a neutral middle.
 BLUE_ORANGE_STOPS: tuple[Triplet, ...] = (
     (128, 196, 255),
     (52, 140, 224),

@@ -23,15 +23,15 @@ from qtui.screen.widgets.heatmap.keys import HEATMAP_BINDINGS
 from qtui.screen.widgets.heatmap.legend import scale_segments
 from qtui.screen.widgets.heatmap.places import HeatPlaces
 
-# Cells that a key for a long way moves the cursor.
+# Cells that the keys for large steps move the cursor.
 FAR = 10
 
 
 class Heatmap(DrawnLines, can_focus=True):
     """The picture of a HeatGrid on its scale.
 
-    Two cells share a character where the terminal has colours; elsewhere shades carry the
-    level. The cursor is also marked on both axes, so it is never told by colour alone.
+    With colours two cells share a character; without them shades show the level. The cursor is also
+    marked on both axes, so that it is not marked by colour alone.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -53,14 +53,14 @@ class Heatmap(DrawnLines, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = HEATMAP_BINDINGS
 
     titles: reactive[tuple[str, ...]] = reactive(("",))
-    """What stands above the picture, from the longest to the shortest: the first that leaves
-    room for the scale is taken."""
+    """Titles from the longest to the shortest; the first that leaves room for the scale is
+    shown."""
 
     has_legend: reactive[bool] = reactive(True)
-    """Whether the scale stands beside the title; else it is shown elsewhere."""
+    """Whether the scale is beside the title; otherwise it is shown elsewhere."""
 
     message: reactive[str] = reactive("")
-    """What is said in place of a picture, while there is none."""
+    """The text in place of a picture, if there is none."""
 
     marked_columns: reactive[tuple[int, ...]] = reactive(())
     """Columns of the matrix that are pointed at below the picture."""
@@ -74,11 +74,11 @@ class Heatmap(DrawnLines, can_focus=True):
             self.grid_column = grid_column
 
     class Chosen(Message):
-        """The cell under the cursor was asked for."""
+        """The cell under the cursor was chosen."""
 
     class Pushed(Message):
-        """The cursor wants to go on where the window of the grid ends, or (`far`) the window is
-        to be moved: so many steps down and right."""
+        """The cursor should move beyond the window of the grid, or (`far`) the window itself should
+        move: by this many steps down and right."""
 
         def __init__(self, rows: int, columns: int, *, far: bool) -> None:
             super().__init__()
@@ -117,8 +117,8 @@ class Heatmap(DrawnLines, can_focus=True):
         cursor: tuple[int, int] | None = None,
         scale: HeatScale | None = None,
     ) -> None:
-        """Draw another grid, the cursor on the given cell or on the largest magnitude; on a
-        logarithmic scale of magnitudes unless another one is given."""
+        """Draws another grid, with the cursor on the given cell or on the largest magnitude; the
+        scale of magnitudes is logarithmic unless another is given."""
         self._grid = grid
         if grid is not None:
             self._scale = scale or HeatScale.of(grid.cells)
@@ -128,19 +128,19 @@ class Heatmap(DrawnLines, can_focus=True):
         self.refresh()
 
     def redraw(self) -> None:
-        """The drawing changed: levels and styles are computed anew."""
+        """Draws again after the drawing (colours, glyphs) changed."""
         if self._grid is not None:
             self._levels = self._scale.levels(self._grid.cells, self._ramp)
         self.refresh()
 
     def capacity(self, rows: int) -> tuple[int, int]:
-        """Rows and columns of the largest grid that can be drawn of a matrix with so many
-        rows (their numbers stand at the left), at least 1 x 1."""
+        """Rows and columns of the largest grid that can be drawn for a matrix with this many rows
+        (whose numbers are at the left), at least 1 x 1."""
         return self._places_for(rows).capacity
 
     @property
     def places(self) -> HeatPlaces:
-        """Where things are at the moment."""
+        """The current layout."""
         return self._places_for(self._grid.rows if self._grid is not None else 0)
 
     def _places_for(self, rows: int) -> HeatPlaces:
@@ -170,8 +170,8 @@ class Heatmap(DrawnLines, can_focus=True):
         return self._strip(segments, width)
 
     def _strip(self, segments: list[Segment], width: int) -> Strip:
-        # Every segment carries a style: Textual's NO_COLOR filter fails on one without.
-        # All characters are one cell wide, which Textual would have to find out one by one.
+        # Every segment has a style: Textual's NO_COLOR filter fails on one without. The lengths are
+        # given because all characters are one cell wide, and Textual would have to measure each.
         length = sum(len(segment.text) for segment in segments)
         if length == width:
             return Strip(segments, width)
@@ -230,7 +230,7 @@ class Heatmap(DrawnLines, can_focus=True):
     def _row_label(
         self, grid: HeatGrid, places: HeatPlaces, line: int, here: bool
     ) -> list[Segment]:
-        """What stands at the left of a line, on which the cursor is or not."""
+        """What is at the left of a line; `here`: the cursor is on it."""
         gutter, rows = places.gutter, places.drawn(grid)[0]
         if here:
             first = line == places.lines_of(grid, self.cursor[0])[0]
@@ -290,7 +290,8 @@ class Heatmap(DrawnLines, can_focus=True):
             self.action_move(rows * FAR, columns * FAR)
 
     def point_at(self, cell: tuple[int, int]) -> None:
-        """Move the cursor and tell nobody: another picture of the same cells has moved."""
+        """Moves the cursor without a message: the cursor of another picture of the same cells has
+        moved."""
         if self._grid is not None:
             self._go(cell, tell=False)
 
@@ -308,7 +309,7 @@ class Heatmap(DrawnLines, can_focus=True):
         before, self.cursor = self.cursor, cell
         assert self._grid is not None
         grid, places, width = self._grid, self.places, self.size.width
-        # Only the lines that change: over a slow line a whole picture is a stutter.
+        # Only the lines that change: over a slow line a whole picture stutters.
         changed = {*places.lines_of(grid, before[0]), *places.lines_of(grid, cell[0])}
         axis = Region(0, places.area.y + places.lines(grid), width, places.axis_lines)
         self.refresh(axis, *(Region(0, places.area.y + line, width, 1) for line in sorted(changed)))
