@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qtui.tui")
 
-# The first screen is drawn and the first key is answered before the engine takes a processor.
+# The first screen is drawn and the first key is answered before the engine uses a processor.
 LOOK_AHEAD_SECONDS = 0.3
-#: Seconds between two looks at whether a terminal that took nothing reads again.
+#: Seconds between two checks whether a terminal that read nothing reads again.
 STALLED_SECONDS = 0.1
-#: The panel that values are sent to.
+#: The panel to which values are sent.
 FORMATS = "formats"
 NOT_OPENED = "could not be opened"
 
@@ -60,9 +60,9 @@ class QtuiApp(App[None], inherit_bindings=False):
     """See what every bit costs.
 
     `model` is what the user typed: a hub id, a folder, a file, "demo". `color` is one of
-    depth.COLOR_CHOICES. `look_ahead` starts the engine once the first screen is drawn, though
-    nothing asks for it yet. `recording` is of a run, and is played in the Train panel. Raises
-    UsageError for a configuration that names unknown things.
+    depth.COLOR_CHOICES. `look_ahead` starts the engine once the first screen is drawn, before
+    anything needs it. `recording` is the recording of a run to play in the Train panel. Raises
+    UsageError for a configuration with unknown names.
     """
 
     TITLE = "qtui"
@@ -121,7 +121,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     @cached_property
     def engine(self) -> EngineClient:
-        """The child process that owns torch. It starts on its first request."""
+        """The child process that has torch. It starts at its first request."""
         from qtui.engine.client import EngineClient
 
         states = partial(log.info, "engine %s %s")
@@ -129,7 +129,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     @cached_property
     def estimator(self) -> EngineClient:
-        """The child processes that estimate memory, without torch. They start on the first
+        """The child processes that estimate memory, without torch. They start at the first
         request."""
         from qtui.engine.estimator.client import EstimatorClient
 
@@ -152,8 +152,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         return TerminalDriver
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Draws, unless the terminal has no room: no key and no run waits for it. Pictures are
-        left out then; the newest is drawn whole once it reads again."""
+        """Draws, unless the terminal is not reading, so that no key and no run waits for it.
+        Pictures are then skipped; the newest is drawn as a whole once the terminal reads again."""
         driver = self._driver
         if renderable is None or not getattr(driver, "behind", False):
             super()._display(screen, renderable)
@@ -180,7 +180,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = [PRINTABLE, *super().get_line_filters()]
         if self.drawing.depth is Depth.NONE:
-            # Textual's own would send the code of a default colour.
+            # Textual's own filter would send the code of a default colour.
             filters = [PRINTABLE, Colourless()]
         if self.drawing.ascii:
             filters.append(AsciiOnly())
@@ -191,7 +191,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         return key_in_ascii(display) if self.drawing.ascii else display
 
     def offers_theme(self, name: str) -> bool:
-        """Whether a theme keeps its colours at this depth; foreign ones only do at 24 bits."""
+        """Whether a theme keeps its colours at this depth; other themes than ours do only at 24
+        bits."""
         if name.startswith("qtui"):
             return True
         theme = self.available_themes[name]
@@ -199,21 +200,21 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     @property
     def shell(self) -> ShellScreen:
-        """The screen under any dialog."""
+        """The screen below any dialog."""
         screen = self.screen_stack[0]
         assert isinstance(screen, ShellScreen)
         return screen
 
     @property
     def panel(self) -> Panel | None:
-        """The panel shown, None before the first one is."""
+        """The current panel; None before the first one is shown."""
         switcher = self.shell.query_one("#panels", ContentSwitcher)
         shown = switcher.visible_content
         return shown if isinstance(shown, Panel) else None
 
     def end_by(self, signum: int) -> None:
-        """Ends as a signal asks, in order. (An exception out of the signal's handler would end
-        the loop in the middle of what it does, and what ends a run is done in the loop.)"""
+        """Ends the app in order, after a signal. (An exception in the signal handler would end the
+        loop in the middle of its work, and it is the loop that ends a run.)"""
         from qtui.ending import begin_way_out
 
         begin_way_out(signum)
@@ -231,7 +232,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.theme_changed_signal.subscribe(self, self._restyle)
 
     async def action_show_panel(self, panel_id: str) -> None:
-        """Shows a panel, building it the first time."""
+        """Shows a panel; makes it the first time."""
         shell = self.shell
         switcher = shell.query_one("#panels", ContentSwitcher)
         shell.query_one(TabBar).active = panel_id
@@ -256,7 +257,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     # The model
 
     def _start_looking(self) -> None:
-        """Reads the model's header and names the device, unless a panel is about to."""
+        """Reads the model's header and names the device, unless a panel will."""
         if "engine" not in self.__dict__:
             _: Worker[None] = self.run_worker(self._look, group="model", exclusive=True)
 
@@ -276,7 +277,7 @@ class QtuiApp(App[None], inherit_bindings=False):
                 self.tell(str(error), "error")
 
     def open_model(self, model: str) -> None:
-        """Makes `model` the one that every panel works on, if it can be opened."""
+        """Opens `model` for all panels, if it can be opened."""
         _: Worker[None] = self.run_worker(partial(self._open, model), group="model", exclusive=True)
 
     async def _open(self, model: str) -> None:
@@ -337,7 +338,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.tell(*await copied(text, None if self.is_web else self.copy_to_clipboard))
 
     def copy_to_clipboard(self, text: str) -> None:
-        """What was selected with the mouse comes here too."""
+        """Copies a text; Textual calls this for a selection with the mouse, too."""
         super().copy_to_clipboard(printable_lines(text))
 
     def action_export(self) -> None:
@@ -356,15 +357,15 @@ class QtuiApp(App[None], inherit_bindings=False):
             self.shell.zoom(target)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # While something is zoomed its key brings the rest back, which is the screen's to do.
+        # While something is zoomed, its key brings the rest back; the screen handles that.
         return action != "maximise" or self.shell.zoomed is None
 
     def unfinished(self) -> str:
-        """What leaving would end, as a sentence; empty where nothing goes on."""
+        """What leaving would end, as a sentence; empty if nothing is running."""
         return next(filter(None, (panel.unfinished() for panel in self.shell.query(Panel))), "")
 
     async def action_quit(self) -> None:
-        """Leaves, but not a run without asking; to be asked twice is an answer."""
+        """Leaves, but asks first if something is running; a second request to quit means yes."""
         if isinstance(self.screen, LeaveScreen):
             self.screen.dismiss(True)
         elif self.unfinished():

@@ -28,10 +28,10 @@ _PAIRS = {
     "“”": '"',
     "‘’": "'",
     "●▪‣⭑": "*",
-    "◆": "@",  # as drawing.ASCII has it: what a text calls ◆ is what the picture shows
+    "◆": "@",  # as in drawing.ASCII: what a text calls ◆ must look as in the picture
     "○◦": "o",
 }
-# A key that is shown by a sign is named: "<" and "^v" would be read as other keys.
+# A key that is shown as a symbol gets a name: "<" and "^v" would be read as other keys.
 _KEYS = {
     "⏎": "Enter",
     "⌫": "Backspace",
@@ -45,7 +45,8 @@ _TABLE = {ord(character): ascii for group, ascii in _PAIRS.items() for character
 
 @lru_cache(maxsize=4096)
 def to_ascii(text: str) -> str:
-    """`text` in as many cells of ASCII; what has no likeness becomes a question mark."""
+    """`text` in the same number of ASCII cells; a character without a similar one becomes a
+    question mark."""
     if text.isascii():
         return text
     known = text.translate(_TABLE)
@@ -53,14 +54,14 @@ def to_ascii(text: str) -> str:
 
 
 def key_in_ascii(display: str) -> str:
-    """The name of a key, or of several that are shown by a sign each: "←→" is "Left/Right"."""
+    """The name of a key, or of several that are shown as one symbol each: "←→" is "Left/Right"."""
     if all(sign in _KEYS for sign in display):
         return "/".join(_KEYS[sign] for sign in display)
     return "".join(_KEYS.get(sign, sign) for sign in display)
 
 
 class AsciiOnly(LineFilter):
-    """Translates the text of every segment, the styles stay."""
+    """Translates the text of every segment and keeps the styles."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]

@@ -1,7 +1,7 @@
-"""Copying out of a terminal, by the first way that works here.
+"""Copies text from the terminal app, by the first method that works.
 
-In tmux, `tmux load-buffer -w -`: tmux by default silently drops the OSC 52 sequence an app sends.
-Elsewhere OSC 52, which travels over ssh. Where neither can be had, a file.
+In tmux, `tmux load-buffer -w -`: by default tmux silently drops the OSC 52 sequence of an app.
+Elsewhere OSC 52, which also works over ssh. If neither is possible, a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.models.quoting import printable_lines
 
-# xterm and others cut an OSC 52 sequence that is longer than this many base64 bytes.
+# xterm and others cut an OSC 52 sequence with more base64 bytes than this.
 _OSC52_LIMIT = 74_994
 
 LoadBuffer = Callable[[str], Awaitable[bool]]
@@ -28,7 +28,7 @@ LoadBuffer = Callable[[str], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class Copied:
-    """Where the text went, as words that follow "Copied to"."""
+    """Where the text went, in words that follow "Copied to"."""
 
     where: str
 
@@ -41,11 +41,11 @@ async def copy_text(
     load_buffer: LoadBuffer | None = None,
     file: Path | None = None,
 ) -> Copied:
-    """Copies `text`; `send_osc52` is None where the terminal cannot take the sequence.
+    """Copies `text`; `send_osc52` is None if the terminal does not support the sequence.
 
-    Raises OSError or QtuiError when even the file cannot be written.
+    Raises OSError or QtuiError if not even the file can be written.
     """
-    text = printable_lines(text)  # pasted into a shell it would be obeyed too
+    text = printable_lines(text)  # a shell into which it is pasted would obey control characters
     env = os.environ if environment is None else environment
     if env.get("TMUX") and await (load_buffer or _tmux_load_buffer)(text):
         return Copied("the tmux buffer and its terminal's clipboard")
@@ -78,7 +78,7 @@ async def _tmux_load_buffer(text: str) -> bool:
 async def copied(
     text: str | None, send_osc52: Callable[[str], None] | None
 ) -> tuple[str, Severity]:
-    """Copies what a panel has to copy, None or empty where that is nothing; what became of it."""
+    """Copies a panel's text (None or empty if there is nothing to copy), and says what happened."""
     if not text:
         return "There is nothing to copy here.", "warning"
     try:

@@ -1,7 +1,7 @@
-"""What a person has set: a TOML file, then `QTUI_*` variables, then options on the command line.
+"""The user's settings: a TOML file, then `QTUI_*` variables, then command line options.
 
-The file is `config.toml` in the folder platformdirs names for qtui (on Linux
-`~/.config/qtui/config.toml`), or the one QTUI_CONFIG names:
+The file is `config.toml` in the folder that platformdirs gives for qtui (on Linux
+`~/.config/qtui/config.toml`), or the file that QTUI_CONFIG names:
 
     theme = "qtui-light"
     color = "256"          # auto, truecolor, 256, 16, none
@@ -12,7 +12,7 @@ The file is `config.toml` in the folder platformdirs names for qtui (on Linux
     [keys]                 # a binding's id = its keys
     "app.quit" = "q,ctrl+q"
 
-An unknown key is an error, never a silent nothing.
+An unknown key is an error and is never ignored.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ _NAMES = tuple(item.name for item in fields(Settings))
 
 
 def config_file(environment: Mapping[str, str] | None = None) -> Path:
-    """Where the configuration is read from; the file need not exist."""
+    """The file from which the configuration is read; it need not exist."""
     env = os.environ if environment is None else environment
     named = env.get(_CONFIG_VARIABLE)
     return Path(named) if named else user_config_path("qtui") / "config.toml"
 
 
 def log_file() -> Path:
-    """Where the app writes its log. The terminal never sees it."""
+    """The file to which the app writes its log. The log never goes to the terminal."""
     return user_log_path("qtui") / "qtui.log"
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Settings:
     """The configuration of this user.
 
-    Raises UsageError when the file does not parse, is named but missing, or when it or a
-    variable holds an unknown name or a wrong value.
+    Raises UsageError if the file cannot be parsed, if it is named but missing, or if it or a
+    variable has an unknown name or a wrong value.
     """
     env = os.environ if environment is None else environment
     path = config_file(env)
@@ -124,7 +124,7 @@ def _boolean(text: str, variable: str) -> bool:
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
-    """The value, if it is of the setting's type and among its choices."""
+    """The value; raises UsageError unless it has the setting's type and is one of its choices."""
     default = getattr(Settings(), name)
     if name == "keys":
         if isinstance(value, dict) and all(isinstance(keys, str) for keys in value.values()):

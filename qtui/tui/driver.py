@@ -1,4 +1,4 @@
-"""Writing to the terminal without waiting for it: Textual's driver but for its queue."""
+"""Writing to the terminal without waiting for it: Textual's driver without its bounded queue."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 from textual.drivers.linux_driver import LinuxDriver
 
-#: Writes that may wait for the terminal: about ten pictures. Textual's own driver holds the whole
-#: app there.
+#: Writes that may wait for the terminal: about ten pictures. Textual's own driver stops the whole
+#: app at that point.
 BACKLOG: Final = 30
 
 
 class TerminalDriver(LinuxDriver):
-    """A driver whose writes never wait, however long the terminal takes nothing: the app reads
-    what a run tells in the thread that draws. Whoever draws asks `behind` before a picture."""
+    """A driver whose writes never block, however long the terminal reads nothing: the app reads a
+    run's reports in the thread that draws. Callers check `behind` before they draw a picture."""
 
     def start_application_mode(self) -> None:
         super().start_application_mode()
@@ -22,19 +22,19 @@ class TerminalDriver(LinuxDriver):
             self._writer_thread._queue.maxsize = 0  # no bound
 
     def _sigcont_application(self, *_: object) -> None:
-        # A terminal that goes away sends this signal too. There is nothing to go on with then, and
-        # Textual's attempt would fail in the middle of the way out.
+        # A terminal that goes away sends this signal too. The app cannot continue then, and
+        # Textual's attempt to would fail while it exits.
         if os.isatty(self.fileno):
             super()._sigcont_application()
 
     @property
     def behind(self) -> bool:
-        """Whether so much waits for the terminal that another picture would only wait too."""
+        """Whether so much is waiting for the terminal that another picture would only wait too."""
         return self._waiting > BACKLOG
 
     @property
     def caught_up(self) -> bool:
-        """Whether the terminal has taken everything, or is about to take the last of it."""
+        """Whether the terminal has read everything, or everything but the last write."""
         return not self._waiting
 
     @property

@@ -1,4 +1,4 @@
-"""Files written from the app: the picture of the screen, and the data behind it."""
+"""Files written by the app: the picture of the screen, and its data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = logging.getLogger("qtui.tui")
 
 
 def exported(panel: Panel, folder: Path, picture: str) -> tuple[str, Severity]:
-    """Writes what a panel exports beside a picture of the screen; what became of it."""
+    """Writes what a panel exports, with a picture of the screen, and says what happened."""
     try:
         names = export(folder, panel.PANEL_ID, picture, panel.export_data(), panel.export_table())
     except QtuiError as error:
         return f"Nothing was exported: {one_line(error)}", "error"
     except Exception as error:
-        # Whatever a panel's data hold: the work on the screen is worth more than the file.
+        # Any error in a panel's data: the work on the screen matters more than the file.
         log.exception("export")
         return f"Nothing was exported: {one_line(error)}", "error"
     *others, last = map(str, names)
@@ -43,11 +43,11 @@ def export(
     data: Mapping[str, Any] | None,
     table: Iterable[Sequence[object]] | None = None,
 ) -> tuple[Path, ...]:
-    """Writes `picture` (SVG) and, where there are any, `data` (JSON) and `table` (CSV); returns
-    their paths, which share a name that no file there has yet.
+    """Writes `picture` (SVG) and, if present, `data` (JSON) and `table` (CSV); returns their paths,
+    which share a new name.
 
-    Numbers that JSON cannot hold become null. Raises QtuiError when a file cannot be written, and
-    TypeError for data that is no JSON; no file is left behind then.
+    Numbers that JSON cannot represent become null. Raises QtuiError if a file cannot be written,
+    and TypeError for data that JSON cannot represent; then no file is left behind.
     """
     texts = {".svg": picture}
     if data is not None:
@@ -72,7 +72,7 @@ def export(
 
 
 def _unused(stem: Path, suffixes: Iterable[str]) -> Path:
-    """The stem, or with a number, so that no file of it is there."""
+    """The stem, with a number if needed so that no such file exists."""
     endings = tuple(suffixes)
     for number in count(1):
         found = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")

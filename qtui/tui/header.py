@@ -1,4 +1,4 @@
-"""The two lines above a panel: what is open and on which device, and the tabs."""
+"""The two lines above a panel: the model and the device, and the tabs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui.screen.widgets.line import Line, shortened
 from qtui.tui.panels import PANELS, PanelEntry
 from qtui_core.models.quoting import printable
 
-#: Cells of a name that still say which model it is.
+#: Cells of a name that are enough to identify the model.
 LEAST_NAME = 8
 
 
@@ -25,12 +25,13 @@ class HeaderLine(Widget):
 
     model: reactive[str] = reactive("")
     note: reactive[str] = reactive("")
-    """What is not as the rest of the line says: a model being opened, or one that was not."""
+    """A status that differs from the rest of the line: a model that is being opened, or could not
+    be."""
     device: reactive[str] = reactive("")
     separator: reactive[str] = reactive("·")
 
     def show_opening(self, model: str, fraction: float) -> None:
-        """That a model is being opened, and how much of it is."""
+        """Shows that a model is being opened, and how far it is."""
         done = f" {fraction:.0%}" if fraction else ""
         self.note = f"opening {printable(model)}{done}"
 
@@ -54,8 +55,8 @@ class HeaderLine(Widget):
 
 
 def fitted_title(title: str, width: int) -> str:
-    """A model's name and, after two spaces, its facts, in at most `width` cells: the beginning
-    of a long path goes first, for its end tells models apart and the facts are few."""
+    """A model's name and, after two spaces, its facts, in at most `width` cells. The beginning of a
+    long path is cut first, as its end identifies the model and the facts are short."""
     name, gap, facts = title.partition("  ")
     room = width - len(gap + facts)
     if len(title) <= width or not facts or room < LEAST_NAME:
@@ -64,7 +65,7 @@ def fitted_title(title: str, width: int) -> str:
 
 
 class TabBar(Widget):
-    """The panels by number. The one shown is bracketed by style and by its full title."""
+    """The panels by number. The current one is marked by its style and its full title."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "tabs--active",
@@ -83,7 +84,7 @@ class TabBar(Widget):
             self.panel_id = panel_id
 
     def _titles(self) -> list[tuple[PanelEntry, str]]:
-        """Each tab's text: full where all fit, else shortened but for the active one."""
+        """The text of each tab: full if all fit, else shortened except for the current one."""
         full = sum(len(entry.title) + 4 for entry in PANELS)
         if full <= self.size.width:
             return [(entry, entry.title) for entry in PANELS]
@@ -93,7 +94,7 @@ class TabBar(Widget):
         return [(e, e.title if e.id == self.active else e.title[:keep]) for e in PANELS]
 
     def _spans(self) -> list[tuple[int, PanelEntry, str]]:
-        """Each tab's first column, its panel and its text."""
+        """The first column of each tab, its panel and its text."""
         spans, start = [], 0
         for entry, title in self._titles():
             text = f" {entry.number} {title} " if title else f" {entry.number} "

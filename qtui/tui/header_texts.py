@@ -1,4 +1,4 @@
-"""What the header line says: the model, opened before anything depends on it, and the device."""
+"""The texts of the header line: the model, and the device."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 async def headline_of(
     engine: EngineClient, model: str, on_fraction: Callable[[float], None]
 ) -> str:
-    """What the header line says of a model, from its headers alone.
+    """The header line's text for a model, from its headers alone.
 
-    Takes the place of no other request: a panel that is opening the model goes on. Raises QtuiError
-    when it cannot be opened.
+    It replaces no other request: a panel that is opening the model continues. Raises QtuiError if
+    the model cannot be opened.
     """
     from qtui.engine.answers.tensors import ModelIndex
     from qtui_core.codec import from_plain
@@ -31,9 +31,9 @@ async def headline_of(
 
 
 async def device_of(engine: EngineClient) -> str:
-    """The first GPU that the engine sees and its memory in words; "no GPU" without one.
+    """The first GPU that the engine sees and its memory, in words; "no GPU" if there is none.
 
-    Raises QtuiError and RequestCancelled, as every request may.
+    Raises QtuiError and RequestCancelled, like every request.
     """
     from qtui.engine.answers.tensors import Devices
     from qtui.report.numbers import format_bytes
@@ -52,8 +52,8 @@ async def device_of(engine: EngineClient) -> str:
 
 
 async def try_model(model: str, log: Path, on_fraction: Callable[[float], None]) -> str:
-    """`headline_of` in an engine of its own: what works goes on undisturbed, whatever the
-    other model does to the process that reads it. Raises QtuiError."""
+    """`headline_of` in a separate engine, so that the other model cannot disturb current work,
+    whatever it does to the process that reads it. Raises QtuiError."""
     from qtui.engine.client import EngineClient
 
     engine = EngineClient(log=log)

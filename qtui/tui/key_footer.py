@@ -1,4 +1,4 @@
-"""The line of keys that work now. Every one can be clicked."""
+"""The line with the keys that work now. Each can be clicked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class KeyHint:
-    """One key of the footer: what is shown and what a click presses."""
+    """One key of the footer: its text, and the key that a click presses."""
 
     key: str
     display: str
@@ -26,9 +26,10 @@ class KeyHint:
 
 
 class KeyFooter(Widget):
-    """One line, rendered whole: Textual's own footer mounts a widget a key on every change of
-    focus. Help, palette and quit keep their place at the right; the way back from a zoom comes
-    first, then the panel's keys and the rest of the shell's (ids "app.…"), as many as fit."""
+    """One line, rendered as a whole: Textual's own footer mounts a widget for each key at every
+    change of focus. Help, palette and quit have fixed places at the right. The way back from a zoom
+    comes first, then as many as fit of the panel's keys and the other keys of the shell (ids
+    "app.…")."""
 
     FIRST = ("app.unzoom",)
     ALWAYS = ("app.palette", "app.help", "app.quit")

@@ -1,7 +1,7 @@
-"""The shell's keys, and the ids by which a configuration rebinds any key of the app.
+"""The shell's keys, and the ids with which a configuration rebinds any key of the app.
 
-Panels and widgets declare their own bindings beside the actions they call; every one of them has
-an id ("formats.next_value") and a tooltip. This module only gathers the ids.
+Panels and widgets declare their own bindings beside the actions; each has an id
+("formats.next_value") and a tooltip. This module collects the ids.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ SCREEN_BINDINGS: list[BindingType] = [
     ),
 ]
 
-# How the shell's own actions are called in the palette: "noun: Verb". Others are their panel's
-# id and their tooltip.
+# The titles of the shell's actions in the palette: "noun: Verb". Other titles are made of the
+# panel's id and the tooltip.
 PALETTE_TITLES: Mapping[str, str] = {
     "app.copy": "panel: Copy as text",
     "app.export": "panel: Export picture and data",
@@ -130,14 +130,14 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.quit": "app: Quit",
 }
 
-# Moving about is done with keys and is only noise in a list of commands.
+# Movements are done with keys and would only clutter a list of commands.
 MOVEMENT_KEYS = frozenset(
     ("left", "right", "up", "down", "home", "end", "pageup", "pagedown", "enter", "escape")
 )
 
 
 def own_bindings(node: type[DOMNode]) -> Iterator[Binding]:
-    """The bindings a class declares itself."""
+    """The bindings that a class declares itself."""
     yield from Binding.make_bindings(node.__dict__.get("BINDINGS", ()))
 
 
@@ -153,7 +153,7 @@ def known_ids() -> set[str]:
 
 
 def checked_keymap(keys: Mapping[str, str]) -> Mapping[str, str]:
-    """The configured keys, if every id exists. Raises UsageError naming the nearest id."""
+    """The configured keys, if every id exists. Raises UsageError with the nearest id."""
     if not keys:
         return keys
     known = known_ids()

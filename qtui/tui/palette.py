@@ -1,4 +1,4 @@
-"""What the command palette lists: "noun: Verb", and only what can be done now."""
+"""The commands of the palette: "noun: Verb", only those that work now."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class QtuiCommands(Provider):
-    """The commands of the shell, of the panel shown, and of the widget that has the focus."""
+    """The commands of the shell, of the current panel, and of the focused widget."""
 
     @property
     def qtui(self) -> QtuiApp:
         return cast("QtuiApp", self.app)
 
     def entries(self) -> Iterator[PaletteEntry]:
-        """Every command that is valid now, each once."""
+        """Every command that works now, once each."""
         yield from self._bindings()
         panel = self.qtui.panel
         if panel is not None:

@@ -1,4 +1,4 @@
-"""The app's screens: the shell around a panel, the help over it, and the prompt for a model."""
+"""The app's screens: the shell around a panel, the help over it, and the dialogs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from qtui.tui.keymap import SCREEN_BINDINGS
 from qtui_core.dataclass import dataclass
 
 SMALLEST = (60, 16)
-#: Cells in which the help says what a key does, however little room there is.
+#: The least cells for the description of a key in the help.
 SMALLEST_MEANING = 16
 
 
 class ShellScreen(Screen[None], inherit_bindings=False):
-    """Header, tabs, the panel, the keys. Below 60x16 it is one message."""
+    """Header, tabs, the panel, the keys. Below 60x16 it shows only a message."""
 
     BINDINGS: ClassVar[list[BindingType]] = SCREEN_BINDINGS
     ESCAPE_TO_MINIMIZE = False
@@ -69,7 +69,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         )
 
     def on_mount(self) -> None:
-        # Before the first paint, so that the first key already finds the focus where it belongs.
+        # Before the first frame, so that the first key finds the right focus.
         self.query_one(HeaderLine).model = self._model
         self.query_one(TabBar).active = self._first_panel.PANEL_ID
         self._first_panel.open_model(self._model)
@@ -77,9 +77,9 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         self.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._keep_focus())
 
     def _keep_focus(self) -> None:
-        """Another size may hide the part that has the focus, and Textual then takes the focus
-        away, and with it the keys of the panel: it goes where the panel starts, or, where there
-        was room for no panel, back to the part."""
+        """A resize may hide the focused part. Textual then removes the focus, and with it the
+        panel's keys: the focus moves to the panel's first part, or, if there had been no room for
+        the panel, back to the same part."""
         focused, panels = self.focused, self.query_one("#panels", ContentSwitcher)
         if not self.app.app_focus or (focused is not None and _displayed(focused)):
             return
@@ -93,8 +93,8 @@ class ShellScreen(Screen[None], inherit_bindings=False):
             panels.visible_content.activate()
 
     def zoom(self, target: Widget) -> None:
-        """Gives a part of a panel all the room but for the sentence and the keys. Textual's own
-        maximised view has room for neither."""
+        """Gives a part of a panel all the room except the sentence and the keys. Textual's own
+        maximised view leaves no room for these."""
         self.unzoom()
         self.zoomed = target
         self.add_class("-zooming")
@@ -112,7 +112,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         self.refresh_bindings()
 
     def unzoom(self) -> None:
-        """Brings everything back."""
+        """Shows everything again."""
         self.zoomed = None
         self.remove_class("-zooming")
         self.query(".-zoomed").remove_class("-zoomed")
@@ -127,7 +127,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
 
 
 def _displayed(widget: Widget) -> bool:
-    """Whether neither the widget nor what it is part of is hidden or removed."""
+    """Whether neither the widget nor any of its ancestors is hidden or removed."""
     return widget.is_attached and all(node.display for node in widget.ancestors_with_self)
 
 
@@ -153,8 +153,8 @@ def working_keys(app: App[None]) -> list[KeyLine]:
 
 
 class KeyTable(Static):
-    """A line for every action. Its id stays whole, for that is what a configuration needs; what
-    it does is wrapped where both do not fit."""
+    """A line for every action. Its id is never cut, as a configuration needs it; the description is
+    wrapped if both do not fit."""
 
     def __init__(self, lines: Sequence[KeyLine]) -> None:
         super().__init__(id="help-keys")
@@ -201,13 +201,13 @@ class HelpScreen(ModalScreen[None]):
         self._keys = keys
 
     def compose(self) -> ComposeResult:
-        # A Markdown parser is 20 ms of start-up that a session without help need not pay.
+        # A Markdown parser takes 20 ms of start-up, which a session without help need not pay.
         from textual.widgets import Markdown
 
         with VerticalScroll(classes="dialog") as dialog:
             dialog.border_title = self._title
             dialog.border_subtitle = "Esc closes"
-            if self._sentence:  # which a small screen cuts
+            if self._sentence:  # a small screen may have cut it
                 yield Static(self._sentence, classes="-first", markup=False)
             yield Markdown(self._text, open_links=False)
             yield KeyTable(self._keys)
@@ -248,7 +248,7 @@ class OpenModelScreen(ModalScreen[str | None]):
 
 
 class LeaveScreen(ModalScreen[bool]):
-    """Asks whether to leave while something goes on, which `unfinished` says as it is now."""
+    """Asks whether to leave while something is running; `unfinished` says what is running now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,y", "dismiss(True)", "Leave", id="leave.leave", tooltip="End the run and leave"),

@@ -1,4 +1,4 @@
-"""Runs the app in this terminal: from its configuration to its exit code, with its end where the
+"""Runs the app in this terminal, from its configuration to its exit code, and ends it if the
 terminal goes away."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qtui.tui.config import load_config
 from qtui.tui.terminal import start_log
 from qtui_core.errors import ModelError
 
-#: How long the hang-up that a terminal sends may take to end the app before it is asked again.
+#: Seconds that the app may take to end after the terminal's hang-up, before it is asked again.
 PATIENCE: Final = 3.0
 
 
@@ -31,9 +31,8 @@ def run(
 ) -> int:
     """Runs the app in this terminal and returns its exit code.
 
-    There must be a terminal: the command line sees to that. Raises UsageError for a wrong
-    configuration, and at the end ModelError when no model could be opened; a recording needs
-    none.
+    There must be a terminal, which the command line checks. Raises UsageError for a wrong
+    configuration, and at the end ModelError if no model could be opened; a recording needs none.
     """
     from qtui.ending import Ended, say
 
@@ -60,24 +59,24 @@ def run(
 def end_without_terminal() -> None:
     """From now on the app ends when its terminal does.
 
-    A terminal that goes away sends SIGHUP, which ends the app. Where that is ignored (nohup), or
-    reaches another process only, an app would read the end of its input again and again and draw
+    A terminal that goes away sends SIGHUP, which ends the app. If SIGHUP is ignored (nohup), or
+    reaches only another process, the app would read the end of its input again and again and draw
     for nobody.
     """
     stdin = sys.stdin
     if hasattr(select, "poll") and stdin is not None and stdin.isatty():
-        # Read now: once a hang-up is on its way to end the app, others are ignored.
+        # Read now: once a hang-up is ending the app, further ones are ignored.
         deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         watched = (stdin.fileno(), deaf)
         threading.Thread(target=_watch, args=watched, name="hang-up", daemon=True).start()
 
 
 def _watch(terminal: int, deaf: bool) -> None:
-    """Sleeps until the terminal is gone; `deaf` is whether hang-ups are ignored."""
+    """Sleeps until the terminal is gone; `deaf`: hang-ups are ignored."""
     poll = select.poll()
-    poll.register(terminal, 0)  # a hang-up is told without being asked for
+    poll.register(terminal, 0)  # a hang-up is reported without being requested
     poll.poll()
     if not deaf:
-        # A second signal would cut short what the first began.
+        # A second signal would interrupt what the first began.
         time.sleep(PATIENCE)
     os.kill(os.getpid(), signal.SIGTERM)

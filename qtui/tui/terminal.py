@@ -1,5 +1,5 @@
-"""What goes to the terminal beside the screen itself: its colours, none at all, an error that ends
-the app, and the log, which must never reach it."""
+"""What concerns the terminal besides the screen: its colours, an error that ends the app, and the
+log, which must never reach it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _RICH_SYSTEM = {Depth.TRUECOLOR: "truecolor", Depth.C256: "256"}
 
 @contextmanager
 def no_color(wanted: bool) -> Iterator[None]:
-    """NO_COLOR as Textual reads it (once, when an app is made), and as it was afterwards."""
+    """Sets NO_COLOR for Textual (which reads it once, when an app is made), and restores it
+    afterwards."""
     before = os.environ.pop("NO_COLOR", None)
     if wanted:
         os.environ["NO_COLOR"] = "1"
@@ -43,10 +44,10 @@ def no_color(wanted: bool) -> Iterator[None]:
 
 
 class Printable(LineFilter):
-    """The last gate before the terminal, which every line of every widget passes: no segment sends
-    a character that is not printable. Names are made so where they are shown; whatever else comes
-    from a file, a server or a child is made so here. A character takes as many cells as it was
-    measured with: an invisible one none, so that it goes, and a question mark each for the rest."""
+    """The last filter before the terminal, through which every line of every widget passes: no
+    segment sends a character that is not printable. Names are made printable where they are shown;
+    everything else from a file, a server or a child is made so here. A character keeps its number
+    of cells: an invisible one is removed, others become question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if all(text.isprintable() for text, _, _ in segments):
@@ -62,10 +63,10 @@ def _harmless(text: str) -> str:
 
 
 class Colourless(LineFilter):
-    """Bold, dim, underlined and reversed, but no colour: not even a grey (no-color.org).
+    """Bold, dim, underlined and reversed, but no colour, not even grey (no-color.org).
 
-    What stands on a colour of its own, as the chosen line of a list does, is reversed instead.
-    Textual's styles for such a line know no reverse.
+    A text with its own background, such as the current line of a list, is reversed instead.
+    Textual's styles for such a line have no reverse.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
@@ -82,7 +83,8 @@ def _without_color(style: Style) -> Style:
 
 
 def terminal_console(depth: Depth) -> Console:
-    """The console whose colour system Textual writes escapes for. It prints nothing itself."""
+    """The console that determines for which colours Textual writes escapes. It prints nothing
+    itself."""
     return Console(
         # Without a colour system there would be no bold either.
         color_system=_RICH_SYSTEM.get(depth, "standard"),  # type: ignore[arg-type]
@@ -97,14 +99,14 @@ def terminal_console(depth: Depth) -> Console:
 
 
 class _Lines(logging.Formatter):
-    """Printable lines, for a log is read in a terminal too."""
+    """Makes lines printable, as a log is also read in a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
 
 
 def start_log(debug: bool) -> str | None:
-    """Sends the log to its file. A sentence when that file cannot be written, else None."""
+    """Sends the log to its file. Returns a sentence if that file cannot be written, else None."""
     path = log_file()
     root = logging.getLogger("qtui")
     root.propagate = False
@@ -121,7 +123,7 @@ def start_log(debug: bool) -> str | None:
 
 
 class Failure(Exception):
-    """An unforeseen error, told in lines of ours where Textual would print its traceback."""
+    """An unexpected error, told in our own words where Textual would print its traceback."""
 
     def __init__(self, error: Exception, whole: bool) -> None:
         super().__init__()
@@ -137,5 +139,5 @@ class Failure(Exception):
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, or what it is where it says nothing."""
+    """The message of an error, or its class if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

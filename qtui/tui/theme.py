@@ -1,10 +1,10 @@
-"""The app's own themes, one set of colours for each colour depth.
+"""The app's own themes, with colours for each colour depth.
 
-At 256 colours the values are entries of the terminal's palette, so that nothing is re-matched
-into a different colour; at 16 they are the terminal's own colours, over its own background. With
-no colours they tell terminal.Colourless what to reverse.
-The three fields of a floating-point code are told apart by letter first and colour second; their
-hues (rose, amber, blue) stay distinct for the common kinds of colour blindness.
+At 256 colours the values are entries of the terminal's palette, so that nothing is matched to
+another colour; at 16 they are the terminal's own colours on its own background. Without colours
+they tell terminal.Colourless what to reverse. The three fields of a floating-point code are
+distinguished first by letter and second by colour; their hues (rose, amber, blue) stay distinct for
+the common kinds of colour blindness.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from textual.theme import Theme
 
 from qtui.screen.depth import Depth
 
-# Variables a theme of another origin does not have; see QtuiApp.get_theme_variable_defaults.
+# Variables that other themes do not have; see QtuiApp.get_theme_variable_defaults.
 FIELDS_ON_DARK: Mapping[str, str] = {
     "field-sign": "#e58fb2",
     "field-exponent": "#dfb266",
@@ -212,9 +212,9 @@ def _light_256() -> Theme:
 
 
 def _ansi(name: str, *, dark: bool) -> Theme:
-    """The terminal's own 16 colours; background and foreground are the terminal's defaults. Which
-    these are nobody says: no colour is one that a white or a black ground swallows, and the yellow
-    of most terminals is kept from the light theme."""
+    """The terminal's own 16 colours; background and foreground are the terminal's defaults, which
+    are unknown. So no colour is used that a white or a black background would hide, and the light
+    theme avoids the yellow of most terminals."""
     bright = "bright_" if dark else ""
     return Theme(
         name=name,
@@ -261,7 +261,7 @@ def _ansi_contrast() -> Theme:
     theme.foreground = "ansi_bright_white"
     theme.background = "ansi_black"
     theme.variables |= {
-        # Textual takes these of a theme with the terminal's colours from the variables only.
+        # For a theme with the terminal's colours, Textual reads these from the variables only.
         "surface": "ansi_black",
         "panel": "ansi_black",
         "faint": "ansi_white",

@@ -1,4 +1,4 @@
-"""An environment in which qtui is installed alone, without any of its extras."""
+"""An environment with qtui alone, without any of its extras."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def project() -> dict:
 
 
 def linked_environment(folder: Path) -> Path:
-    """The Python of a new environment in `folder`: in it are this source tree and links to what
-    is installed here of the packages that `qtui` without extras takes, and nothing else."""
+    """The Python of a new environment in `folder`. It contains this source tree and links to those
+    installed packages that `qtui` needs without extras, and nothing else."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "qtui.pth").write_text(f"{ROOT}\n")
@@ -32,7 +32,7 @@ def linked_environment(folder: Path) -> Path:
 
 
 def _taken(requirements: list[str]) -> list[metadata.Distribution]:
-    """The packages behind `requirements`, with all that they require themselves."""
+    """The packages for `requirements`, with everything that they require themselves."""
     found: dict[str, metadata.Distribution] = {}
     waiting = [Requirement(line) for line in requirements]
     while waiting:

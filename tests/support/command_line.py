@@ -1,7 +1,7 @@
-"""`qtui ARGS` inside the process of the tests, as a process of its own would run it.
+"""`qtui ARGS` inside the process of the tests, run as in a process of its own.
 
-Arguments, environment, folder, exit code and the numbered streams are those of a process, so that
-what children write is kept too. Signals, closed streams and what is imported need a real one: the
+Arguments, environment, folder, exit code and the numbered streams are as in a process, so that the
+output of children is captured too. Signals, closed streams and imports need a real process: the
 fixture `qtui_process`.
 """
 
@@ -32,10 +32,10 @@ def run_qtui(
     cwd: Path | None = None,
     main: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command without a terminal; its exit code and what it wrote to both streams.
+    """Runs a command without a terminal; gives its exit code and what it wrote to both streams.
 
-    `main` stands in for the console script. An exception that would end a process with a
-    traceback comes through.
+    `main` replaces the console script. An exception that would end a process with a traceback is
+    raised.
     """
     with (
         open(os.devnull, "rb") as nothing,
@@ -47,7 +47,7 @@ def run_qtui(
 
 
 def run_in_terminal(*args: str, env: dict[str, str]) -> tuple[int, str]:
-    """Runs a command in a pseudo-terminal; its exit code and everything that was written."""
+    """Runs a command in a pseudo-terminal; gives its exit code and everything that it wrote."""
     leader, follower = pty.openpty()
     written: list[bytes] = []
 
@@ -55,7 +55,7 @@ def run_in_terminal(*args: str, env: dict[str, str]) -> tuple[int, str]:
         while True:
             try:
                 part = os.read(leader, 65536)
-            except OSError:  # Linux says EIO when the other end is closed.
+            except OSError:  # Linux raises EIO when the other end is closed
                 return
             if not part:
                 return
@@ -106,7 +106,7 @@ def _run(
 
 @contextmanager
 def _standard(streams: tuple[int, int, int]) -> Iterator[None]:
-    """Makes them stdin, stdout and stderr, of this process and of its children."""
+    """Makes `streams` stdin, stdout and stderr of this process and its children."""
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,11 +1,11 @@
-"""What kernels of a CPU do otherwise than those of a GPU, for tapes that are held against live
-steps on a CPU. Each is named here, and nothing else of the tape is touched:
+"""How CPU kernels differ from those of a GPU, for tapes that are compared with live steps on a CPU.
+All differences are here, and nothing else of the tape changes:
 
-- attention is one kernel for all types, masks and grouped heads. It saves what flash attention
-  does but for the state of a random generator, and its backward pass has no workspace
+- attention is one kernel for all dtypes, masks and grouped heads. It saves what flash attention
+  saves except the state of a random generator, and its backward pass has no workspace
   (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_flash_attention_cpu);
-- the layer norm's statistics have the type of its weight (layer_norm.cpp);
-- the backward pass of softmax multiplies nothing beforehand (SoftMaxKernel.cpp).
+- the statistics of a layer norm have the dtype of its weight (layer_norm.cpp);
+- the backward pass of softmax needs no product in memory of its own (SoftMaxKernel.cpp).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def layer_norm(
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Tapes are those of a CPU inside."""
+    """Within the block, tapes are those of a CPU."""
     replaced: dict[Callable[..., Any], Callable[..., Any]] = {
         attention.flash: flash,
         attention.efficient: efficient,

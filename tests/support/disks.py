@@ -1,4 +1,4 @@
-"""A disk that fills up, without one: the system lets no file of this process grow further."""
+"""Simulates a full disk: the system lets no file of this process grow further."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def room_for(nbytes: int) -> Iterator[None]:
-    """Files may have so many bytes; a write beyond them is refused ("File too large"). Python
-    ignores the signal that comes with it."""
+    """Within the block files may have `nbytes` bytes; a write beyond that fails ("File too large").
+    Python ignores the signal that comes with it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:

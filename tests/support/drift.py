@@ -1,4 +1,4 @@
-"""The tape held against traces of the installed classes, many cases over a few processes."""
+"""Compares the tape with traces of the installed classes, many cases over a few processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from threading import Thread
 from typing import Any
 
 _RUN = Path(__file__).with_name("drift_run.py")
-#: Phases that the program itself does not take steps in.
+#: Phases before the program's own steps.
 _STANDING = ("load 1", "prepare 1")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A config.json and what of a plan differs from the defaults. On the device "cuda" it is
-    traced over fake tensors, on "cpu" the step is live."""
+    """A config.json and the options of a plan that differ from the defaults. On the device "cuda"
+    it is traced with fake tensors, on "cpu" the step is live."""
 
     name: str
     config: Mapping[str, Any]
@@ -32,13 +32,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
-        difference: the first operation that differs, in words; None where none does.
+        difference: the first operation that differs, in words; None if none does.
         standing: bytes alive when the first step begins, of the tape and of the real classes.
         tape, real: the most bytes alive in each phase, by "forward 2" and the like.
-        failed: the sentence of what could not be recorded, else "".
+        failed: the sentence about what could not be recorded, else "".
         seconds: of both recordings.
     """
 
@@ -56,7 +56,7 @@ class Agreement:
 
     @property
     def worst_phase(self) -> float:
-        """The same of the phase of the steps in which they differ most."""
+        """The same for the phase of the steps in which they differ most."""
         ours, real = self._steps(self.tape), self._steps(self.real)
         assert ours.keys() == real.keys()
         return max((_percent(ours[phase], real[phase]) for phase in real), key=abs)
@@ -71,8 +71,7 @@ def _percent(ours: int, real: int) -> float:
 
 
 def compare(cases: Iterable[Case], processes: int = 2) -> Iterator[tuple[Case, Agreement]]:
-    """Each case and what came of it, as soon as it is known. Raises RuntimeError where a process
-    dies."""
+    """Each case and its result, as soon as it is known. Raises RuntimeError if a process dies."""
     rows = list(cases)
     done: Queue[tuple[Case, Agreement] | RuntimeError | None] = Queue()
     threads = [

@@ -1,8 +1,8 @@
-"""A process that records steps of the installed classes, case after case, and holds the tape
-against each.
+"""A process that records steps of the installed classes, case after case, and compares the tape
+with each.
 
-Reads lines of JSON, each the fields of a `drift.Case`, and answers with those of its
-`drift.Agreement`. A trace changes torch for good, so it has a process of its own.
+Reads lines of JSON with the fields of a `drift.Case`, and answers with those of its
+`drift.Agreement`. A trace changes torch permanently, so it has a process of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-import peft  # which makes a few tensors when it is imported
+import peft  # it makes a few tensors when it is imported
 from cpu_kernels import on_cpu
 
 from qtui_core.errors import QtuiError

@@ -1,4 +1,4 @@
-"""One test over a table of cases: all cases run, and those that fail are told together."""
+"""One test over a table of cases: all cases run, and the failures are reported together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-#: Failures that are told in full; the rest is counted.
+#: Failures that are reported in full; the others are counted.
 TOLD = 20
 
 FAILURES = (Exception, pytest.fail.Exception)
@@ -19,9 +19,9 @@ FAILURES = (Exception, pytest.fail.Exception)
 def every(cases: Iterable[Any] | Mapping[str, Any], check: Callable[..., object]) -> None:
     """Calls `check(*case)` with each tuple of `cases`, or `check(case)` with each other value.
 
-    The cases of a mapping have its keys for names. Every case runs, also after one failed; then
-    the test fails once, with the name, the line and the message of each case that failed. The
-    traceback is that of the first. A table without cases fails: it would prove nothing.
+    If `cases` is a mapping, its keys are the names. Every case runs, also after a failure; then the
+    test fails once, with the name, the line and the message of each failed case and the traceback
+    of the first. An empty table fails: it would prove nothing.
     """
     tally = _Tally()
     for name, case in _named(cases):
@@ -35,12 +35,13 @@ def over(
     cases: Iterable[Any],
     ids: Callable[[Any], object] | Iterable[str] | None = None,
 ) -> Callable[[Any], Any]:
-    """As `pytest.mark.parametrize`, but the test stays one and runs all its cases, as `every` does.
+    """Like `pytest.mark.parametrize`, but the test remains one test that runs all its cases, as
+    `every` does.
 
-    What else the test takes are fixtures, and all its cases share them, but for two: what a case
-    changes by `monkeypatch` is back before the next, and `tmp_path` is empty for each. Several
-    tables on one test make every combination. `ids` gives the name of a value, or names all cases,
-    where `str` would not do.
+    Its other arguments are fixtures, which all cases share, with two exceptions: what a case
+    changes with `monkeypatch` is undone before the next, and `tmp_path` is empty for each. Several
+    tables on one test give all combinations. `ids` gives the name of a value, or names all cases,
+    if `str` is not suitable.
     """
     keys = tuple(each.strip() for each in names.split(",")) if isinstance(names, str) else names
     if ids is None or callable(ids):
@@ -77,8 +78,8 @@ def over(
 
 
 def in_parts(parts: int) -> Any:
-    """The test takes `parts`: of a table of rows and columns the default suite runs one cell in so
-    many, spread over all rows and all columns; the slow suite runs them all (`parts` is 1)."""
+    """The test gets `parts`: of a table of rows and columns the default suite runs one cell in
+    `parts`, spread over all rows and columns; the slow suite runs all cells (`parts` is 1)."""
     return pytest.mark.parametrize(
         "parts", [parts, pytest.param(1, marks=pytest.mark.slow, id="all")]
     )
@@ -111,7 +112,7 @@ class _Tally:
         return True
 
     def end(self) -> None:
-        """Fails, or skips where every case was skipped."""
+        """Fails if a case failed; skips if every case was skipped."""
         assert self._count, "the table has no cases"
         if self._failed:
             told = [f"{name}: {_told(error)}" for name, error in self._failed[:TOLD]]
@@ -130,7 +131,7 @@ def _named(cases: Iterable[Any] | Mapping[str, Any]) -> Iterable[tuple[str, Any]
 
 
 def _name(case: Any, shown: Callable[[Any], object]) -> str:
-    """What tells a case from the others of its table."""
+    """The name of a case, which distinguishes it from the others in its table."""
     parts = case if isinstance(case, tuple) else (case,)
     return "-".join(str(shown(part)) for part in parts)[:120]
 
@@ -140,7 +141,7 @@ def _shown(value: Any) -> object:
 
 
 def _told(error: BaseException) -> str:
-    """Where a check failed and what was said, on as few lines as it has."""
+    """Where a check failed and its message, as short as possible."""
     frames = traceback.extract_tb(error.__traceback__)
     at = next((f for f in reversed(frames) if "/test_" in f.filename), frames[-1])
     return f"line {at.lineno}: {type(error).__name__}: {error}"

@@ -1,6 +1,6 @@
-"""Stands for the processes that `qtui calibrate` starts on a GPU: `measure` says what a GPU would,
-`run` tells of a run with an estimate. Run as a script; the second argument chooses what goes wrong.
-"""
+"""Replaces the processes that `qtui calibrate` starts on a GPU: `measure` reports what a GPU would,
+`run` reports a run with an estimate. Run as a script; the second argument chooses what goes
+wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACTS = {
     "capability": [9, 0],
     "total_memory": 85_029_158_912,
 }
-#: What a run of each method has beside its segments.
+#: What a run of each method takes besides its segments.
 CONTEXTS = {"qlora": 520 * MIB, "full": 460 * MIB, "lora": 480 * MIB}
 
 

@@ -1,8 +1,8 @@
-"""A model hub in miniature, and the storage host it redirects to, on two local ports.
+"""A model hub in miniature, and the storage host to which it redirects, on two local ports.
 
-Speaks what huggingface_hub asks for: the repository listing, HEAD and GET of files with
-their commit and etag, redirects for weights, ranges. Counts every byte it serves, and fails
-in the ways a hub and a network do when told to.
+It answers the requests of huggingface_hub: the repository listing, HEAD and GET of files with their
+commit and etag, redirects for weights, ranges. It counts every byte that it serves, and fails like
+hubs and networks do when told to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Request:
-    """What was asked, and what was answered."""
+    """What was requested, and what was answered."""
 
     host: str  # "hub" or "storage"
     method: str
@@ -37,25 +37,25 @@ class Request:
 
 @dataclass
 class FakeHub:
-    """Attributes a test sets to get the behaviour it needs."""
+    """The hub. Tests set its attributes to change its behaviour."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     gated: bool = False
-    token: str | None = None  # when set: required for everything
+    token: str | None = None  # if set, required for everything
     ignore_range: bool = False
     cut_to: list[int] = field(default_factory=list)  # body bytes of the next storage replies
     failures: list[int] = field(default_factory=list)  # statuses of the next storage replies
-    stalls: int = 0  # storage replies that never come
-    expire_links: bool = False  # every signed address works once
+    stalls: int = 0  # storage replies that never arrive
+    expire_links: bool = False  # every signed address works once only
     redirect_to: str | None = None  # instead of the storage host
-    shift_range: int = 0  # lie about where the bytes begin
+    shift_range: int = 0  # report a wrong start of the bytes
     sha: str | None = COMMIT
     url: str = ""
     storage_url: str = ""
 
     def weight_bytes(self) -> int:
-        """Bytes of file bodies served for safetensors files."""
+        """Bytes of the bodies served of safetensors files."""
         return sum(
             r.served for r in self.requests if ".safetensors" in r.path and "json" not in r.path
         )
@@ -192,7 +192,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Connections that clients drop are part of the tests."""
+        """Tests include connections that clients drop."""
 
 
 @contextmanager

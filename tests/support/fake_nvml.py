@@ -1,4 +1,4 @@
-"""A stand-in for pynvml, every answer of which can be replaced or refused."""
+"""A replacement for pynvml, in which every answer can be replaced or refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GIB = 1 << 30
 
 
 class NVMLError(Exception):
-    """As pynvml's: `value` is the number of nvml.h."""
+    """Like pynvml's: `value` is the number in nvml.h."""
 
     def __init__(self, value: int = 0) -> None:
         super().__init__(value)
@@ -18,7 +18,7 @@ class NVMLError(Exception):
 
 
 class NVMLLibraryMismatchError(Exception):
-    """What pynvml raises for a function that its driver is too old for."""
+    """What pynvml raises for a function for which the driver is too old."""
 
 
 #: NVML_ERROR_NOT_SUPPORTED, _NO_PERMISSION, _GPU_IS_LOST of nvml.h.
@@ -66,9 +66,9 @@ _ANSWERS: dict[str, Any] = {
 
 
 def fake_nvml(**answers: Any) -> SimpleNamespace:
-    """The module: a value is the answer, an exception is raised, a function is called. `calls`
-    are the questions asked, in order. Those named in
-    `missing` are not there: an old module."""
+    """The module. Of `answers` a value is returned, an exception is raised, a function is called.
+    `calls` are the calls in order. Functions named in `missing` do not exist, as in an old
+    module."""
     calls: list[str] = []
 
     def reply(name: str, answer: Any) -> Callable[..., Any]:

@@ -1,4 +1,5 @@
-"""The value of a formula's text: letters, whole numbers, signs of arithmetic, and what rounds."""
+"""The value of a formula's text: letters, whole numbers, arithmetic signs, and rounding
+functions."""
 
 from __future__ import annotations
 
@@ -19,10 +20,9 @@ _ROUNDED = {"ceil": ceil, "floor": floor, "r512": lambda size: ceil(size / 512) 
 
 
 def value_of(formula: str, letters: Mapping[str, int]) -> Fraction:
-    """The exact value of such as `L*r512(B*S*4) + 1,024`; what is in smaller terms counts as the
-    number it is.
+    """The exact value of a formula such as `L*r512(B*S*4) + 1,024`.
 
-    Raises KeyError for a letter without a value, ValueError for what is no formula.
+    Raises KeyError for a letter without a value, ValueError for a text that is no formula.
     """
     text = re.sub(r"(?<=\d),(?=\d{3})", "", formula).removesuffix(" in smaller terms")
     try:

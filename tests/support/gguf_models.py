@@ -25,7 +25,7 @@ def write_gguf(
     kind: str = "Q8_0",
     architecture: str = "llama",
 ) -> Path:
-    """Hugging Face weights under GGUF names; matrices in blocks of `kind`, the rest in F32."""
+    """Writes Hugging Face weights under GGUF names; matrices in blocks of `kind`, others in F32."""
     import gguf
     from gguf import GGMLQuantizationType, quants
 

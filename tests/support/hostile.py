@@ -1,4 +1,5 @@
-"""Documents in which every text carries what a terminal would obey, and how to find it again."""
+"""Documents in which every text contains what a terminal would obey, and how to find it in
+output."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: Renames the window, clears the screen, the same in C1, turns and isolates the direction of
-#: writing, hides a mark, moves the cursor, rings, and ends a line. The words are to find it by.
+#: It renames the window, clears the screen, the same in C1 codes, reverses and isolates the writing
+#: direction, hides a mark, moves the cursor, rings the bell, and ends a line. The words serve to
+#: find it.
 OBEYED = (
     "\x1b]0;EVIL\x07\x1b[2;31337J\x9b2;31337J\u202eEVIL\u2066\u200bEVIL\rEVIL\x08EVIL\x7f"
     "EVIL\nEVIL[/b]"
 )
-#: The same as bytes on a terminal. A Textual screen ends lines of its own with a bare newline.
+#: The same as bytes on a terminal. A Textual screen ends its own lines with a plain newline.
 RAW = re.compile(
     rb"\x1b\]0;EVIL|\x1b\[2;31337J|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\x8f\xaa-\xae]"
     rb"|\xe2\x81[\xa0-\xaf]|EVIL\r+(?!\n)EVIL|EVIL\x08|EVIL\x07|EVIL\x7f|EVIL\r*\nEVIL\[/b"
@@ -22,13 +24,13 @@ Shape = tuple[str, ...]
 
 
 def poison(text: str) -> str:
-    """A text with all of it at its end."""
+    """A text with all of it at the end."""
     return text + OBEYED
 
 
 def shapes(value: Any, at: Shape = ()) -> Iterator[Shape]:
-    """The places of texts in a document of JSON; places in a list are one. A key is a place too,
-    for it may be a name that is shown."""
+    """The places of texts in a JSON document; all items of a list are one place. A key is a place
+    too, as it may be a name that is shown."""
     if isinstance(value, str):
         yield at
     elif isinstance(value, dict):
@@ -41,7 +43,7 @@ def shapes(value: Any, at: Shape = ()) -> Iterator[Shape]:
 
 
 def poisoned(value: Any, places: frozenset[Shape], at: Shape = ()) -> Any:
-    """The document with poison at these places. A key is not replaced: one like it is added."""
+    """The document with poison at these places. A key is not replaced: a similar one is added."""
     if isinstance(value, str):
         return poison(value) if at in places else value
     if isinstance(value, list):
@@ -74,7 +76,7 @@ def hostile(document: Any, accepts: Callable[[Any], bool]) -> tuple[Any, list[An
 
 
 def raw(written: bytes) -> list[str]:
-    """What of the poison reached a terminal as it is, with what was around it."""
+    """The parts of the poison that reached a terminal unchanged, with their surroundings."""
     return [
         written[max(0, found.start() - 60) : found.end() + 20].decode(errors="backslashreplace")
         for found in RAW.finditer(written)

@@ -1,4 +1,4 @@
-"""A hub with two models on it, and how tests look at them."""
+"""A hub with two models, and how tests open them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def repository() -> dict[str, bytes]:
 
 @contextmanager
 def running_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub with `org/one` (one file) and `org/two` (shards), huggingface_hub pointed at it."""
+    """A hub with `org/one` (one file) and `org/two` (shards), to which huggingface_hub is
+    directed."""
     monkeypatch.setattr(remote, "RETRY_WAITS", (0.01, 0.01))
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -68,7 +69,7 @@ def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_sessions() -> None:
-    """Before huggingface_hub 1.0 an open session keeps the mode it began with."""
+    """Before huggingface_hub 1.0 an open session keeps the mode in which it began."""
     getattr(utils._http, "reset_sessions", lambda: None)()
 
 
@@ -79,7 +80,7 @@ def open_and_read(text: str) -> None:
 
 
 def says(text: str, match: str) -> str:
-    """The sentence that opening this model, or reading of it, ends with."""
+    """The sentence of the error when this model is opened or read."""
     with pytest.raises(ModelError, match=match) as caught:
         open_and_read(text)
     message = str(caught.value)

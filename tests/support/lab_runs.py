@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **given):
-    """(what was told, the result) of an experiment."""
+    """(what was reported, the result) of an experiment."""
     from qtui_core.lab.catalog import experiment_named
     from qtui_core.lab.conduct import Conductor
 

@@ -7,19 +7,19 @@ from typing import Any
 
 
 class Late:
-    """Stands for a module, or for what has a name in it, until something of it is asked for.
+    """Replaces a module, or a name in it, until something of it is used.
 
-    `torch = Late("torch")`, or `profile = Late("torch.profiler", "profile")` at the top of a file
-    costs nothing while tests are collected. It is called, and tells what is of its kind, as what it
-    stands for does; but it is no base class, and no exception to wait for. What a test replaces it
-    names as text: `monkeypatch.setattr("torch.mm", ...)`.
+    `torch = Late("torch")`, or `profile = Late("torch.profiler", "profile")`, at the top of a file
+    costs nothing while tests are collected. It can be called and used in isinstance like the
+    original, but not as a base class or as an exception to catch. To replace something in the
+    module, a test names it as text: `monkeypatch.setattr("torch.mm", ...)`.
     """
 
     def __init__(self, module: str, name: str = "") -> None:
         object.__setattr__(self, "_where", (module, name))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # pytest looks for marks of its own on whatever stands in a file
+        if name.startswith("_"):  # pytest looks for its own marks on everything in a file
             raise AttributeError(name)
         return getattr(_real(self), name)
 

@@ -1,4 +1,4 @@
-"""Runs told by hand, for tests: what a child would say, with numbers that can be followed."""
+"""Runs written by hand, for tests: the reports of a child, with numbers that are easy to follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 STEP = ("forward", "loss", "backward", "optimizer", "between steps")
 BEFORE = ("import", "load", "prepare")
 
-#: A curve of six events a phase.
+#: A curve with six events per phase.
 CURVE = PredictedCurve(
     positions=tuple(range(100, 130, 2)),
     components=("weights", "activations"),

@@ -1,4 +1,4 @@
-"""Values of a declared type, for hypothesis: whatever a class says of its fields, it gets."""
+"""Values of a declared type, for hypothesis, from the annotations of a class's fields."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def values_of(hint: Any, depth: int = 4) -> st.SearchStrategy[Any]:
 
 
 def instances_of(kind: Any, depth: int = 4, **given: Any) -> st.SearchStrategy[Any]:
-    """Of a dataclass or a NamedTuple; `given` are strategies, or values, of some of its fields."""
+    """Instances of a dataclass or a NamedTuple; `given` are strategies, or values, for some
+    fields."""
     if depth < 0:
         return st.nothing()
     hints = get_type_hints(kind)

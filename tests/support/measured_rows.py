@@ -1,4 +1,4 @@
-"""Rows that others measured on GPUs, as plans: what their notes say of a run, in our words."""
+"""Rows that others measured on GPUs, as plans: their notes on a run, in the options of a plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One run. Bytes; None for what was not measured.
+    """One run, in bytes; None for what was not measured.
 
     `resident` was read before the first step on the T4 and after the last on the A100.
     """
@@ -70,17 +70,18 @@ def _row(cells: dict[str, str]) -> MeasuredRow:
     )
 
 
-#: Session on the T4 -> torch whose libraries loaded the weights as they were found to be loaded,
-#: which two sessions are not labelled with. Of 2026-09-01 (labelled torch 2.10, transformers 5.0)
-#: every run has the blocks of weights that were quantized one by one, to the MiB. Of 2026-09-15
-#: (labelled torch 2.14, transformers 5.17, peft 0.20) the same model holds 1,070 to 1,078 MiB after
-#: its load, another in each run, which only a race does, and its cache was not emptied after.
+#: Session on the T4 -> the torch version whose libraries load weights as this session did; two
+#: sessions are labelled with others. In that of 2026-09-01 (labelled torch 2.10, transformers 5.0)
+#: every run has the blocks of weights that were quantized one by one, to the MiB. In that of
+#: 2026-09-15 (labelled torch 2.14, transformers 5.17, peft 0.20) the same model holds 1,070 to
+#: 1,078 MiB after its load, differently in each run, which only racing threads explain, and its
+#: cache was not emptied afterwards.
 _LIBRARIES: Final = {"2026-09-01": "2.13", "2026-09-15": "2.10", "2026-09-16": "2.10"}
 
 
 def _plan_t4(cells: dict[str, str]) -> RunPlan:
     """A hand-written loop in float16 without autocast, adapters in float32, after
-    prepare_model_for_kbit_training where the weights are quantized."""
+    prepare_model_for_kbit_training if the weights are quantized."""
     quantized = cells["method"] == "qlora"
     return RunPlan(
         method=cells["method"],

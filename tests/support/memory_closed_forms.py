@@ -1,9 +1,9 @@
-"""Memory of a step in formulas a person can read, for models built as Llama is.
+"""The memory of a step in formulas that a person can read, for models built like Llama.
 
-The tape finds the same numbers operation by operation; these say why. Bytes of tensors, before the
-allocator rounds them; the letters are those of `formulas`. They are from what autograd saves for
-each operation (torch derivatives.yaml; RMSNorm, MLP and attention of transformers/models/llama;
-peft/tuners/lora/layer.py).
+The tape finds the same numbers operation by operation; these formulas say why. They give bytes of
+tensors, before the allocator rounds them; the letters are those of `formulas`. They follow from
+what autograd saves for each operation (torch derivatives.yaml; RMSNorm, MLP and attention of
+transformers/models/llama; peft/tuners/lora/layer.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from qtui_core.memory.tape.blocks.loss.tiled_loss import TILE_TOKENS, TILE_WORDS
 
 
 def saved_by_layer(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] | None:
-    """What a layer saves for its backward pass, without checkpointing, part by part; None where
-    these formulas do not hold. The first layer may save less: with a frozen embedding nothing of
-    its input needs a gradient."""
+    """What a layer saves for its backward pass, without checkpointing, part by part; None if these
+    formulas do not apply. The first layer may save less: with a frozen embedding its input needs no
+    gradient."""
     letters = letters_of(shape, plan)
     if letters is None or plan.kbit_prep == "norms" or plan.kernels != "torch" or plan.repeat_kv:
         return None
@@ -51,8 +51,8 @@ def saved_by_layer(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] | None:
 
 
 def saved_outside_layers(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] | None:
-    """What is saved once: tables of the rotation, last norm, output layer; less what the first
-    layer does not save. None where these formulas do not hold."""
+    """What is saved once: rotary tables, last norm, output layer; less what the first layer does
+    not save. None if these formulas do not apply."""
     letters = letters_of(shape, plan)
     if letters is None or saved_by_layer(shape, plan) is None or _outside_adapted(shape, plan):
         return None
@@ -71,8 +71,8 @@ def saved_outside_layers(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] |
 
 
 def kept_by_checkpoints(shape: ModelShape, plan: RunPlan) -> Form | None:
-    """With checkpointing only the input of each layer is kept; it is float32 where the stream is.
-    None where these formulas do not hold."""
+    """With checkpointing only the input of each layer is kept, in float32 if the residual stream
+    is. None if these formulas do not apply."""
     letters = letters_of(shape, plan)
     if letters is None:
         return None
@@ -84,7 +84,7 @@ def kept_by_checkpoints(shape: ModelShape, plan: RunPlan) -> Form | None:
 
 
 def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
-    """What the loss holds at its fullest, in its backward pass: of V logits a token, float32
+    """What the loss holds at its peak, in its backward pass: for V logits per token, float32
     log-probabilities, their gradient, and that of the logits."""
     letters = {"N": plan.tokens, "V": shape.vocabulary, "h": shape.hidden}
     chunk = chunk_of(plan.loss)
@@ -118,8 +118,8 @@ def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
 
 
 def unsaved_by_first_layer(shape: ModelShape, plan: RunPlan) -> Form | None:
-    """What the first layer saves less than others: where the embedding is frozen and nothing is
-    checkpointed its input needs no gradient. None where these formulas do not hold."""
+    """What the first layer saves less than others: if the embedding is frozen and nothing is
+    checkpointed, its input needs no gradient. None if these formulas do not apply."""
     letters = letters_of(shape, plan)
     if letters is None:
         return None
@@ -135,9 +135,9 @@ def unsaved_by_first_layer(shape: ModelShape, plan: RunPlan) -> Form | None:
 
 
 def loss_peak(shape: ModelShape, plan: RunPlan, resident: int) -> tuple[Form, ...] | None:
-    """What is alive when the backward pass of the loss is at its fullest, part by part, with
-    `resident` bytes of what stands. It is the most of the whole step where the vocabulary is
-    large. None where these formulas do not hold."""
+    """What is alive at the peak of the loss's backward pass, part by part, with `resident` bytes
+    that stay. For a large vocabulary it is the peak of the whole step. None if these formulas do
+    not apply."""
     letters = letters_of(shape, plan)
     outside = saved_outside_layers(shape, plan)
     layer = saved_by_layer(shape, plan)
@@ -167,23 +167,24 @@ def loss_peak(shape: ModelShape, plan: RunPlan, resident: int) -> tuple[Form, ..
     wide = plan.kbit_prep == "all" or (plan.autocast and _is_wide(plan))
     if plan.loop == "trainer" or plan.checkpointing or not wide:
         return parts
-    # Keys and values in float32, of which attention keeps copies; else it keeps these themselves.
+    # Keys and values in float32, of which attention keeps copies; otherwise it keeps these
+    # themselves.
     cache = Form("cache", "8LNk", 8 * letters["L"] * letters["N"] * letters["k"], "keys and values")
     return (*parts, cache)
 
 
 def _chunked(plan: RunPlan) -> tuple[str, ...]:
-    """Moments of which the fullest counts. TRL raises the head to float32 for each chunk, and four
-    tensors of logits meet while a chunk is computed again. Of a head that trains there is the sum
-    of the gradients before, and later this chunk's; in float32 their sum is a third."""
+    """The moments of which the fullest counts. TRL casts the head to float32 for each chunk, and
+    four tensors of logits exist while a chunk is recomputed. If the head trains, there is the sum
+    of the earlier gradients, and later this chunk's; in float32 their sum is a third."""
     if plan.method != "full":
         return ("16CV",) if _is_wide(plan) else ("4Vh + 16CV",)
     return ("4Vh + 16CV", "12Vh") if _is_wide(plan) else ("6Vh + 16CV", "10Vh + 4CV")
 
 
 def _tiled(plan: RunPlan) -> str:
-    """A buffer of C tokens by TILE_WORDS, and what is summed in float32: the gradient of the head's
-    input, and of the head where it trains. Each is then rounded to the type of what it is of."""
+    """A buffer of C tokens by TILE_WORDS, and the sums in float32: the gradient of the head's
+    input, and that of the head if it trains. Each is then rounded to the dtype of its tensor."""
     narrow = plan.autocast or not _is_wide(plan)
     parts = [f"{(2 if narrow else 4) * TILE_WORDS}C", "4Nh" if _is_wide(plan) else "6Nh"]
     if plan.method == "full":
@@ -192,7 +193,7 @@ def _tiled(plan: RunPlan) -> str:
 
 
 def optimizer_step(trained: int, plan: RunPlan) -> tuple[Form, ...]:
-    """What `trained` parameters of one type take in the step of AdamW: themselves, gradients, two
+    """What `trained` parameters of one dtype take in AdamW's step: themselves, gradients, two
     moments, and with foreach the roots of the second."""
     size = SIZES[(plan.adapter_dtype if plan.adapts else plan.dtype) or "fp32"]
     parts = [
@@ -208,7 +209,7 @@ def optimizer_step(trained: int, plan: RunPlan) -> tuple[Form, ...]:
 
 def tied_gradients(shape: ModelShape, plan: RunPlan) -> Form:
     """At the end of the backward pass of a tied embedding that trains: the gradient of the output
-    layer waits while that of the embedding is made, and their sum is new."""
+    layer waits while that of the embedding is made, and their sum is a new tensor."""
     formula = f"{3 * SIZES[plan.dtype or 'fp32']}Vh"
     letters = {"V": shape.vocabulary, "h": shape.hidden}
     return Form("tied gradients", formula, evaluate(formula, letters), "two terms and their sum")
@@ -286,7 +287,7 @@ def _lora_autocast(plan: RunPlan) -> _Parts:
 
 
 def _qlora_prepared(plan: RunPlan) -> _Parts:
-    """K-bit preparation raises the norms, and with them all that flows between layers."""
+    """K-bit preparation casts the norms to float32, and so everything that flows between layers."""
     inputs = "4Nm" if plan.lora_dropout else "4Nu"
     return (
         _NORMS_FROZEN,

@@ -1,6 +1,6 @@
-"""Formulas whose text is what is evaluated, and the letters that a model and a plan give them.
+"""Formulas whose text is evaluated, and the letters that a model and a plan give them.
 
-A formula is a sum of products, written without signs of multiplication. Letters:
+A formula is a sum of products, written without multiplication signs. Letters:
 
     N tokens of a micro batch     B sequences     S tokens of each, Z the same rounded up to 32
     h hidden size     I width of the MLP     a heads × their size     k the same of keys and values
@@ -29,7 +29,7 @@ _TERM: Final = re.compile(r"(\d*)([A-Za-z]*)")
 
 @dataclass(frozen=True)
 class Form:
-    """A formula: what it is of, its text, its value in bytes, and why it is so."""
+    """A formula: its subject, its text, its value in bytes, and the reason for it."""
 
     name: str
     formula: str
@@ -40,7 +40,7 @@ class Form:
 def evaluate(formula: str, letters: Mapping[str, int]) -> int:
     """The value of a sum of products such as "4Nh + 4N".
 
-    Raises KeyError for a letter without a value, ValueError for what is no such sum.
+    Raises KeyError for a letter without a value, ValueError for a text that is no such sum.
     """
     total = 0
     for term in formula.split("+"):
@@ -53,8 +53,8 @@ def evaluate(formula: str, letters: Mapping[str, int]) -> int:
 
 
 def letters_of(shape: ModelShape, plan: RunPlan) -> dict[str, int] | None:
-    """The letters of a model and a plan with nothing left open; None for a model that is not
-    built as Llama is, whose layers these formulas are not of."""
+    """The letters of a model and a plan in which every option has a value; None for a model that is
+    not built like Llama, to which these formulas do not apply."""
     if not _is_llama(shape) or plan.padding_mask or plan.attention in ("eager", "efficient"):
         return None
     layer = shape.layers[0]
@@ -137,9 +137,9 @@ def _projections(attention: Attention) -> tuple[Linear | None, ...]:
 
 
 def _shared_inputs(attention: Attention, mlp: Mlp, adapted: list[Linear]) -> int:
-    """Elements a token of what adapters save without dropout, when none casts its own: queries,
-    keys and values have one input, gate and up one, the MLP's projection back its own; that of
-    the attention's is the output the kernel saved."""
+    """Elements per token that adapters save without dropout, if none casts its own: queries, keys
+    and values have one input, gate and up one, the MLP's output projection its own; that of
+    attention's output projection is the output that the kernel saved."""
     total = 0
     if any(module in adapted for module in _projections(attention)):
         assert attention.query is not None

@@ -1,4 +1,4 @@
-"""Models of transformers without memory, to hold shapes against."""
+"""Transformers models without memory, to compare shapes with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def published(name: str) -> dict[str, Any]:
 
 
 def causal_model(config: dict[str, Any]) -> transformers.PreTrainedModel:
-    """The class with a head for the next token, on the meta device; of a multimodal config.json,
+    """The class with a head for the next token, on the meta device; for a multimodal config.json,
     that of its text_config."""
     values = config.get("text_config", config)
     sizes = transformers.AutoConfig.for_model(**values)
@@ -35,7 +35,7 @@ def causal_model(config: dict[str, Any]) -> transformers.PreTrainedModel:
 
 
 def agreeing_shape(config: dict[str, Any]) -> ModelShape:
-    """The shape, after every parameter and every buffer was found in the class and none more."""
+    """The shape, after checking that the class has exactly its parameters and buffers."""
     shape = shape_of(config)
     model = causal_model(config)
     ours = list(named_parameters(shape))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-#: AutoAWQ: nibble i of a word holds output AWQ_ORDER[i] of its eight.
+#: AutoAWQ: nibble i of a word is output AWQ_ORDER[i] of its eight.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -19,7 +19,7 @@ def save_model(
     quantization: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """A folder with config.json and model.safetensors."""
+    """Writes a folder with config.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
     if quantization is not None:
         config["quantization_config"] = quantization
@@ -30,7 +30,8 @@ def save_model(
 
 
 def put_bits(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Columns of codes `[n, m]` as 32-bit words `[n·bits/32, m]`, one bit after the other."""
+    """Packs columns of codes `[n, m]` into 32-bit words `[n·bits/32, m]`, one bit after the
+    other."""
     rows, columns = codes.shape
     words = np.zeros((-(-rows * bits // 32), columns), np.uint32)
     for k in range(rows):
@@ -81,7 +82,7 @@ def gptq_layer(
     symmetric: bool = False,
     with_index: bool = True,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(the weight float64 `[out, in]`, the tensors that stand for it)."""
+    """(the weight float64 `[out, in]`, the tensors that store it)."""
     groups = -(-inputs // group)
     codes = rng.integers(0, 1 << bits, (inputs, out))
     zeros = np.full((groups, out), 1 << (bits - 1)) if symmetric else rng.integers(
@@ -107,7 +108,7 @@ def gptq_layer(
 def awq_layer(
     rng: np.random.Generator, out: int, inputs: int, group: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(the weight float64 `[out, in]`, the tensors that stand for it)."""
+    """(the weight float64 `[out, in]`, the tensors that store it)."""
     groups = inputs // group
     codes = rng.integers(0, 16, (inputs, out))
     zeros = rng.integers(0, 16, (groups, out))

@@ -1,5 +1,5 @@
-"""A grid of plans in which every two choices that go together occur together: families, methods,
-and all that a plan can say and a trace of the installed libraries can show."""
+"""A grid of plans in which every possible pair of choices occurs: families, methods, and everything
+that a plan can say and a trace of the installed libraries can show."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENCODER = {
     "max_position_embeddings": 512,
 }
 
-#: Wide enough that a layer and the loss take bytes of one order.
+#: So wide that a layer and the loss take similar numbers of bytes.
 MODELS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"tie_word_embeddings": True},
@@ -87,7 +87,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 }
 PLANS = 84
 _SIZES = {"batch": 2, "sequence": 256, "lora_rank": 8}
-#: Modules that only some adapt, by model.
+#: Modules to adapt instead of all, by model.
 _SOME = {
     "gpt2": ["c_attn"],
     "gpt_neox": ["query_key_value"],
@@ -99,8 +99,7 @@ _CANDIDATES = 40
 
 
 def grid() -> Iterator[Case]:
-    """PLANS cases, of which each was chosen for the most pairs of choices that no one before it
-    has."""
+    """PLANS cases; each was chosen for the most pairs of choices that no earlier one has."""
     random = Random(4)
     met: set[tuple[tuple[str, Any], tuple[str, Any]]] = set()
     for _ in range(PLANS):
@@ -116,7 +115,7 @@ def grid() -> Iterator[Case]:
 
 
 def _drawn(random: Random) -> dict[str, Any]:
-    """Choices at random that make a plan."""
+    """Random choices that make a plan."""
     while True:
         chosen = {axis: random.choice(values) for axis, values in AXES.items()}
         if _is_plan(chosen):

@@ -1,4 +1,4 @@
-"""Whether a process is there, for tests of what is left behind."""
+"""Whether a process exists, for tests that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def alive(pid: int) -> bool:
 
 
 def is_gone(pid: int, within: float = 120.0) -> bool:
-    """Whether a process ends within so many seconds."""
+    """Whether a process ends within `within` seconds."""
     end = time.monotonic() + within
     while alive(pid):
         if time.monotonic() > end:

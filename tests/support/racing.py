@@ -1,11 +1,11 @@
-"""Contenders that take turns, so that whatever else the machine does hits all of them."""
+"""Times contenders in turn, so that whatever else the machine does affects all of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-#: Seconds over which the process is watched, and after which it is waited for no longer.
+#: Seconds over which the process is observed, and after which waiting ends.
 WATCHED, PATIENCE = 0.004, 1.0
 
 
@@ -25,7 +25,7 @@ def race(contenders: dict[str, Callable[[], object]], rounds: int = 15) -> dict[
 
 def wait_for_idle_threads() -> None:
     """Returns when no thread of this process works: those of OpenMP wait for more work in a loop
-    for a while, and would take a core from whoever runs next."""
+    for a while, and would take a core from the next contender."""
     end = time.perf_counter() + PATIENCE
     while time.perf_counter() < end:
         before = time.process_time()

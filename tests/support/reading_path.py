@@ -1,17 +1,16 @@
-"""How often a reader changes files who follows a thing call by call.
+"""How often a reader changes files who follows an object from call to call.
 
-He follows a plan from the command line to the printed estimate, or a scheme from the key to the
-heatmap: whenever a function hands it on, he goes where it is handed. A *stay* is a row of such
-calls into functions of one file, one after the other; a *return* is a stay in a file in which he
-has been before.
+The reader follows a plan from the command line to the printed estimate, or a scheme from the key to
+the heatmap, through every function to which it is passed. A *stay* is a row of such calls into
+functions of one file, one after the other; a *return* is a stay in a file in which the reader has
+been before.
 
-- A call counts where one of its arguments is a plan: what was typed, what was resolved from it, and
-  what advice changes in it alike. So it does where the plan is in a list, tuple or dict.
-- The same call of the same function by the same other function is followed once, however many
-  layers, GPUs or changes of a plan it is made for.
-- What the plan itself is asked for (its properties and methods) is no stay: he reads the row of
-  that option and goes on. Nor are the methods of an object that was made with the plan: he came by
-  when it was made.
+- A call counts if one of its arguments is a plan: what was typed, what was resolved from it, and
+  what advice changes in it. It also counts if the plan is in a list, tuple or dict.
+- The same call from one function to another is followed once, however many layers, GPUs or changes
+  of a plan it is made for.
+- A property or method of the plan itself is no stay: one reads the row of that option and goes on.
+  Neither are methods of an object that was made with the plan, which was visited when it was made.
 
 `python tests/support/reading_path.py CONFIG_FOLDER --method full ...` prints the way.
 """
@@ -32,15 +31,15 @@ from typing import Any
 ROOT = f"{Path(__file__).parents[2]}{os.sep}"
 #: The product's own files: an environment may lie inside the repository.
 OURS = tuple(f"{ROOT}{package}{os.sep}" for package in ("qtui", "qtui_core"))
-#: A generator is begun at an instruction before this one, and resumed at a later one.
+#: A generator begins at an instruction before this one, and resumes at a later one.
 _BEGUN = 4
-#: A call that was not handed the thing so many times is not looked at any more.
+#: A call that was not passed the object this many times is no longer examined.
 _LOOKS = 50
 
 
 @dataclass
 class Way:
-    """The stays, in order: a file, and the functions in it that were handed the thing."""
+    """The stays, in order: a file, and its functions that were passed the object."""
 
     stays: list[tuple[str, list[str]]] = field(default_factory=list)
 
@@ -64,7 +63,8 @@ class Way:
 
 
 def handed(frame: FrameType, kind: type) -> bool:
-    """Whether a function that begins is handed a thing of this kind, and is none of its methods."""
+    """Whether a function that begins is passed an object of this kind, and is not one of its
+    methods."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
@@ -84,8 +84,8 @@ def _holds(value: Any, kind: type) -> bool:
 
 @contextmanager
 def followed(kind: type) -> Iterator[Way]:
-    """The way of things of one kind through the functions of qtui that are called meanwhile, in
-    this thread and this process."""
+    """The way of objects of one kind through the functions of qtui that are called within the
+    block, in this thread and process."""
     way, seen = Way(), set[tuple[CodeType | None, CodeType]]()
     looks: Counter[tuple[CodeType | None, CodeType]] = Counter()
 
@@ -117,7 +117,9 @@ def followed(kind: type) -> Iterator[Way]:
 def way_of_plan(command: Callable[[], object]) -> Way:
     """The way of the plan of a `qtui memory` that `command` runs in this process.
 
-    Nothing is forked: what a fork would look at ahead is asked for here, by the same calls."""
+    Nothing is forked: what a forked process would compute ahead is computed here, by the same
+    calls.
+    """
     from qtui_core.memory.plan.options import RunPlan
 
     fork = os.fork

@@ -1,5 +1,5 @@
-"""What a GPU holds between two steps: weights, adapters, buffers, optimizer states, workspaces.
-No gradients and no activations."""
+"""What a GPU holds between two steps: weights, adapters, buffers, optimizer states, workspaces. No
+gradients and no activations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, shard_o
 
 
 def allocated_by_component(blocks: Iterable[WeightBlock]) -> dict[Component, int]:
-    """Bytes, each tensor rounded as the allocator does."""
+    """Bytes by component, each tensor rounded as the allocator does."""
     totals: dict[Component, int] = {}
     for block in blocks:
         for tensor in block.tensors:
@@ -43,10 +43,10 @@ def held_blocks(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> tuple[WeightB
 def resident_by_component(
     shape: ModelShape, plan: RunPlan, workspace_bytes: int = 0
 ) -> dict[Component, int]:
-    """Bytes on the GPU that holds most, by what they are for, each tensor rounded as the allocator
-    does. The buckets of DistributedDataParallel, which it keeps, count as gradients.
+    """Bytes on the GPU that holds most, by component, each tensor rounded as the allocator does.
+    The buckets of DistributedDataParallel, which it keeps, count as gradients.
 
-    Raises UsageError where no module is of the names that are to get adapters.
+    Raises UsageError if no module has one of the names that are to get adapters.
     """
     by_stage = [_by_component(blocks_of(part, plan), plan) for part in parts_of(shape, plan)]
     totals = max(by_stage, key=lambda held: sum(held.values()))
@@ -67,8 +67,8 @@ def resident_bytes(shape: ModelShape, plan: RunPlan, workspace_bytes: int = 0) -
 
 
 def optimizer_bytes(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> int:
-    """Bytes of the optimizer's states that the allocator of torch holds; those of paged
-    optimizers that live in managed memory are not among them."""
+    """Bytes of the optimizer states in torch's allocator; those of paged optimizers, in managed
+    memory, are not included."""
     each = [state for tensor in _held(blocks, plan) for state in states_of(tensor, plan)]
     shared = shared_states(_held(blocks, plan), plan)
     return sum(state.allocated for state in (*each, *shared))

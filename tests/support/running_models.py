@@ -38,7 +38,7 @@ def gpt2(folder: Path) -> Path:
 
 
 def bert(folder: Path, *, masked: bool = False) -> Path:
-    """With a tokenizer: a word is a token, and a text stands between [CLS] and [SEP]."""
+    """A BERT with a tokenizer: a word is a token, and a text is between [CLS] and [SEP]."""
     torch.manual_seed(3)
     config = transformers.BertConfig(
         vocab_size=5 + len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,

@@ -1,4 +1,4 @@
-"""Every scheme there is, for tests of what all of them do."""
+"""All schemes, for tests of what all of them do."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MICROSCALING = ["mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2",
 
 
 def every_scheme() -> list[str]:
-    """Text of a scheme for every format, option and granularity there is."""
+    """The text of a scheme for every format, option and granularity."""
     integers = [f"{n}:{g}{o}" for g in GRANULARITIES for n in INTEGERS for o in OPTIONS]
     return integers + every_other_scheme()
 
 
 def every_pair() -> list[str]:
-    """The same with fewer integers: every pair of a width, a granularity and an option is there,
-    not every triple. For what is slow."""
+    """The same with fewer integers: every pair of width, granularity and option, not every triple.
+    For slow tests."""
     integers = [
         f"{name}:{granularity}{OPTIONS[(i + j) % len(OPTIONS)]}"
         for i, name in enumerate(INTEGERS)
@@ -29,7 +29,7 @@ def every_pair() -> list[str]:
 
 
 def every_other_scheme() -> list[str]:
-    """But the integers in each granularity."""
+    """All schemes except the integers in each granularity."""
     texts = list(CASTS)
     texts += [f"{name}:{granularity}" for granularity in GRANULARITIES for name in SMALL_FLOATS]
     for granularity in MORE_GRANULARITIES:

@@ -1,5 +1,5 @@
-"""A child that tells a run as qtui.engine.run.worker does, without torch; the model it is asked
-for, or $SCRIPT where that is a real one, says how it behaves."""
+"""A child that reports a run as qtui.engine.run.worker does, without torch. The model that it is
+asked for, or $SCRIPT if that is a real one, determines its behaviour."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tell(told) -> None:
 
 
 def controls(seconds: float) -> list[str]:
-    """What was said within so many seconds; "stop" where stdin has ended."""
+    """What was received within `seconds`; "stop" if stdin has ended."""
     if not select.select([sys.stdin], [], [], seconds)[0]:
         return []
     line = sys.stdin.readline()
@@ -58,8 +58,8 @@ def until_stopped(asked) -> None:
 
 
 def steady(asked) -> None:
-    """Steps as fast as a small model takes them, with more words than a pipe holds; done by itself
-    whoever reads."""
+    """Steps as fast as those of a small model, with more output than a pipe holds; ends by itself
+    whether or not anyone reads."""
     begin(asked)
     for step in range(1, asked["steps"] + 1):
         for part in range(15):
@@ -70,7 +70,7 @@ def steady(asked) -> None:
 
 
 def deaf(asked) -> None:
-    """Obeys nothing, and has a child that holds its output open."""
+    """Obeys nothing, and has a child that keeps its output open."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     begin(asked)
     helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -92,7 +92,7 @@ def nonsense(asked) -> None:
 
 
 def ended_by_somebody(asked) -> None:
-    """As the child that trains does where a signal ends it."""
+    """Ends like the child that trains after a signal."""
     for told in run(1, gpu=False):
         if not isinstance(told, End):
             tell(replace(told, steps=400) if told == ON_CPU else told)

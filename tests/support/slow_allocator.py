@@ -1,5 +1,5 @@
-"""The caching allocator of torch as its documentation tells it, over intervals: slow, with nothing
-kept that can be recomputed. The truth that the fast one is held against."""
+"""Torch's caching allocator as its documentation describes it, over intervals: slow, with nothing
+stored that can be recomputed. The fast one is compared with it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Exhausted(Exception):
 class Space:
     """A row of bytes: a cudaMalloc segment, or the address space of an expandable segment.
 
-    `used` are the blocks handed out as {start: end}; `pages` are the pages that have memory, or
-    None where all has. Nothing else is stored: free blocks are what is between.
+    `used` are the allocated blocks as {start: end}; `pages` are the pages that have memory, or None
+    if all have. Nothing else is stored: free blocks are what is in between.
     """
 
     small: bool
@@ -35,7 +35,8 @@ class Space:
         return self.pages is None or offset // self.page in self.pages
 
     def gaps(self, mapped: bool) -> list[tuple[int, int]]:
-        """(start, end) of what is free, cut where memory begins or ends, of the state asked for."""
+        """(start, end) of free ranges that have memory, or have none, divided where that
+        changes."""
         edges = {0, self.size, *self.used, *self.used.values()}
         if self.pages is not None:
             last = max(self.pages, default=-1) + 2
@@ -55,7 +56,7 @@ class Space:
 
 
 class SlowAllocator:
-    """The rules, in the order in which they are told."""
+    """The rules, in the order of the documentation."""
 
     def __init__(self, settings: AllocatorSettings) -> None:
         self.settings = settings
@@ -156,8 +157,8 @@ class SlowAllocator:
             self.next_base += 1 << 60
             self.spaces.append(space)
         assert space.pages is not None
-        # The lowest free range that holds it and has a page to map: it begins at a free block
-        # before unmapped pages, or at such pages.
+        # The lowest free range that is large enough and has a page to map: it begins at a free
+        # block before unmapped pages, or at such pages.
         holes = sorted(space.gaps(mapped=True) + space.gaps(mapped=False))
         for index, (start, end) in enumerate(holes):
             if index + 1 < len(holes) and space.has_memory(start) and holes[index + 1][0] != end:
@@ -176,7 +177,7 @@ class SlowAllocator:
             for number in range(start // page, -(-(start + size) // page))
             if number not in space.pages
         ]
-        # Each run of pages is mapped at once or not at all.
+        # Each run of pages is mapped as a whole or not at all.
         while wanted:
             run = [n for i, n in enumerate(wanted) if n == wanted[0] + i]
             if not self.fits(len(run) * page):
@@ -230,7 +231,7 @@ class SlowAllocator:
 
 
 def slow_run(events: list[Event], settings: AllocatorSettings) -> tuple[list[Levels], int]:
-    """The levels after each event, to the one that failed, and the number of retries."""
+    """The levels after each event, up to the one that failed, and the number of retries."""
     allocator = SlowAllocator(settings)
     levels = []
     for event in events:

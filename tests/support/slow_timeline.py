@@ -1,5 +1,5 @@
-"""What is alive after each event of a recording, from the events alone, one after the other: the
-truth that the timeline, which goes from layer to layer, is held against."""
+"""What is alive after each event of a recording, computed from the events one after the other. The
+timeline, which goes from layer to layer, is compared with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qtui_core.memory.replay.timeline import by_lifetime
 
 
 class Told(NamedTuple):
-    """A buffer: when it lives, and what is told of it."""
+    """A buffer: its lifetime, and its description."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Packages that stand in the place of a library, and do what no test may wait for to happen."""
+"""Packages that replace a library and do what tests cannot wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ raise ImportError("libfoo.so.1: cannot open shared object file")
 ABORTS = "import os; os.abort()"
 HANGS = "import time; time.sleep(600)"
 
-#: A gguf of which one function ends the process and the other raises.
+#: A gguf in which one function ends the process and another raises.
 FRAGILE_GGUF = """
 import enum, os, types
 
@@ -33,7 +33,7 @@ GGML_QUANT_SIZES = {}
 quants = types.SimpleNamespace(quantize=quantize, QuantError=QuantError)
 """
 
-#: Makes qtui's own side of one convention another scheme, in whatever process it is found.
+#: Makes qtui's own side of one convention use another scheme, in whatever process it is imported.
 TAMPERED = """
 from qtui_core.conformance.catalogue import find_convention
 object.__setattr__(find_convention("gguf.q4_0"), "ours", "int4:group32:full")

@@ -1,4 +1,4 @@
-"""A real program in a (pseudo-)terminal, for tests of what only that shows."""
+"""A real program in a pseudo-terminal, for tests that need one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pyte
 
 import qtui
 
-#: Seconds after which what should come has not come: far more than any of it takes.
+#: Seconds after which something that should happen has failed to: far more than anything takes.
 PATIENCE = 120.0
 
 
 class Terminal:
-    """A child in a pseudo-terminal and what its screen shows."""
+    """A child in a pseudo-terminal and the contents of its screen."""
 
     def __init__(self, argv: list[str], environment: dict[str, str], size: tuple[int, int]) -> None:
         self.pid, self.fd = pty.fork()
@@ -38,7 +38,7 @@ class Terminal:
 
     @property
     def screen(self) -> pyte.Screen:
-        """What is shown. Only now is what was written drawn there, which takes long."""
+        """The contents of the screen. The output is interpreted only now, which takes long."""
         self._stream.feed(self.written[self._drawn :])
         self._drawn = len(self.written)
         return self._screen
@@ -49,7 +49,7 @@ class Terminal:
             return True
         try:
             data = os.read(self.fd, 65536)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux raises EIO when the other end is closed
             return False
         self.written += data
         return bool(data)
@@ -67,8 +67,8 @@ class Terminal:
             assert self.read(0.1), self.written[-2000:].decode(errors="replace")
 
     def settle(self, quiet: float = 0.5, seconds: float = 10) -> None:
-        """Reads until nothing was written for a while; for some seconds, where the screen shows
-        values that change all the time."""
+        """Reads until nothing was written for `quiet` seconds; for `seconds` seconds at most, if
+        the screen keeps changing."""
         end = time.monotonic() + seconds
         before = -1
         while before != len(self.written) and time.monotonic() < end:
@@ -96,7 +96,7 @@ class Terminal:
 def program(
     tmp_path: Path, *args: str, size: tuple[int, int] = (80, 24), **environment: str
 ) -> Iterator[Terminal]:
-    """A Python program with these arguments, at home in a folder of its own."""
+    """Runs a Python program with these arguments, in a home folder of its own."""
     env = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(qtui.__file__).parents[1]),

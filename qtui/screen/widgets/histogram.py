@@ -132,7 +132,7 @@ class Histogram(DrawnLines):
         for count in data.counts:
             eighths = round(self._length(count) / largest * lines * EIGHTHS) if largest else 0
             if count and not eighths:
-                eighths = 1  # a bin with a single value is not empty
+                eighths = 1  # a bin with a single value is not an empty bin
             line.append(glyphs[max(0, min(EIGHTHS, eighths - above_ground * EIGHTHS))])
         return "".join(line)
 
