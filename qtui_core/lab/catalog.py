@@ -36,6 +36,26 @@ PRODUCT_SCHEMES: Final = (
     "nvfp4 stochastic",
     "nvfp4 full",
 )
+#: Of qtui_core.lab.training.recipes, in the order of the table.
+LOWBIT_RECIPES: Final = (
+    "bf16",
+    "int8 mixed",
+    "int8 weights",
+    "int8 weights nearest",
+    "int8 tiles",
+    "fp8 flow",
+    "fp8 flow scaled",
+    "float8 tensor",
+    "float8 row",
+    "mxfp8",
+    "mxfp4",
+    "nvfp4",
+    "nvfp4 full",
+    "nvfp4 forward",
+    "nvfp4 backward",
+    "int4 rows",
+    "bitnet",
+)
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
 _FLOATS: Final = ("bf16", "fp16", "e4m3")
@@ -58,6 +78,16 @@ _SCHEME: Final = Setting(
 )
 _SCHEMES: Final = Setting(
     "schemes", "several", PRODUCT_SCHEMES[:-1], "Schemes to compare.", allowed=PRODUCT_SCHEMES
+)
+_TASK: Final = Setting(
+    "task",
+    "choice",
+    None,
+    "The task; without one what the experiment is for.",
+    allowed=("prose", "code", "nano"),
+)
+_RATES: Final = Setting(
+    "rates", "numbers", None, "Learning rates of which each run takes its best, not --lr.", 0, 1
 )
 
 
@@ -170,6 +200,34 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             Setting("interval", "whole", 10, "Steps after which it doubles its scale.", 1, 100_000),
             STEPS,
             LR.but(1e-3),
+            TEXT,
+        ),
+    ),
+    Experiment(
+        "lowbit",
+        "Which recipe of low precision trains as float32 does?",
+        90,
+        (
+            Setting(
+                "recipes",
+                "several",
+                (
+                    "bf16",
+                    "int8 mixed",
+                    "int8 weights",
+                    "int8 weights nearest",
+                    "fp8 flow",
+                    "fp8 flow scaled",
+                    "nvfp4",
+                ),
+                "Recipes to compare.",
+                allowed=LOWBIT_RECIPES,
+            ),
+            LR,
+            _RATES,
+            STEPS.but(20),
+            SEEDS,
+            _TASK,
             TEXT,
         ),
     ),

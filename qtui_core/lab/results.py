@@ -3,7 +3,7 @@ so that the screen, the report and a replay use the same object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Literal
 
@@ -251,3 +251,8 @@ class LabFault:
 
 
 LabTold = LabBegun | StepSeen | JobDone | LabResult | LabFault
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them: "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

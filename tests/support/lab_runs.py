@@ -1,4 +1,4 @@
-"""Experiments of the lab, run in this process."""
+"""Experiments of the lab, run in this process, and runs that take moments or none."""
 
 from __future__ import annotations
 
@@ -12,3 +12,22 @@ def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **gi
     told = []
     conductor = Conductor(found, found.settle(given), model, told.append, check, done)
     return told, conductor.run(processes)
+
+
+def small_subject(batch=1, sequence=32, windows=1):
+    """`nano` on few tokens: a step takes a hundredth of a second."""
+    from dataclasses import replace
+
+    from qtui_core.lab.training.tasks import TASKS, LabSubject
+
+    subject = LabSubject(replace(TASKS["nano"], batch=batch, sequence=sequence))
+    subject.held_out = subject.held_out[:windows]
+    return subject
+
+
+def made_run(*losses, **more):
+    """A run of the lab as if it had been: its losses, and what else is said of it."""
+    from qtui_core.lab.training.twins import TrainedRun
+
+    given = {"held_before": None, "held_after": losses[-1], "seconds": 0.1} | more
+    return TrainedRun(losses, **given)

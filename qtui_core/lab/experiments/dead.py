@@ -16,7 +16,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES, Storage, unscaled
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
 from qtui_core.lab.training.twins import See
 
 #: Numbers on which a term is tried, spread over one power of two.
@@ -250,7 +250,7 @@ def _verdict(settings: Mapping[str, Any], found: tuple[LabTerm, ...]) -> str:
     said += [_biased(term, name) for term in by["biased"]]
     cures = list(dict.fromkeys(_CURES[term.name] for term in by["dead"] + by["biased"]))
     sentence = "; ".join(said)
-    return f"{sentence[0].upper()}{sentence[1:]}. Keep {_listed(cures)}."
+    return f"{sentence[0].upper()}{sentence[1:]}. Keep {listed(cures)}."
 
 
 _A: Final = {
@@ -272,7 +272,3 @@ def _biased(term: LabTerm, name: str) -> str:
     if term.name == "average":
         return f"the average of weights stops at {term.reached:.0%} of the way in {name}"
     return f"the sum of {round(1 / term.share):,} gradients is {term.reached:.0%} of the true one"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -18,7 +18,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
 from qtui_core.lab.training.twins import See
 
 ELEMENTS: Final = 8192
@@ -157,7 +157,7 @@ def _verdict(settings: Mapping[str, Any], ratios: Mapping[str, float], exact: fl
         return f"At beta2 {beta2:g} every map that was tried falls as fp32 does."
     worst = max(stuck, key=stuck.__getitem__)
     said = (
-        f"At beta2 {beta2:g} a second moment in {_listed(list(stuck))} rises and does not fall: in "
+        f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} rises and does not fall: in "
         f"{worst} it stays {stuck[worst] / exact:.2g} times fp32's, so that steps are "
         f"{math.sqrt(stuck[worst] / exact):.2g} times too small."
     )
@@ -165,7 +165,3 @@ def _verdict(settings: Mapping[str, Any], ratios: Mapping[str, float], exact: fl
     if beta2 > 0.95:
         cures.append("so may a beta2 of 0.95, which --beta2 tries")
     return f"{said} {cures[0][0].upper()}{cures[0][1:]}{''.join(f', {c}' for c in cures[1:])}."
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -91,7 +91,8 @@ class _Linear(torch.autograd.Function):
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with quantized products over the float32 weight of another linear layer."""
+    """A linear layer with quantized products over the float32 weight of another linear layer. Under
+    autocast its products are the same, and its output has autocast's dtype."""
 
     def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
         super().__init__()
@@ -100,8 +101,14 @@ class QuantizedLinear(nn.Module):
         self.products, self.random = products, random
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _Linear.apply(x, self.weight, self.bias, self.products, self.random)
-        return found
+        kind = x.device.type
+        found: torch.Tensor
+        if not torch.is_autocast_enabled(kind):
+            found = _Linear.apply(x, self.weight, self.bias, self.products, self.random)
+            return found
+        with torch.autocast(kind, enabled=False):
+            found = _Linear.apply(x.float(), self.weight, self.bias, self.products, self.random)
+        return found.to(torch.get_autocast_dtype(kind))
 
 
 def linears(model: nn.Module) -> dict[str, nn.Linear]:

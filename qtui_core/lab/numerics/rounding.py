@@ -147,8 +147,7 @@ STORAGES: Final[dict[str, Storage]] = {
     "e4m3": _float("e4m3", "tensor"),
     "e5m2": _float("e5m2", "tensor"),
     "e2m1": _float("e2m1", "tensor"),
-    "int8": integers(8),
-    "int4": integers(4),
+    **{f"int{bits}": integers(bits) for bits in range(2, 9)},
 }
 
 

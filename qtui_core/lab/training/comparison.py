@@ -4,17 +4,23 @@ sentences."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Cell, LabChart, LabColumn, LabLine
-from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference
+from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference, paired
 
 TWIN: Final = "fp32"
 NULL: Final = "null"
+#: Ends the name of a second run of a recipe with other random numbers to round by, which gives the
+#: recipe a floor of its own.
+AGAIN: Final = "again"
 #: A run is chaotic if weights that differ by a millionth change the loss by more than this.
 CHAOTIC: Final = 3e-4
+#: A difference must exceed this many of its standard errors over the steps, of at least FEWEST.
+ERRORS: Final = 2
+FEWEST: Final = 5
 #: Steps in the mean of each point of a curve, at least.
 _SMOOTH: Final = 5
 
@@ -27,6 +33,10 @@ class Compared:
         name: of the recipe.
         differences: one for each seed, nats per token: mean over the last steps.
         held_out: one for each seed, at the end.
+        error: the standard error of the mean difference over the steps of all seeds; None if they
+            are too few.
+        floor: the floor of all recipes, or how far two runs of this one differ that round by other
+            random numbers, if that is more.
         diverged: which tensor stopped being finite, and when; empty if none did.
         runs: one for each seed.
     """
@@ -34,6 +44,8 @@ class Compared:
     name: str
     differences: tuple[float, ...]
     held_out: tuple[float, ...]
+    error: float | None
+    floor: float | None
     diverged: str
     runs: tuple[TrainedRun, ...]
 
@@ -55,16 +67,18 @@ class LabComparison:
     ) -> None:
         self.seeds = tuple(seeds)
         self._outcomes = outcomes
-        self.floor = self._floor()
+        self.floor = self._apart(NULL, TWIN)
         self.compared = {name: found for name in recipes if (found := self._compare(name))}
 
     def run(self, name: str, seed: int) -> TrainedRun | None:
         found = self._outcomes.get(f"{name} {seed}")
         return found if isinstance(found, TrainedRun) else None
 
-    def clears(self, value: float | None) -> bool:
-        """Whether a difference is large enough to be seen above the floor."""
-        return value is not None and self.floor is not None and abs(value) > FLOORS * self.floor
+    def clears(self, value: float | None, name: str = "") -> bool:
+        """Whether a difference is large enough to be seen above the floor of the recipe `name`, or
+        without a name above that of all."""
+        floor = self.compared[name].floor if name else self.floor
+        return value is not None and floor is not None and abs(value) > FLOORS * floor
 
     @property
     def chaotic(self) -> str:
@@ -105,7 +119,7 @@ class LabComparison:
                 "d_low": min(spread, default=None),
                 "d_high": max(spread, default=None),
                 "held_out": found.held,
-                "seen": self._seen(found),
+                "seen": self.seen(name),
                 "seconds": fmean(run.seconds for run in found.runs),
                 "diverged": found.diverged or None,
             }
@@ -142,27 +156,35 @@ class LabComparison:
                 return self.run(TWIN, seed)
         return None
 
-    def _seen(self, found: Compared) -> str | None:
+    def seen(self, name: str) -> str | None:
+        """What a recipe's difference is: "diverged", "no difference", "worse" or "better"; None
+        where that is not known yet."""
+        found = self.compared[name]
         if found.diverged:
             return "diverged"
         if self.floor is None or found.difference is None:
             return None
-        if not self.clears(found.difference):
+        small = found.error is None or abs(found.difference) <= ERRORS * found.error
+        if small or not self.clears(found.difference, name):
             return "no difference"
         return "worse" if found.difference > 0 else "better"
 
-    def _floor(self) -> float | None:
+    def _apart(self, one: str, other: str) -> float | None:
+        """The largest difference between two runs of a seed; None where there are none."""
         found = []
         for seed in self.seeds:
-            disturbed, twin = self.run(NULL, seed), self.run(TWIN, seed)
-            if disturbed is not None and twin is not None:
-                d = difference(disturbed, twin)
-                if d is not None:
-                    found.append(abs(d))
+            a, b = self.run(one, seed), self.run(other, seed)
+            if a is not None and b is not None and (d := difference(a, b)) is not None:
+                found.append(abs(d))
         return max(found, default=None)
+
+    def _floor_of(self, name: str) -> float | None:
+        own = self._apart(f"{name} {AGAIN}", name)
+        return self.floor if self.floor is None or own is None else max(self.floor, own)
 
     def _compare(self, name: str) -> Compared | None:
         runs, differences, held, diverged = [], [], [], ""
+        steps: list[float] = []
         for seed in self.seeds:
             run, twin = self.run(name, seed), self.run(TWIN, seed)
             if run is None or twin is None:
@@ -174,11 +196,14 @@ class LabComparison:
             d = difference(run, twin)
             if d is not None:
                 differences.append(d)
+                steps += paired(run, twin)
             if run.held_after is not None and twin.held_after is not None:
                 held.append(run.held_after - twin.held_after)
         if not runs:
             return None
-        return Compared(name, tuple(differences), tuple(held), diverged, tuple(runs))
+        error = stdev(steps) / len(steps) ** 0.5 if len(steps) >= FEWEST else None
+        floor = self._floor_of(name)
+        return Compared(name, tuple(differences), tuple(held), error, floor, diverged, tuple(runs))
 
 
 COLUMNS: Final = (

@@ -13,6 +13,7 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
+from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
 
 #: The last steps, whose mean difference counts.
 LAST: Final = 20
@@ -34,8 +35,7 @@ class TrainedRun:
         seconds: of a step, the median.
         diverged: the first step, from 1, with a loss that is not finite; 0 if there is none.
         first: the first tensor that was not finite at that step.
-        nbytes: of weights, gradients and states as the recipe stores them, not as its emulation
-            does.
+        nbytes: what `held_bytes` counts, at the last step.
         facts: other figures of the recipe, by name.
         notes: sentences, for example on what was converted.
     """
@@ -92,6 +92,7 @@ def train(
     batches = subject.batches(seed)
     losses: list[float] = []
     seconds: list[float] = []
+    nbytes: dict[str, int] = {}
     for step in range(steps):
         see(step, steps, losses[-1] if losses else None)
         began = time.perf_counter()
@@ -109,6 +110,8 @@ def train(
         if task.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
         optimizer.step()
+        if step == steps - 1:
+            nbytes = held_bytes(model, optimizer)
         optimizer.zero_grad(set_to_none=True)
         if recipe.stepped is not None:
             with torch.no_grad():
@@ -120,8 +123,26 @@ def train(
     median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
     if not math.isfinite(held_after):
         first = _first_not_finite(model)
-        return TrainedRun(tuple(losses), held_before, None, median, steps, first)
-    return TrainedRun(tuple(losses), held_before, held_after, median)
+        return TrainedRun(tuple(losses), held_before, None, median, steps, first, nbytes)
+    return TrainedRun(tuple(losses), held_before, held_after, median, nbytes=nbytes)
+
+
+def held_bytes(model: Any, optimizer: Any) -> dict[str, int]:
+    """Bytes of all weights, of the trained ones, and of their gradients and optimizer states. A
+    tensor that wraps others counts as what it wraps."""
+    named = dict(model.named_parameters())
+    trained = {name: p for name, p in named.items() if p.requires_grad}
+    gradients = {name: p.grad for name, p in trained.items() if p.grad is not None}
+    return {
+        "weights": _bytes_of(named),
+        "trained": _bytes_of(trained),
+        "gradients": _bytes_of(gradients),
+        "states": sum(t.nbytes for _, t in optimizer_tensors(optimizer, trained.items())),
+    }
+
+
+def _bytes_of(named: Mapping[str, torch.Tensor]) -> int:
+    return sum(part.nbytes for name, t in named.items() for _, part in tensor_parts(name, t))
 
 
 def _first_not_finite(model: Any) -> str:
@@ -166,10 +187,15 @@ def null() -> Recipe:
     return Recipe(prepare=disturb)
 
 
+def paired(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> list[float]:
+    """The loss of each of the last steps less that of the twin on the same batch, nats per token.
+    Empty if either diverged or they did not run the same steps."""
+    if run.diverged or twin.diverged or len(run.losses) != len(twin.losses):
+        return []
+    return [a - b for a, b in zip(run.losses, twin.losses, strict=True)][-last:]
+
+
 def difference(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> float | None:
-    """The mean over the last steps of the loss less that of the twin on the same batch, nats per
-    token. None if either diverged or has no steps."""
-    if run.diverged or twin.diverged or not run.losses or len(run.losses) != len(twin.losses):
-        return None
-    pairs = list(zip(run.losses, twin.losses, strict=True))[-last:]
-    return sum(a - b for a, b in pairs) / len(pairs)
+    """The mean of `paired`; None if that is empty."""
+    pairs = paired(run, twin, last)
+    return sum(pairs) / len(pairs) if pairs else None

@@ -72,17 +72,17 @@ def optimizer_tensors(
     for parameter_name, parameter in named:
         for name, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor) and id(value) not in counts:
-                yield from _parts(tables.get(id(value)) or f"{parameter_name}.{name}", value)
+                yield from tensor_parts(tables.get(id(value)) or f"{parameter_name}.{name}", value)
 
 
-def _parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def tensor_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """A tensor, or those that one of torchao's wraps: its own storage is one that it would have in
     the type it stands for, and takes no memory."""
     if not hasattr(type(tensor), "__tensor_flatten__"):
         yield name, tensor
         return
     for part in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-        yield from _parts(f"{name}.{part}", getattr(tensor, part))
+        yield from tensor_parts(f"{name}.{part}", getattr(tensor, part))
 
 
 def shared_tables(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,252 @@
+"""Recipes of low precision side by side, each against its twin in float32 on the same batches.
+
+A difference is the mean over the last steps of a recipe's loss minus the twin's on that batch; the
+floor is that of a twin whose weights differ by a millionth, and for a recipe that rounds at random
+also that of itself with other random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, Final
+
+from qtui_core.lab.job import Job
+from qtui_core.lab.results import Cell, Findings, LabColumn, listed
+from qtui_core.lab.training.comparison import AGAIN, COLUMNS, NULL, TWIN, LabComparison
+from qtui_core.lab.training.recipes import RECIPES, recipe_named
+from qtui_core.lab.training.tasks import TASKS, subject_of
+from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.quantities import format_bytes
+
+#: Steps below which a model of three values has not shown yet that it falls behind.
+_BITNET_STEPS: Final = 200
+#: Seconds of one thread a step, about, of those that differ from float32's.
+_SECONDS: Final = {
+    "int8 weights": 0.35,
+    "int8 weights nearest": 0.35,
+    "int8 tiles": 0.4,
+    "fp8 flow": 0.35,
+    "fp8 flow scaled": 0.35,
+    "float8 tensor": 0.6,
+    "float8 row": 0.6,
+    "mxfp8": 0.55,
+    "mxfp4": 0.6,
+    "nvfp4": 0.8,
+    "nvfp4 full": 0.9,
+    "nvfp4 forward": 0.5,
+    "nvfp4 backward": 0.8,
+}
+_STEP: Final = 0.27
+_PARTS: Final = ("weights", "gradients", "states")
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """A run a recipe, seed and rate, two of a recipe that rounds at random, and of the twin and
+    the disturbed twin."""
+    task = settings["task"] or "prose"
+    shared = {"model": model, "text": settings["text"], "task": task, "steps": settings["steps"]}
+    names = [TWIN, NULL, *settings["recipes"]]
+    names += [f"{name} {AGAIN}" for name in settings["recipes"] if RECIPES[name].drawn]
+    found = []
+    for rate in _rates(settings):
+        for seed in settings["seeds"]:
+            for name in names:
+                arguments = shared | {"name": name, "seed": seed, "lr": rate}
+                cost = _SECONDS.get(name.removesuffix(f" {AGAIN}"), _STEP) * settings["steps"] + 3
+                found.append(
+                    Job(_key(name, rate, seed, settings), run, arguments, TrainedRun, cost)
+                )
+    return found
+
+
+def _rates(settings: Mapping[str, Any]) -> tuple[float, ...]:
+    return settings["rates"] or (settings["lr"],)
+
+
+def _key(name: str, rate: float, seed: int, settings: Mapping[str, Any]) -> str:
+    return f"{name} {seed}" if settings["rates"] is None else f"{name} {rate:g} {seed}"
+
+
+def run(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    task: str,
+    name: str,
+    seed: int,
+    steps: int,
+    lr: float,
+) -> TrainedRun:
+    """A recipe, trained. Raises as `recipe_named`."""
+    subject = subject_of(TASKS[task], model, text)
+    told: list[str] = []
+    if name in (TWIN, NULL):
+        recipe = null() if name == NULL else Recipe()
+    else:
+        again = name.endswith(AGAIN)
+        recipe = recipe_named(name.removesuffix(f" {AGAIN}"), 1000 + seed + 10_000 * again, told)
+    first = name == TWIN
+    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=first)
+    return replace(found, notes=tuple(told))
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a recipe, the twin first, curves of the differences, and which trains as fp32 does."""
+    recipes = settings["recipes"]
+    best = {name: _best_rate(name, settings, outcomes) for name in (TWIN, *recipes)}
+    runs = LabComparison(recipes, settings["seeds"], _chosen(settings, outcomes, best))
+    columns = (
+        *COLUMNS[:6],
+        LabColumn("lr", "lr"),
+        *(LabColumn(part, part, "bytes") for part in _PARTS),
+        LabColumn("seconds", "a step", "seconds"),
+        LabColumn("by", "computed by"),
+        LabColumn("converted", "linear layers"),
+        *COLUMNS[7:],
+    )
+    rows: list[dict[str, Cell]] = []
+    twin = _first(runs, TWIN, settings)
+    if twin is not None:
+        rows.append({"recipe": TWIN, "lr": best[TWIN], "seconds": twin.seconds, "by": "torch"})
+        rows[-1] |= {part: twin.nbytes.get(part) for part in _PARTS}
+    for row in runs.rows():
+        name = str(row["recipe"])
+        made = RECIPES[name]
+        found = runs.compared[name].runs[0]
+        rows.append(
+            row
+            | {part: found.nbytes.get(part) for part in _PARTS}
+            | {
+                "lr": best[name],
+                "seconds": row["seconds"] if made.timed else None,
+                "by": made.by,
+                "converted": found.notes[0].partition(" linear")[0] if found.notes else None,
+            }
+        )
+    title = f"recipes beside fp32, {_at(settings)}"
+    verdict = _verdict(settings, runs, best)
+    return Findings(
+        columns, tuple(rows), runs.charts(title), verdict, runs.floor, _notes(settings, runs)
+    )
+
+
+def _best_rate(name: str, settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> float:
+    """Of the rates that were run the one with the least held-out loss over the seeds."""
+    rates = _rates(settings)
+    held: dict[float, float] = {}
+    for rate in rates:
+        found = [outcomes.get(_key(name, rate, seed, settings)) for seed in settings["seeds"]]
+        losses = [one.held_after for one in found if one and one.held_after is not None]
+        if losses and len(losses) == sum(one is not None for one in found):
+            held[rate] = fmean(losses)
+    return min(held, key=held.__getitem__, default=rates[0])
+
+
+def _chosen(
+    settings: Mapping[str, Any], outcomes: Mapping[str, Any], best: Mapping[str, float]
+) -> dict[str, Any]:
+    """Runs by the names that a comparison knows, each at its recipe's best rate."""
+    found = {}
+    for name, rate in best.items():
+        beside = NULL if name == TWIN else f"{name} {AGAIN}"
+        for one in (name, beside):
+            for seed in settings["seeds"]:
+                if (run := outcomes.get(_key(one, rate, seed, settings))) is not None:
+                    found[f"{one} {seed}"] = run
+    return found
+
+
+def _first(runs: LabComparison, name: str, settings: Mapping[str, Any]) -> TrainedRun | None:
+    return next((run for seed in settings["seeds"] if (run := runs.run(name, seed))), None)
+
+
+def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
+    """What is converted and left, once for recipes that do the same; what is emulated."""
+    said: dict[tuple[str, ...], list[str]] = {}
+    for name, found in runs.compared.items():
+        said.setdefault(found.runs[0].notes, []).append(name)
+    notes = [f"{', '.join(names)}: {'; '.join(told)}." for told, names in said.items() if told]
+    emulated = [name for name in runs.compared if not RECIPES[name].timed]
+    if emulated:
+        notes.append(
+            f"Emulated, so that no time is told: {', '.join(emulated)}. Products are summed in "
+            f"float32, which hardware may not do."
+        )
+    if any(name.startswith("int8 weights") for name in runs.compared):
+        notes.append("torchao's optimizer ran without its compilation, by the same code.")
+    if "bitnet" in runs.compared and settings["steps"] < _BITNET_STEPS:
+        notes.append(
+            f"bitnet starts fast and falls behind later: {_BITNET_STEPS} steps or more would say "
+            f"so; {settings['steps']} do not."
+        )
+    return (*filter(None, (runs.chaotic,)), *notes)
+
+
+def _at(settings: Mapping[str, Any]) -> str:
+    if settings["rates"] is not None:
+        return f"each at its best of lr {', '.join(f'{rate:g}' for rate in settings['rates'])}"
+    return f"lr {settings['lr']:g}"
+
+
+def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str, float]) -> str:
+    if not runs.compared or runs.floor is None:
+        return ""
+    if runs.chaotic:
+        return runs.chaotic
+    seen: dict[str, list[str]] = {}
+    for name in runs.compared:
+        seen.setdefault(runs.seen(name) or "", []).append(name)
+    count = len(settings["seeds"])
+    seeds = "one seed" if count == 1 else f"{count} seeds"
+    said = []
+    if alike := seen.get("no difference"):
+        show = "show" if alike[1:] else "shows"
+        said.append(f"{listed(alike)} {show} no difference to fp32 that this run can see")
+    worse = sorted(seen.get("worse", ()), key=lambda name: -(runs.compared[name].difference or 0))
+    if worse:
+        said.append(f"worse than fp32: {', '.join(_worse(name, runs) for name in worse)}")
+    if better := seen.get("better"):
+        said.append(f"better than fp32: {', '.join(_by(name, runs) for name in better)}")
+    said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
+    whole = f"With {_at(settings)}, {settings['steps']} steps and {seeds}: {'; '.join(said)}."
+    return f"{whole}{_memory(settings, runs)}"
+
+
+def _by(name: str, runs: LabComparison) -> str:
+    return f"{name} by {abs(runs.compared[name].difference or 0):.2g}"
+
+
+def _worse(name: str, runs: LabComparison) -> str:
+    """With the recipe to take instead, where it was run and is nearer, and what it costs."""
+    cure = runs.compared.get(RECIPES[name].cure)
+    here = runs.compared[name]
+    if cure is None or cure.difference is None or here.difference is None:
+        return _by(name, runs)
+    if runs.seen(cure.name) == "worse" and cure.difference > here.difference / 2:
+        return _by(name, runs)
+    more = _stored(cure.runs[0]) - _stored(here.runs[0])
+    cost = "no byte more" if more <= 0 else f"{format_bytes(more)} more"
+    return f"{_by(name, runs)} ({cure.name} takes it to {cure.difference:+.2g}, {cost})"
+
+
+def _stored(run: TrainedRun) -> int:
+    return sum(run.nbytes.get(part, 0) for part in _PARTS)
+
+
+def _memory(settings: Mapping[str, Any], runs: LabComparison) -> str:
+    """Which of the recipes store less than fp32 does, if any."""
+    twin = _first(runs, TWIN, settings)
+    if twin is None or not _stored(twin):
+        return ""
+    less = {n: _stored(c.runs[0]) for n, c in runs.compared.items() if not c.diverged}
+    less = {name: size for name, size in less.items() if 0 < size < 0.99 * _stored(twin)}
+    if not less:
+        return " All store as much as fp32 between steps: what is quantized is what they multiply."
+    words = [f"{name} ({format_bytes(size)})" for name, size in less.items()]
+    return (
+        f" Of weights, gradients and states fp32 stores {format_bytes(_stored(twin))}, less only "
+        f"{listed(words)}."
+    )

@@ -1,0 +1,343 @@
+"""Recipes of low precision by name: what trains in few bits, by whose code, and what would cure it.
+
+Libraries do what they can on this machine. What they cannot is emulated: codes are multiplied as
+the numbers they stand for, in float32, which says nothing about speed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.extras import importing
+from qtui_core.lab.numerics.products import SCHEMES, QuantizedLinear, convert, is_head, linears
+from qtui_core.lab.training.tasks import TASKS
+from qtui_core.lab.training.twins import Recipe
+
+#: What a recipe converts: linear layers but the head, those of feed-forward parts, or all of them.
+Part = Literal["body", "feed-forward", "all"]
+#: Parts of names that feed-forward layers have in the families of transformers.
+_FEED_FORWARD: Final = ("mlp", "feed_forward", "ffn", "fc1", "fc2", "w1", "w2", "w3")
+
+
+@dataclass(frozen=True)
+class LowBitRecipe:
+    """A row of the table of recipes.
+
+    Attributes:
+        by: whose code computes: "torch", "torchao", or "emulated".
+        build: the recipe, of a function that names the layers of a model to convert, and of the
+            seed that is rounded by.
+        part: what is converted.
+        drawn: whether it rounds at random.
+        cure: where it is worse than fp32, the recipe to take instead.
+    """
+
+    by: str
+    build: Callable[[Callable[[nn.Module], Sequence[str]], int], Recipe]
+    part: Part = "body"
+    drawn: bool = False
+    cure: str = ""
+
+    @property
+    def timed(self) -> bool:
+        """Whether its seconds say something: no emulation's do."""
+        return "emulated" not in self.by
+
+
+def recipe_named(name: str, seed: int, told: list[str]) -> Recipe:
+    """A recipe that rounds by `seed`. When its model is prepared it writes into `told` which linear
+    layers it converts and which it leaves.
+
+    Preparing raises ModelError for a model of which it converts nothing, MissingLibrary where a
+    library lacks something, UsageError for layers of sizes that the library does not take.
+    """
+    row = RECIPES[name]
+
+    def names(model: nn.Module) -> list[str]:
+        every = list(linears(model))
+        chosen = [name for name in every if _belongs(name, row.part)]
+        if not chosen:
+            raise ModelError(f"The model has no linear layer that {name} converts ({row.part}).")
+        left = [name for name in every if name not in set(chosen)]
+        told.append(f"{len(chosen)} of {len(every)} linear layers converted: {patterns(chosen)}")
+        told.append(f"left as they are: {patterns(left) or 'none'}")
+        return chosen
+
+    return row.build(names, seed)
+
+
+def _belongs(name: str, part: Part) -> bool:
+    if part == "all":
+        return True
+    if part == "body":
+        return not is_head(name)
+    return any(each in name.split(".") for each in _FEED_FORWARD)
+
+
+def patterns(names: Iterable[str]) -> str:
+    """Names of layers in one line, "layers.*.mlp.up_proj (6)" for those that differ in a number."""
+    counts: dict[str, int] = {}
+    for name in names:
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        counts[pattern] = counts.get(pattern, 0) + 1
+    return ", ".join(f"{p} ({count})" if "*" in p else p for p, count in counts.items())
+
+
+Names = Callable[[nn.Module], Sequence[str]]
+
+
+def _products(scheme: str, *, half: str = "", autocast: bool = False) -> Any:
+    """Emulated products; `half` leaves all but the "forward" or the "backward" ones exact, with
+    `autocast` all else runs in BF16."""
+
+    def build(names: Names, seed: int) -> Recipe:
+        products = SCHEMES[scheme]
+        if half:
+            products = products.only(forward=half == "forward")
+        random = torch.Generator().manual_seed(seed)
+
+        def prepare(model: nn.Module) -> None:
+            convert(model, names(model), lambda one: QuantizedLinear(one, products, random))
+
+        return Recipe(prepare, context=_autocast if autocast else nullcontext)
+
+    return build
+
+
+def _autocast() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def _bf16(names: Names, seed: int) -> Recipe:
+    """Everything that autocast runs in BF16; weights, states and losses stay float32."""
+
+    def prepare(model: nn.Module) -> None:
+        names(model)
+
+    return Recipe(prepare, context=_autocast)
+
+
+def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> Any:
+    """What torchao.prototype.quantized_training makes of the layers under one of its configs."""
+
+    def build(names: Names, seed: int) -> Recipe:
+        def prepare(model: nn.Module) -> None:
+            with importing("This recipe", "torchao"):
+                from torchao.prototype import quantized_training
+                from torchao.quantization import quantize_
+            make = getattr(quantized_training, config, None)
+            if make is None:
+                raise UsageError(f"This version of torchao has no {config}, so this cannot run.")
+            chosen = set(names(model))
+            before = _told_of(model, chosen)
+            quantize_(model, make(**options), filter_fn=lambda module, name: name in chosen)
+            if torch.equal(_told_of(model, chosen), before):
+                raise UsageError(f"With this version of torchao {config} changes no product.")
+            torch.manual_seed(seed)  # it rounds by the generator of all
+
+        return Recipe(prepare, optimizer)
+
+    return build
+
+
+@torch.no_grad()
+def _told_of(model: nn.Module, names: Iterable[str]) -> torch.Tensor:
+    """What one of the named layers makes of a fixed input, 32 tokens."""
+    layer: Any = model.get_submodule(next(iter(names)))
+    made: torch.Tensor = layer(torch.linspace(-1, 1, 32 * layer.in_features).view(32, -1))
+    return made
+
+
+def _weight_only(model: nn.Module, lr: float) -> Any:
+    """AdamW of torchao, the one that its integer weights can be trained with: its arithmetic is
+    float32 and it rounds once. Run without its compilation, by the same code."""
+    with importing("Training of integer weights", "torchao"):
+        from torchao.optim import _AdamW
+    trained = [p for p in model.parameters() if p.requires_grad]
+    made = _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
+    return within(made, lambda: torch.compiler.set_stance("force_eager"))
+
+
+def _weight_only_nearest(model: nn.Module, lr: float) -> Any:
+    return within(_weight_only(model, lr), to_nearest)
+
+
+def within(optimizer: Any, context: Callable[[], AbstractContextManager[Any]]) -> Any:
+    """The optimizer, whose steps run in a context."""
+    step = optimizer.step
+
+    def wrapped() -> Any:
+        with context():
+            return step()
+
+    optimizer.step = wrapped
+    return optimizer
+
+
+@contextmanager
+def to_nearest() -> Iterator[None]:
+    """torchao's integer weights round stochastically and have no switch: its function is replaced
+    meanwhile by itself to nearest."""
+    from torchao.prototype.quantized_training import int8
+
+    theirs = int8.quantize_int8_rowwise
+    int8.quantize_int8_rowwise = lambda tensor, stochastic_rounding=False, **more: theirs(
+        tensor, False, **more
+    )
+    try:
+        yield
+    finally:
+        int8.quantize_int8_rowwise = theirs
+
+
+def _float8(recipe: str) -> Any:
+    """torchao.float8 with `_scaled_mm` of the CPU."""
+
+    def build(names: Names, seed: int) -> Recipe:
+        def prepare(model: nn.Module) -> None:
+            with importing("This recipe", "torchao"):
+                from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+            chosen = set(names(model))
+            _sized(model, chosen, 16)
+            convert_to_float8_training(
+                model,
+                module_filter_fn=lambda module, name: name in chosen,
+                config=Float8LinearConfig.from_recipe_name(recipe),
+            )
+
+        return Recipe(prepare)
+
+    return build
+
+
+def _sized(model: nn.Module, names: Iterable[str], multiple: int) -> None:
+    """Raises UsageError for a layer whose sizes the library does not take."""
+    for name in names:
+        layer: Any = model.get_submodule(name)
+        if layer.in_features % multiple or layer.out_features % multiple:
+            raise UsageError(
+                f"torchao takes layers whose sizes are multiples of {multiple}; {name} has "
+                f"{layer.in_features} inputs and {layer.out_features} outputs."
+            )
+
+
+#: What torchao's product in MXFP8 takes behind x and w, by name: for an emulation on any machine.
+_MX_TAKES: Final = (
+    "in_elem_dtype",
+    "w_elem_dtype",
+    "grad_elem_dtype",
+    "block_size",
+    "kernel_preference",
+    "mxfp8_dim0_cast_kernel_choice",
+    "mxfp8_dim1_cast_kernel_choice",
+    "scale_calculation_mode",
+    "wgrad_with_hp",
+)
+_MX_BLOCK: Final = 32
+
+
+def _mxfp8(names: Names, seed: int) -> Recipe:
+    """torchao's MXFP8 linear layer, whose product it emulates where there is no kernel. Scales are
+    rounded down, as `Products` has them."""
+
+    def prepare(model: nn.Module) -> None:
+        product = mx_product()
+        chosen = names(model)
+        _sized(model, chosen, _MX_BLOCK)
+        convert(model, chosen, lambda one: _MxLinear(one, product))
+
+    return Recipe(prepare)
+
+
+def mx_product() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    with importing("mxfp8", "torchao"):
+        from torchao.prototype.moe_training.mxfp8_linear import mx_mm
+        from torchao.prototype.mx_formats import config
+        from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
+    takes = tuple(inspect.signature(mx_mm.forward).parameters)[3:]
+    if set(takes) != set(_MX_TAKES):
+        raise UsageError(
+            f"This version of torchao's mx_mm takes {', '.join(takes)}, which qtui does not know "
+            f"how to fill, so mxfp8 is not run."
+        )
+    given: Mapping[str, Any] = {
+        **dict.fromkeys(_MX_TAKES[:3], torch.float8_e4m3fn),
+        "block_size": _MX_BLOCK,
+        "kernel_preference": KernelPreference.EMULATED,
+        "mxfp8_dim0_cast_kernel_choice": config.MXFP8Dim0CastKernelChoice.TORCH,
+        "mxfp8_dim1_cast_kernel_choice": config.MXFP8Dim1CastKernelChoice.TORCH,
+        "scale_calculation_mode": config.ScaleCalculationMode.FLOOR,
+        "wgrad_with_hp": False,
+    }
+    rest = [given[name] for name in takes]
+    return lambda x, w: mx_mm.apply(x, w, *rest)
+
+
+class _MxLinear(nn.Module):
+    def __init__(self, linear: nn.Linear, product: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.weight, self.bias, self._product = linear.weight, linear.bias, product
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._product(x, self.weight)
+        return y if self.bias is None else y + self.bias
+
+
+#: Every recipe, in the order of the table. nvfp4 "full" has stochastic gradients, a rotation before
+#: dW, and weights in tiles; "forward" and "backward" are that in these products alone.
+RECIPES: Final[dict[str, LowBitRecipe]] = {
+    "bf16": LowBitRecipe("torch", _bf16, "all"),
+    "int8 mixed": LowBitRecipe(
+        "torchao",  # Of its two ways, that by a tensor of its own is not called by torch 2.13.
+        _quantized_training("Int8MixedPrecisionTrainingConfig", module_swap=True),
+        cure="bf16",
+    ),
+    "int8 weights": LowBitRecipe(
+        "torchao",
+        _quantized_training("int8_weight_only_quantized_training", _weight_only),
+        drawn=True,
+        cure="int8 mixed",
+    ),
+    "int8 weights nearest": LowBitRecipe(
+        "torchao",
+        _quantized_training("int8_weight_only_quantized_training", _weight_only_nearest),
+        cure="int8 weights",
+    ),
+    "int8 tiles": LowBitRecipe("emulated", _products("int8 tile"), cure="int8 mixed"),
+    "fp8 flow": LowBitRecipe(
+        "torch, fp8 emulated",
+        _products("fp8 unscaled", autocast=True),
+        "feed-forward",
+        cure="fp8 flow scaled",
+    ),
+    "fp8 flow scaled": LowBitRecipe(
+        "torch, fp8 emulated",
+        _products("fp8 tensor e5m2", autocast=True),
+        "feed-forward",
+        cure="bf16",
+    ),
+    "float8 tensor": LowBitRecipe("torchao", _float8("tensorwise"), cure="bf16"),
+    "float8 row": LowBitRecipe("torchao", _float8("rowwise"), cure="bf16"),
+    "mxfp8": LowBitRecipe("torchao, emulated", _mxfp8, cure="bf16"),
+    "mxfp4": LowBitRecipe("emulated", _products("mxfp4"), cure="nvfp4 backward"),
+    "nvfp4": LowBitRecipe("emulated", _products("nvfp4"), cure="nvfp4 backward"),
+    "nvfp4 full": LowBitRecipe(
+        "emulated", _products("nvfp4 full"), drawn=True, cure="nvfp4 backward"
+    ),
+    "nvfp4 forward": LowBitRecipe(
+        "emulated", _products("nvfp4 full", half="forward"), cure="nvfp4 backward"
+    ),
+    "nvfp4 backward": LowBitRecipe(
+        "emulated", _products("nvfp4 full", half="backward"), drawn=True, cure="bf16"
+    ),
+    "int4 rows": LowBitRecipe("emulated", _products("int4 row"), cure="int8 mixed"),
+    "bitnet": LowBitRecipe("torchao", _quantized_training("bitnet_training")),
+}

@@ -1,0 +1,246 @@
+"""Recipes of low precision: what they convert and store, what they cost learning, what is said."""
+
+from __future__ import annotations
+
+import pytest
+from every import every
+from lab_runs import conducted, made_run, small_subject
+from late import Late
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.lab.catalog import LOWBIT_RECIPES, experiment_named
+
+torch = Late("torch")
+gradients = Late("qtui_core.lab.numerics.gradients")
+lowbit = Late("qtui_core.lab.experiments.lowbit")
+products = Late("qtui_core.lab.numerics.products")
+recipes = Late("qtui_core.lab.training.recipes")
+tasks = Late("qtui_core.lab.training.tasks")
+twins = Late("qtui_core.lab.training.twins")
+
+STEPS = 6
+
+
+def settled(**given):
+    return experiment_named("lowbit").settle({"steps": STEPS, **given})
+
+
+def said(outcomes, **given):
+    return lowbit.conclude(settled(**given), outcomes)
+
+
+def twin(**runs):
+    """Outcomes of seed 0: fp32, a floor of 1e-5, and the given differences to fp32."""
+    exact = [3.0 - step / 10 for step in range(STEPS)]
+    found = {"fp32 0": made_run(*exact), "null 0": made_run(*(loss + 1e-5 for loss in exact))}
+    for name, d in runs.items():
+        found[f"{name.replace('_', ' ')} 0"] = made_run(*(loss + d for loss in exact))
+    return found
+
+
+#: One of each way in which recipes are built; the slow suite has the others.
+BUILT = ("bf16", "int8 mixed", "int8 weights", "fp8 flow", "float8 row", "mxfp8", "nvfp4 backward")
+
+
+def trains(names):
+    """A step each: not what fp32 becomes, the head left, bytes as the formulas have them."""
+    subject = small_subject()
+    seeing = {"seed": 0, "steps": 1, "lr": 1e-3, "see": lambda *at: None}
+    exact = twins.train(subject, twins.Recipe(), **seeing)
+    count = sum(p.numel() for p in subject.fresh(0).parameters())
+    body = [m.weight.shape for n, m in products.linears(subject.fresh(0)).items() if n != "lm_head"]
+
+    def check(name):
+        told = []
+        run = twins.train(subject, recipes.recipe_named(name, 1, told), **seeing)
+        assert not run.diverged
+        assert run.held_after != exact.held_after
+        assert abs(run.losses[0] - exact.losses[0]) < 0.5
+        row = recipes.RECIPES[name]
+        left = {"all": "none", "body": "lm_head", "feed-forward": "self_attn.q_proj (2)"}[row.part]
+        assert told[1].startswith("left as they are:")
+        assert left in told[1]
+        stored = 4 * count
+        if name.startswith("int8 weights"):  # a byte each, and a scale a row, in place of four
+            stored -= sum(3 * rows * columns - 4 * rows for rows, columns in body)
+        assert run.nbytes["weights"] == stored
+        assert (run.nbytes["gradients"], run.nbytes["states"]) == (4 * count, 8 * count)
+
+    every(names, check)
+
+
+def test_each_kind_of_recipe_trains_and_says_what_it_converted():
+    assert tuple(recipes.RECIPES) == LOWBIT_RECIPES
+    trains(BUILT)
+
+
+@pytest.mark.slow
+def test_every_recipe_trains_and_says_what_it_converted():
+    trains([name for name in LOWBIT_RECIPES if name not in BUILT])
+
+
+def test_integer_weights_are_rounded_to_nearest_only_while_it_is_asked_for():
+    from torchao.prototype.quantized_training import int8
+
+    theirs = int8.quantize_int8_rowwise
+    x = torch.linspace(-1, 1, 4096).view(8, 512)
+
+    def within():
+        with recipes.to_nearest():
+            codes, _ = int8.quantize_int8_rowwise(x, stochastic_rounding=True)
+            assert torch.equal(codes, theirs(x)[0])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        within()
+    assert int8.quantize_int8_rowwise is theirs
+
+
+def test_an_emulated_layer_computes_under_autocast_what_it_does_without():
+    linear = torch.nn.Linear(64, 48)
+    layer = products.QuantizedLinear(linear, products.SCHEMES["fp8 unscaled"])
+    x = torch.randn(5, 64).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        made = layer(x)
+    assert made.dtype == torch.bfloat16
+    assert torch.equal(made, layer(x.float()).bfloat16())
+
+
+def test_without_scales_gradients_vanish_and_the_backward_pass_leaves_the_loss():
+    """The fast form of what the trained runs show: gradients of the size that the demo's have, and
+    one batch of a small model."""
+    random = torch.Generator().manual_seed(0)
+    x, g = torch.randn(128, 64, generator=random), torch.randn(128, 32, generator=random) * 2**-18.7
+    exact = g.T @ x
+
+    def off(scheme):
+        return float((products.SCHEMES[scheme].dw(g, x) - exact).norm() / exact.norm())
+
+    assert off("fp8 unscaled") > 4 * off("fp8 tensor e5m2")
+    subject = small_subject()
+    net, ids = subject.start(), next(subject.batches(0))
+    body = [name for name in products.linears(net) if name != "lm_head"]
+
+    def loss(half):
+        only = products.SCHEMES["nvfp4 full"].only(forward=half == "forward")
+        with gradients.quantized(net, dict.fromkeys(body, only), random), torch.no_grad():
+            return float(tasks.loss_of(net, ids))
+
+    with torch.no_grad():
+        exact = float(tasks.loss_of(net, ids))
+    assert loss("backward") == exact
+    assert loss("forward") != exact
+
+
+def test_what_cannot_run_is_a_sentence():
+    names = ["0"]
+    net = torch.nn.Sequential(torch.nn.Linear(24, 24))
+
+    def check(name, error, words):
+        with pytest.raises(error, match=words) as refused:
+            recipes.recipe_named(name, 0, []).prepare(net)
+        assert str(refused.value).endswith(".")
+
+    every(
+        [
+            ("fp8 flow", ModelError, "no linear layer that fp8 flow converts"),
+            ("float8 row", UsageError, "multiples of 16; 0 has 24 inputs"),
+            ("mxfp8", UsageError, "multiples of 32; 0 has 24 inputs"),
+        ],
+        check,
+    )
+    assert recipes.patterns(names) == "* (1)"
+
+
+def test_another_signature_of_torchao_is_a_sentence(monkeypatch):
+    from torchao.prototype.moe_training.mxfp8_linear import mx_mm
+
+    monkeypatch.setattr(mx_mm, "forward", lambda ctx, x, w, scale: None)
+    with pytest.raises(UsageError, match="takes scale, which qtui does not know"):
+        recipes.mx_product()
+
+
+def test_nothing_is_said_before_the_floor_is_known():
+    assert said({}).verdict == ""
+    assert said({"fp32 0": made_run(3.0, 2.9)}).verdict == ""
+    outcomes = twin(bf16=0.1)
+    del outcomes["null 0"]
+    found = said(outcomes)
+    assert found.verdict == ""
+    assert [row["recipe"] for row in found.rows] == ["fp32", "bf16"]
+
+
+def test_differences_are_judged_against_the_floor_and_cures_are_told():
+    found = said(twin(bf16=2e-5, fp8_flow=0.02, fp8_flow_scaled=1e-5, int8_mixed=-0.01))
+    seen = {row["recipe"]: row.get("seen") for row in found.rows}
+    assert seen == {
+        "fp32": None,
+        "bf16": "no difference",
+        "int8 mixed": "better",
+        "fp8 flow": "worse",
+        "fp8 flow scaled": "no difference",
+    }
+    assert found.verdict.startswith(
+        "With lr 0.0003, 6 steps and one seed: bf16 and fp8 flow scaled show no difference to fp32 "
+        "that this run can see; worse than fp32: "
+    )
+    assert "fp8 flow by 0.02 (fp8 flow scaled takes it to +1e-05, no byte more)" in found.verdict
+    assert "better than fp32: int8 mixed by 0.01" in found.verdict
+    timed = {row["recipe"]: row["seconds"] for row in found.rows}
+    assert timed["fp8 flow"] is None
+    assert timed["bf16"] == 0.1
+
+
+def test_a_recipe_that_rounds_at_random_has_a_floor_of_its_own():
+    outcomes = twin(int8_weights=1e-3)
+    assert said(outcomes).rows[1]["seen"] == "worse"
+    outcomes["int8 weights again 0"] = twin(it=4e-4)["it 0"]
+    assert said(outcomes).rows[1]["seen"] == "no difference"
+
+
+def test_few_steps_and_steps_that_scatter_claim_nothing():
+    outcomes = twin()
+    exact = outcomes["fp32 0"].losses
+    outcomes["bf16 0"] = made_run(*(loss + (-1) ** i * 0.1 for i, loss in enumerate(exact)))
+    assert said(outcomes).rows[1]["seen"] == "no difference"
+    short = {key: made_run(*run.losses[:3]) for key, run in twin(bf16=0.1).items()}
+    assert said(short, steps=3).rows[1]["seen"] == "no difference"
+
+
+def test_divergence_and_chaos_are_told():
+    outcomes = twin()
+    outcomes["nvfp4 0"] = made_run(3.0, float("nan"), diverged=2, first="lm_head", held_after=None)
+    assert (
+        said(outcomes).verdict.endswith(
+            "one seed: nvfp4 diverged at step 2: lm_head. All store as much as fp32 between steps: "
+            "what is quantized is what they multiply."
+        )
+        or "nvfp4 diverged at step 2: lm_head" in said(outcomes).verdict
+    )
+    outcomes["null 0"] = made_run(*(loss + 0.1 for loss in outcomes["fp32 0"].losses))
+    assert said(outcomes).verdict.startswith("These settings are chaotic")
+
+
+def test_of_several_rates_each_takes_its_best():
+    runs = {}
+    for rate, gain in (("0.0001", 0.1), ("0.001", 0.2)):
+        for name, d in (("fp32", 0.0), ("null", 1e-6), ("bf16", 0.3 if gain > 0.1 else 0.0)):
+            runs[f"{name} {rate} 0"] = made_run(*(3 - gain * i + d for i in range(STEPS)))
+    found = said(runs, rates=(1e-4, 1e-3), recipes=("bf16",))
+    assert {row["recipe"]: row["lr"] for row in found.rows} == {"fp32": 1e-3, "bf16": 1e-3}
+    assert "each at its best of lr 0.0001, 0.001" in found.verdict
+
+
+@pytest.mark.slow
+def test_what_trains_as_float32_does_on_prose_and_what_does_not():
+    """The claims on integer weights, the FP8 flow with and without scales, and halves of NVFP4."""
+    names = ("int8 weights", "int8 weights nearest", "fp8 flow", "fp8 flow scaled")
+    _, result = conducted("lowbit", recipes=(*names, "nvfp4 forward", "nvfp4 backward"))
+    d = {row["recipe"]: row.get("d") for row in result.findings.rows}
+    assert result.findings.floor < 3e-4
+    assert abs(d["int8 weights"]) < 0.003
+    assert d["int8 weights nearest"] > 0.03
+    assert d["fp8 flow"] > 0.005
+    assert abs(d["fp8 flow scaled"]) < 0.003
+    assert d["nvfp4 forward"] > 0.004
+    assert abs(d["nvfp4 backward"]) < 0.002
