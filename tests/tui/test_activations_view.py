@@ -135,7 +135,7 @@ async def opened(pilot: Pilot[None]) -> tuple[QuantizePanel, ActivationsView]:
     """The panel with the view on the screen, at rest."""
     panel = cast(Any, pilot.app).panel
     await until(pilot, lambda: panel.phase is AskingPhase.READY)
-    panel.body.show_view(panel.body.views.index(panel.body.activations))
+    panel.show_view(panel.body.activations)
     panel.look_again()
     await until(pilot, lambda: panel.phase is AskingPhase.READY)
     await settled(pilot)
@@ -180,7 +180,7 @@ async def test_keys_that_come_together_capture(
         for key in "vvc":
             pilot.app.simulate_key(key)
         view = panel.body.activations
-        await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.body.view is view)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.view is view)
         await idle(pilot)
         assert view.outputs is not None
 
@@ -482,7 +482,7 @@ async def test_the_whole_panel_looks_at_a_real_activation(
             assert panel.shown.errors[0] not in (None, weight)
             assert panel.shown.numbers is not None
             assert panel.shown.numbers.statistics.count == 2048 * features
-        panel.body.show_view(0)  # maps of the same activation
+        panel.show_view(panel.body.maps)  # maps of the same activation
         panel.look_again()
         await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.map is not None)
         assert "output of model.layers.1.mlp.down_proj" in screen_text(pilot.app)

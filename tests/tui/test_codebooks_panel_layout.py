@@ -12,9 +12,8 @@ from textual.pilot import Pilot
 
 from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
-from qtui.tui.panels.codebooks.shown import CodebooksViewName
 
-VIEWS = [view.value for view in CodebooksViewName]
+VIEWS = [view.TITLE for view in CodebooksPanel.VIEWS]
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
@@ -41,7 +40,7 @@ async def show(pilot: Pilot[None], view: str) -> CodebooksPanel:
     if view == "Construction":
         await pilot.press(*["right"] * 4)
     await settled(pilot)
-    assert panel.shown.view == view
+    assert view == panel.view.TITLE
     return panel
 
 
@@ -50,7 +49,7 @@ async def test_golden(running: Running, model: str) -> None:
         async with running(SIZES[0], model=model, start_panel="codebooks", color="16") as pilot:
             panel = await ready(pilot)
             for view in VIEWS:
-                assert panel.shown.view == view
+                assert view == panel.view.TITLE
                 if view == "Construction":
                     await pilot.press(*["right"] * 4)
                 for size in SIZES:
@@ -73,7 +72,7 @@ async def test_every_depth_and_size_fits(
         for view in VIEWS:
             lines = screen_lines(pilot.app)
             assert all(len(line) == size[0] for line in lines)
-            assert panel.shown.view == view
+            assert view == panel.view.TITLE
             assert panel.sentence
             assert not any("Traceback" in line for line in lines)
             for key in ("right", "down", "left", "up", "z", "z"):

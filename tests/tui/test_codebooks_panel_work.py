@@ -18,7 +18,7 @@ from qtui.engine.requests import Injection
 from qtui.report.numbers import format_count
 from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
-from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES, CodebooksViewName
+from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.scan.occupancy import code_occupancy
 from qtui_core.quant.storage import bit_budget
@@ -114,7 +114,7 @@ async def test_the_budget_is_exact_with_and_without_double_quantization(
         panel = await ready(pilot)
         await press(pilot, "v", "v")
         text = screen_text(pilot.app)
-        assert panel.shown.view is CodebooksViewName.BUDGET
+        assert panel.view.TITLE == "Budget"
         names = [budget.name for budget in panel.shown.budgets]
         assert names[:2] == ["nf4:block64", "nf4:block64:dq"]
         for budget in panel.shown.budgets:
@@ -130,7 +130,7 @@ async def test_the_construction_goes_step_by_step(running: Running, model: str) 
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)
         await press(pilot, "V")
-        assert panel.shown.view is CodebooksViewName.CONSTRUCTION
+        assert panel.view.TITLE == "Construction"
         assert "quantile  " not in screen_text(pilot.app)
         steps = panel.shown.construction
         assert steps is not None
@@ -307,7 +307,7 @@ async def test_another_model_keeps_the_schemes(
         await until(pilot, lambda: panel.shown.model == other)
         await ready(pilot)
         assert panel.shown.schemes[0] == "nf4:block128"
-        assert panel.shown.view is CodebooksViewName.LEVELS
+        assert panel.view.TITLE == "Levels"
 
 
 async def test_a_lost_engine_is_told_and_started_again(running: Running, model: str) -> None:

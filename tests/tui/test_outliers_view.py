@@ -47,7 +47,7 @@ async def ready(pilot: Pilot[None]) -> OutliersView:
     await idle(pilot)
     panel = panel_of(pilot)
     assert panel.phase in (AskingPhase.READY, AskingPhase.FAILED)
-    view = panel.body.view
+    view = panel.view
     assert isinstance(view, OutliersView)
     return view
 
@@ -177,7 +177,7 @@ async def test_the_field_keeps_the_keys_of_the_panel_and_escape_leaves_it(
         await settled(pilot)
         assert not view.typing
         assert panel.shown.inject is None
-        assert panel.body.view is view
+        assert panel.view is view
 
 
 async def test_arrows_in_the_field_change_the_outlier_at_once(running: Running, model: str) -> None:

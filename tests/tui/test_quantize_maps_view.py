@@ -301,13 +301,13 @@ async def test_views_turn_and_the_subject_is_named(running: Running, model: str)
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         titles = []
-        for _ in panel.body.views:
-            titles.append(panel.body.view.TITLE)
+        for _ in panel.views:
+            titles.append(panel.view.TITLE)
             await pilot.press("v")
             await until(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
             await settled(pilot)
         assert titles == ["Maps", "Outliers", "Activations"]
-        assert panel.body.view is panel.body.maps
+        assert panel.view is panel.body.maps
         panel.look_at(inject=Injection(17, 12.0))
         await idle(pilot)
         await ready(pilot)

@@ -79,7 +79,7 @@ def drawn(panel: QuantizePanel, name: str) -> bool:
 
 
 def outliers_of(panel: QuantizePanel) -> OutliersView:
-    return next(view for view in panel.body.views if isinstance(view, OutliersView))
+    return next(view for view in panel.views if isinstance(view, OutliersView))
 
 
 async def test_columns_of_one_tensor_never_stand_beside_elements_of_another(
@@ -282,7 +282,7 @@ async def test_a_prompt_that_is_too_long_stays_to_be_cut(running: Running, model
         panel = await ready(pilot)
         await pilot.press("V")
         await pilot.press("p")
-        view = panel.body.view
+        view = panel.view
         assert isinstance(view, ActivationsView)
         view.field.value = "\U0001f600" * (LONGEST_PROMPT + 1)
         await pilot.press("enter")

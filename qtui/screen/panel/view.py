@@ -82,4 +82,4 @@ def view_keys(panel_id: str, views: Sequence[type[View[Any]]]) -> list[Binding]:
 
 def views_help(views: Sequence[type[View[Any]]]) -> str:
     """What the help of a panel says of its views."""
-    return "\n".join(view.HELP.strip("\n") for view in views)
+    return "".join(view.HELP for view in views)

@@ -14,9 +14,8 @@ from qtui.screen.tensors.side import TensorSide
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.task_title import TaskTitle
-from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
+from qtui.screen.widgets.text_picture import Draw, TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
-from qtui.tui.panels.codebooks.shown import CodebooksViewName
 from qtui_core.models.quoting import printable
 
 WIDE = 150
@@ -57,11 +56,11 @@ class CodebooksBody(Container):
             super().__init__()
             self.text = text
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__()
         self.drawing = drawing
         glyphs = drawing.glyphs
-        self.tabs = ViewTabs([view.value for view in CodebooksViewName], glyphs.pointer)
+        self.tabs = tabs
         self.settings = Static(id="codebooks-settings", markup=False)
         self.field = Field(compact=True, select_on_focus=False, id="codebooks-schemes")
         self.side = TensorSide(drawing)
@@ -151,10 +150,6 @@ class CodebooksBody(Container):
         """A picture; `titled` says whether it is of the tensor."""
         self.set_class(not titled, "-untitled")
         self.picture.show(draw)
-
-    def show_message(self, text: str) -> None:
-        """A message in place of the picture."""
-        self.picture.show(centred(text))
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""

@@ -9,6 +9,7 @@ from qtui.report.numbers import format_bytes, format_decibels
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
+from qtui.tui.panels.codebooks.view import CodebooksView
 
 LABELS = 18
 COLUMN = 15
@@ -17,20 +18,68 @@ PARTS = ("codes", "scales", "tensor scale", "zero points", "nested codes",
 NOTHING = "–"
 
 
-def draw_budget(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-    """The parts of each scheme, then block sizes one below the other."""
-    if not shown.budgets:
-        return []
-    table = _table(shown, canvas)
-    room = canvas.height - len(table) - 2
-    blank: list[TextLine] = [[]] if room > len(shown.sweep) else []
-    rows = _around(shown.sweep, shown.block, room - len(blank))
-    return [
-        *table,
-        *blank,
-        *_sweep_heading(shown),
-        *(_sweep_row(row, shown, canvas) for row in rows),
-    ]
+class BudgetView(CodebooksView):
+    """Where the bits of each scheme go, and the same over block sizes."""
+
+    TITLE = "Budget"
+    HELP = """\
+**Budget**: where the bits go, and what block size and double quantization change.
+"""
+
+    def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
+        """The parts of each scheme, then block sizes one below the other."""
+        if not shown.budgets:
+            return []
+        table = _table(shown, canvas)
+        room = canvas.height - len(table) - 2
+        blank: list[TextLine] = [[]] if room > len(shown.sweep) else []
+        rows = _around(shown.sweep, shown.block, room - len(blank))
+        return [
+            *table,
+            *blank,
+            *_sweep_heading(shown),
+            *(_sweep_row(row, shown, canvas) for row in rows),
+        ]
+
+    def meaning(self, shown: CodebooksShown) -> str:
+        """What double quantization saves at this block size, and whether a smaller block with it
+        would be better for fewer bits."""
+        row = next((row for row in shown.sweep if row.size == shown.block), None)
+        if row is None or row.nested is None:
+            return "[ and ] change the block size, { and } the nested block, d double quantization."
+        plain, nested = row.plain, row.nested
+        saved = plain.bits - nested.bits
+        text = (
+            f"Scales cost {plain.name} {plain.overhead:.3f} bits per parameter, with double "
+            f"quantization {nested.overhead:.3f}"
+        )
+        if saved <= 0:
+            return f"{text}: this tensor has too few blocks for it, so leave it off."
+        entry = shown.entry
+        stored = 8 * entry.nbytes / entry.elements if entry and entry.elements else math.inf
+        if nested.bits >= stored:
+            return f"{text}: with it too no fewer bits than the {stored:.4g} that are stored."
+        text += f": {100 * (1 - nested.budget.bytes / plain.budget.bytes):.1f}% of the bytes"
+        if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
+            return f"{text} saved."
+        cost = plain.gaussian_sqnr_db - nested.gaussian_sqnr_db
+        text += " saved for next to nothing" if cost < 0.01 else f" saved for {cost:.2f} dB"
+        better = [
+            (each.nested.gaussian_sqnr_db or 0.0, each.nested)
+            for each in shown.sweep
+            if each.nested is not None
+            and each.nested.bits <= plain.bits
+            and each.nested.bits < stored
+            and each.size < row.size
+        ]
+        gain, best = max(better, key=lambda found: found[0], default=(0.0, None))
+        if best is None or gain <= plain.gaussian_sqnr_db:
+            return f"{text}. Turn it on."
+        return (
+            f"{text}. Turn it on, or buy precision: {best.name} takes "
+            f"{best.bits:.3f} bits, not {plain.bits:.3f}, and is "
+            f"{gain - plain.gaussian_sqnr_db:.1f} dB better on a Gaussian."
+        )
 
 
 def _table(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
@@ -103,44 +152,3 @@ def _cells(budget: SchemeBudget | None) -> tuple[str, str, str]:
         return NOTHING, NOTHING, NOTHING
     db = NOTHING if budget.gaussian_sqnr_db is None else f"{budget.gaussian_sqnr_db:.2f}"
     return f"{budget.overhead:.4f}", f"{budget.bits:.4f}", db
-
-
-def budget_sentence(shown: CodebooksShown) -> str:
-    """What double quantization saves at this block size, and whether a smaller block with it
-    would be better for fewer bits."""
-    row = next((row for row in shown.sweep if row.size == shown.block), None)
-    if row is None or row.nested is None:
-        return "[ and ] change the block size, { and } the nested block, d double quantization."
-    plain, nested = row.plain, row.nested
-    saved = plain.bits - nested.bits
-    text = (
-        f"Scales cost {plain.name} {plain.overhead:.3f} bits per parameter, with double "
-        f"quantization {nested.overhead:.3f}"
-    )
-    if saved <= 0:
-        return f"{text}: this tensor has too few blocks for it, so leave it off."
-    entry = shown.entry
-    stored = 8 * entry.nbytes / entry.elements if entry and entry.elements else math.inf
-    if nested.bits >= stored:
-        return f"{text}: with it too no fewer bits than the {stored:.4g} that are stored."
-    text += f": {100 * (1 - nested.budget.bytes / plain.budget.bytes):.1f}% of the bytes"
-    if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
-        return f"{text} saved."
-    cost = plain.gaussian_sqnr_db - nested.gaussian_sqnr_db
-    text += " saved for next to nothing" if cost < 0.01 else f" saved for {cost:.2f} dB"
-    better = [
-        (each.nested.gaussian_sqnr_db or 0.0, each.nested)
-        for each in shown.sweep
-        if each.nested is not None
-        and each.nested.bits <= plain.bits
-        and each.nested.bits < stored
-        and each.size < row.size
-    ]
-    gain, best = max(better, key=lambda found: found[0], default=(0.0, None))
-    if best is None or gain <= plain.gaussian_sqnr_db:
-        return f"{text}. Turn it on."
-    return (
-        f"{text}. Turn it on, or buy precision: {best.name} takes "
-        f"{best.bits:.3f} bits, not {plain.bits:.3f}, and is "
-        f"{gain - plain.gaussian_sqnr_db:.1f} dB better on a Gaussian."
-    )

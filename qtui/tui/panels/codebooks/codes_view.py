@@ -11,6 +11,7 @@ from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
+from qtui.tui.panels.codebooks.view import CodebooksView
 
 LABELS = 11
 GAP = 1
@@ -31,38 +32,50 @@ BARRED = 8 + LEAST_BAR + 6
 COUNT, LEAST_STANDING = 7, 6
 
 
-def draw_codes(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-    """One column a scheme, as many as fit around the chosen one."""
-    first, count = _visible(shown, canvas.width)
-    columns = shown.columns[first : first + count]
-    if not columns:
-        return []
-    width = (canvas.width - LABELS + GAP) // count
-    starts = [LABELS + at * width for at in range(count)]
-    chosen = min(shown.chosen, len(shown.columns) - 1) - first
-    inner = width - GAP
-    lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
-    bars = [column.bars for column in columns]
-    cursor = _cursor(shown)
-    numbers = _numbers(shown, columns, starts, inner)
-    if canvas.height < SHORT:
-        numbers = [numbers[at] for at in BRIEF]
-    room = canvas.height - 1 - len(numbers) - DETAIL
-    tabled = room >= MOST_BARS + LEAST_STANDING + 1
-    barred = not tabled and room >= MOST_BARS and inner >= BARRED
-    rows: list[list[Put]] = []
-    if tabled or barred:
-        rows = _rows(bars, starts, inner, barred, canvas.glyphs, chosen, cursor, first)
-    if not barred:
-        height = max(2, room - 1 - len(rows))
-        lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor, first)
-    lines += rows
-    lines += numbers
-    lines.append(_detail(shown, canvas))
-    more = len(shown.columns) - count
-    if more:
-        lines[0].insert(0, Put(0, f"+{more} more", "quiet"))
-    return [*lines]
+class CodesView(CodebooksView):
+    """How often each scheme uses its codes."""
+
+    TITLE = "Codes"
+    HELP = """\
+**Codes**: how often each code is used, in ascending order of the levels, beside what a Gaussian
+tensor of this shape would have (dots, or lines across the bars). An *entropy* below the bits of
+a code says that some codes are rare; *never* are patterns that no element can get: the second
+zero of FP4, the lowest code of restricted integers.
+
+"""
+
+    def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
+        """One column a scheme, as many as fit around the chosen one."""
+        first, count = _visible(shown, canvas.width)
+        columns = shown.columns[first : first + count]
+        if not columns:
+            return []
+        width = (canvas.width - LABELS + GAP) // count
+        starts = [LABELS + at * width for at in range(count)]
+        chosen = min(shown.chosen, len(shown.columns) - 1) - first
+        inner = width - GAP
+        lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
+        bars = [column.bars for column in columns]
+        cursor = _cursor(shown)
+        numbers = _numbers(shown, columns, starts, inner)
+        if canvas.height < SHORT:
+            numbers = [numbers[at] for at in BRIEF]
+        room = canvas.height - 1 - len(numbers) - DETAIL
+        tabled = room >= MOST_BARS + LEAST_STANDING + 1
+        barred = not tabled and room >= MOST_BARS and inner >= BARRED
+        rows: list[list[Put]] = []
+        if tabled or barred:
+            rows = _rows(bars, starts, inner, barred, canvas.glyphs, chosen, cursor, first)
+        if not barred:
+            height = max(2, room - 1 - len(rows))
+            lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor, first)
+        lines += rows
+        lines += numbers
+        lines.append(_detail(shown, canvas))
+        more = len(shown.columns) - count
+        if more:
+            lines[0].insert(0, Put(0, f"+{more} more", "quiet"))
+        return [*lines]
 
 
 def _visible(shown: CodebooksShown, width: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
+from qtui.tui.panels.codebooks.view import CodebooksView
 from qtui_core.answers.codes import NF4Level
 from qtui_core.dataclass import dataclass
 
@@ -45,39 +46,61 @@ ZERO_STEP = 2
 EIGHTHS = 8
 
 
-def draw_construction(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-    """A line a level, as far as the steps have come; below it, where there is room, the levels
-    under the density they come from."""
-    construction = shown.construction
-    if construction is None:
-        return []
-    step = shown.step
-    name = construction.steps[step]
-    heading = f"step {step + 1} of {len(construction.steps)}: {name.title}"
-    titled = canvas.height >= 18 + 1
-    lines: list[list[Put]] = [[Put(0, heading, "heading")], []] if titled else []
-    lines.append([right(field.end, field.title, _tone(field, step, True)) for field in FIELDS
-                  if field.step <= step])  # fmt: skip
-    if not titled:
-        known = max(field.end for field in FIELDS if field.step <= step)
-        text = f"{step + 1} of {len(construction.steps)}"
-        if known + 2 + len(text) <= canvas.width:
-            lines[0].append(Put(canvas.width - len(text), text, "quiet"))
-    for level in construction.levels:
-        if level.probability is None and step < ZERO_STEP:
-            lines.append([])
-            continue
-        lines.append(
-            [
-                right(field.end, field.text(level), _tone(field, step, False))
-                for field in FIELDS
-                if field.step <= step
-            ]
-        )
-    room = canvas.height - len(lines) - 1
-    if room >= 5:
-        lines += [[], *_picture(shown, canvas, min(room, 12))]
-    return [*lines]
+class ConstructionView(CodebooksView):
+    """How NF4 is made, as far as the steps have come."""
+
+    TITLE = "Construction"
+    HELP = """\
+**Construction**: how NF4 is made from normal quantiles, step by step.
+"""
+    TITLED = False
+
+    def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
+        """A line a level, as far as the steps have come; below it, where there is room, the levels
+        under the density they come from."""
+        construction = shown.construction
+        if construction is None:
+            return []
+        step = shown.step
+        name = construction.steps[step]
+        heading = f"step {step + 1} of {len(construction.steps)}: {name.title}"
+        titled = canvas.height >= 18 + 1
+        lines: list[list[Put]] = [[Put(0, heading, "heading")], []] if titled else []
+        lines.append([right(field.end, field.title, _tone(field, step, True)) for field in FIELDS
+                      if field.step <= step])  # fmt: skip
+        if not titled:
+            known = max(field.end for field in FIELDS if field.step <= step)
+            text = f"{step + 1} of {len(construction.steps)}"
+            if known + 2 + len(text) <= canvas.width:
+                lines[0].append(Put(canvas.width - len(text), text, "quiet"))
+        for level in construction.levels:
+            if level.probability is None and step < ZERO_STEP:
+                lines.append([])
+                continue
+            lines.append(
+                [
+                    right(field.end, field.text(level), _tone(field, step, False))
+                    for field in FIELDS
+                    if field.step <= step
+                ]
+            )
+        room = canvas.height - len(lines) - 1
+        if room >= 5:
+            lines += [[], *_picture(shown, canvas, min(room, 12))]
+        return [*lines]
+
+    def ready(self, shown: CodebooksShown) -> bool:
+        return shown.construction is not None
+
+    def meaning(self, shown: CodebooksShown) -> str:
+        assert shown.construction is not None
+        step = shown.construction.steps[shown.step]
+        return f"{shown.step + 1}. {step.title}: {step.sentence}"
+
+    def move(self, shown: CodebooksShown, by: int) -> None:
+        """Another step."""
+        if shown.construction is not None:
+            shown.step = max(0, min(len(shown.construction.steps) - 1, shown.step + by))
 
 
 def _tone(field: ConstructionColumn, step: int, title: bool) -> Tone:

@@ -15,7 +15,7 @@ _COUNTED = (
 )  # fmt: skip
 
 
-def panel_data(shown: CodebooksShown, sentence: str) -> dict[str, Any] | None:
+def panel_data(shown: CodebooksShown, view: str, sentence: str) -> dict[str, Any] | None:
     """Everything behind the four views; None before there is anything."""
     if shown.entry is None or not shown.current:
         return None
@@ -24,7 +24,7 @@ def panel_data(shown: CodebooksShown, sentence: str) -> dict[str, Any] | None:
         "tensor": shown.entry.name,
         "shape": list(shown.entry.shape),
         "dtype": shown.entry.dtype,
-        "view": shown.view.value,
+        "view": view,
         "sentence": sentence,
         "equal_bits": [_equal(row) for row in shown.equal] or None,
         "schemes": [_column(column) for column in shown.columns],

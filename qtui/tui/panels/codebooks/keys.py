@@ -11,29 +11,20 @@ from qtui.screen.panel.keys import panel_binding
 HELP = """\
 Schemes of few bits side by side, code by code, on a real tensor.
 
-**Codes**: how often each code is used, in ascending order of the levels, beside what a Gaussian
-tensor of this shape would have (dots, or lines across the bars). An *entropy* below the bits of
-a code says that some codes are rare; *never* are patterns that no element can get: the second
-zero of FP4, the lowest code of restricted integers.
-
-**Levels**: the values of the tensor over the absmax of their group, and where each scheme puts
-its levels. **Budget**: where the bits go, and what block size and double quantization change.
-**Construction**: how NF4 is made from normal quantiles, step by step.
-
+{views}
 Schemes compare only at *equal bits per parameter*, scales counted. `=` gives every scheme groups
 of such a size that all take the bits of the first one; sizes need not be powers of two.
 """
 
 _binding = partial(panel_binding, "codebooks")
 
-CODEBOOKS_BINDINGS: list[BindingType] = [
+URGENT_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart",
              "Start the engine again, or read again", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
     _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
-    _binding("v", "view(1)", "View", "view",
-             "Next view: codes, levels, budget, construction", show=True),
-    _binding("V", "view(-1)", "View back", "view_back", "View before"),
+]  # fmt: skip
+CODEBOOKS_BINDINGS: list[BindingType] = [
     _binding("equals_sign", "equal_bits", "Equal bits", "equal_bits",
              "Give all schemes the bits per parameter of the first one", show=True,
              key_display="="),

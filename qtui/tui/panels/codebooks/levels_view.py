@@ -9,6 +9,7 @@ from qtui.engine.answers.codes import CodeColumn
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
 from qtui.tui.panels.codebooks.shown import CodebooksShown
+from qtui.tui.panels.codebooks.view import CodebooksView
 
 EIGHTHS = 8
 AXIS = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -17,32 +18,41 @@ MOST_LABEL = 22
 LEAST_HEIGHT = 3
 
 
-def draw_levels(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-    """The density of the chosen scheme's scaled values on top, then a line a scheme."""
-    column = shown.column
-    if column is None:
-        return []
-    glyphs = canvas.glyphs
-    label = min(MOST_LABEL, 2 + max(len(each.name) for each in shown.columns))
-    width = canvas.width - label - 1
-    if width < 16:
-        return [[Put(0, "too narrow for the levels", "quiet")]]
-    room = canvas.height - 2  # the title and the axis
-    schemes = shown.columns[: max(1, room - LEAST_HEIGHT)]
-    spaced = room - 2 * len(schemes) >= 2 * LEAST_HEIGHT
-    height = max(1, room - len(schemes) * (2 if spaced else 1))
-    lines: list[list[Put]] = [[Put(0, shortened(_title(column), canvas.width), "label")]]
-    lines += _density(column, label, width, height, canvas)
-    for each in schemes:
-        here = each is column
-        mark = glyphs.pointer if here else " "
-        name = shortened(f"{mark}{each.name}", label - 1, glyphs.ellipsis)
-        tone: Tone = "heading" if here else "value"
-        if spaced:
-            lines.append([])
-        lines.append([Put(0, name, tone), *_ticks(each, label, width, canvas)])
-    lines.append(_axis(label, width))
-    return [*lines]
+class LevelsView(CodebooksView):
+    """Where each scheme puts its levels, under the density of the values."""
+
+    TITLE = "Levels"
+    HELP = """\
+**Levels**: the values of the tensor over the absmax of their group, and where each scheme puts
+its levels.
+"""
+
+    def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
+        """The density of the chosen scheme's scaled values on top, then a line a scheme."""
+        column = shown.column
+        if column is None:
+            return []
+        glyphs = canvas.glyphs
+        label = min(MOST_LABEL, 2 + max(len(each.name) for each in shown.columns))
+        width = canvas.width - label - 1
+        if width < 16:
+            return [[Put(0, "too narrow for the levels", "quiet")]]
+        room = canvas.height - 2  # the title and the axis
+        schemes = shown.columns[: max(1, room - LEAST_HEIGHT)]
+        spaced = room - 2 * len(schemes) >= 2 * LEAST_HEIGHT
+        height = max(1, room - len(schemes) * (2 if spaced else 1))
+        lines: list[list[Put]] = [[Put(0, shortened(_title(column), canvas.width), "label")]]
+        lines += _density(column, label, width, height, canvas)
+        for each in schemes:
+            here = each is column
+            mark = glyphs.pointer if here else " "
+            name = shortened(f"{mark}{each.name}", label - 1, glyphs.ellipsis)
+            tone: Tone = "heading" if here else "value"
+            if spaced:
+                lines.append([])
+            lines.append([Put(0, name, tone), *_ticks(each, label, width, canvas)])
+        lines.append(_axis(label, width))
+        return [*lines]
 
 
 def _title(column: CodeColumn) -> str:

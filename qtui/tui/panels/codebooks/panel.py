@@ -15,45 +15,47 @@ from textual.widget import Widget
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.messages import ModelOpened
-from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
-from qtui.screen.panel.placed_views import PlacedViewsPanel
+from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, AskingPhase
+from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.subject import Subject
-from qtui.screen.widgets.text_picture import TextPicture
+from qtui.screen.widgets.text_picture import TextPicture, centred
 from qtui.tui.panels.codebooks import schemes
 from qtui.tui.panels.codebooks.body import CodebooksBody
-from qtui.tui.panels.codebooks.budget_view import budget_sentence, draw_budget
-from qtui.tui.panels.codebooks.codes_view import draw_codes
-from qtui.tui.panels.codebooks.construction_view import draw_construction
+from qtui.tui.panels.codebooks.budget_view import BudgetView
+from qtui.tui.panels.codebooks.codes_view import CodesView
+from qtui.tui.panels.codebooks.construction_view import ConstructionView
 from qtui.tui.panels.codebooks.export import panel_data
 from qtui.tui.panels.codebooks.feed import CodebooksFeed
-from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
-from qtui.tui.panels.codebooks.levels_view import draw_levels
-from qtui.tui.panels.codebooks.shown import CodebooksShown, CodebooksViewName
+from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP, URGENT_BINDINGS
+from qtui.tui.panels.codebooks.levels_view import LevelsView
+from qtui.tui.panels.codebooks.shown import CodebooksShown
+from qtui.tui.panels.codebooks.view import CodebooksView
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import printable
 
 TENSOR = "tensor"
-DRAWERS = {
-    CodebooksViewName.CODES: draw_codes,
-    CodebooksViewName.LEVELS: draw_levels,
-    CodebooksViewName.BUDGET: draw_budget,
-    CodebooksViewName.CONSTRUCTION: draw_construction,
-}
 
 
-class CodebooksPanel(PlacedViewsPanel):
+class CodebooksPanel(AskingPanel):
     """One model, one tensor, and some schemes on it."""
 
     PANEL_ID = "codebooks"
     TITLE = "Codebooks"
     NUMBER = 3
-    HELP = HELP
+    VIEWS = (CodesView, LevelsView, BudgetView, ConstructionView)
+    HELP = HELP.format(views=views_help(VIEWS))
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList,)
-    BINDINGS: ClassVar[list[BindingType]] = CODEBOOKS_BINDINGS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *URGENT_BINDINGS,
+        *view_keys(PANEL_ID, VIEWS),
+        *CODEBOOKS_BINDINGS,
+    ]
+
+    view: CodebooksView
 
     def compose_body(self) -> ComposeResult:
-        self.body = CodebooksBody(self.drawing)
+        self.body = CodebooksBody(self.drawing, self.tabs)
         yield self.body
 
     def on_mount(self) -> None:
@@ -79,7 +81,7 @@ class CodebooksPanel(PlacedViewsPanel):
         return f"{self.shown.entry.name}\n\n{self.body.picture.text}\n\n{self.sentence}"
 
     def export_data(self) -> dict[str, Any] | None:
-        return panel_data(self.shown, self.sentence)
+        return panel_data(self.shown, self.view.TITLE, self.sentence)
 
     # Opening a model
 
@@ -95,7 +97,6 @@ class CodebooksPanel(PlacedViewsPanel):
         self.shown = CodebooksShown(
             model,
             index,
-            view=before.view,
             asked=before.asked,
             at_equal_bits=before.at_equal_bits,
             nested_block=before.nested_block,
@@ -156,7 +157,7 @@ class CodebooksPanel(PlacedViewsPanel):
     def _clear_stale(self) -> None:
         if not self.shown.current:
             self.shown.forget()
-            self._draw()
+            self.draw()
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         if pause:
@@ -166,7 +167,7 @@ class CodebooksPanel(PlacedViewsPanel):
         self.phase = AskingPhase.READY
         self.body.title_line.activity = ""
         self.body.title_line.fraction = None
-        self._draw()
+        self.draw()
 
     def _show_fraction(self, fraction: float, _: object) -> None:
         self.body.title_line.activity = "counting codes"
@@ -198,35 +199,19 @@ class CodebooksPanel(PlacedViewsPanel):
         title.activity = ""
         if self.trouble:
             self.shown.forget()
-        self._draw()
+        self.draw()
 
-    @property
-    def _constructing(self) -> bool:
-        return (
-            self.shown.view is CodebooksViewName.CONSTRUCTION
-            and self.shown.construction is not None
-        )
-
-    def _draw(self) -> None:
-        """The view that is chosen, with what is known, and its sentence."""
-        shown = self.shown
-        self.body.tabs.active = list(CodebooksViewName).index(shown.view)
+    def draw(self) -> None:
+        shown, view = self.shown, self.view
         self.body.settings.update(self._settings())
-        if self._constructing or shown.columns:
-            self.body.show(partial(DRAWERS[shown.view], shown), titled=not self._constructing)
-        else:
-            self.body.set_class(False, "-untitled")
-            self.body.show_message(self.told)
+        ready = view.ready(shown)
+        draw = partial(view.draw, shown) if ready else centred(self.told)
+        self.body.show(draw, titled=view.TITLED or not ready)
         self.speak()
 
     def meaning(self) -> str:
-        shown = self.shown
-        if self._constructing and shown.construction is not None:
-            step = shown.construction.steps[shown.step]
-            return f"{shown.step + 1}. {step.title}: {step.sentence}"
-        if not shown.columns:
-            return self.told.split("\n")[0]
-        return budget_sentence(shown) if shown.view is CodebooksViewName.BUDGET else shown.verdict
+        ready = self.view.ready(self.shown)
+        return self.view.meaning(self.shown) if ready else self.told.split("\n")[0]
 
     def _settings(self) -> str:
         shown = self.shown
@@ -243,32 +228,18 @@ class CodebooksPanel(PlacedViewsPanel):
             self.phase = AskingPhase.READY  # what is shown stays true
         super().refused(sentence)
 
-    # Views and the cursor
-
-    def show_view(self, place: int) -> None:  # type: ignore[override]
-        self._show_view(list(CodebooksViewName)[place])
-
-    def _show_view(self, view: CodebooksViewName) -> None:
-        self.refusal = ""
-        self.shown.view = view
-        self._draw()
+    # The cursor
 
     def action_move(self, by: int) -> None:
-        shown = self.shown
         self.refusal = ""
-        if shown.view is CodebooksViewName.CONSTRUCTION:
-            if shown.construction is not None:
-                shown.step = max(0, min(len(shown.construction.steps) - 1, shown.step + by))
-        elif shown.column is not None:
-            last = len(shown.column.bars) - 1
-            shown.code = max(0, min(last, min(shown.code, last) + by))
-        self._draw()
+        self.view.move(self.shown, by)
+        self.draw()
 
     def action_pick(self, by: int) -> None:
         self.refusal = ""
         count = max(len(self.shown.columns), 1)
         self.shown.chosen = max(0, min(count - 1, self.shown.chosen + by))
-        self._draw()
+        self.draw()
 
     @on(TextPicture.Picked)
     def _picked(self, message: TextPicture.Picked) -> None:
@@ -277,7 +248,7 @@ class CodebooksPanel(PlacedViewsPanel):
         if isinstance(message.pick, tuple):
             self.refusal = ""
             self.shown.chosen, self.shown.code = message.pick
-            self._draw()
+            self.draw()
 
     # Tensors
 
@@ -341,7 +312,8 @@ class CodebooksPanel(PlacedViewsPanel):
         self._change(partial(schemes.step_block, by=by))
 
     def action_nested_block(self, by: int) -> None:
-        self._change(partial(schemes.step_nested_block, by=by))
+        budget = isinstance(self.view, BudgetView)
+        self._change(partial(schemes.step_nested_block, by=by, budget=budget))
 
     def action_double_quantization(self) -> None:
         self._change(schemes.turn_double_quantization)
@@ -349,16 +321,11 @@ class CodebooksPanel(PlacedViewsPanel):
     def action_back(self) -> None:
         self.body.leave()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
-        if not self.is_mounted:
-            return True
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         if action in ("filter", "type_schemes"):
             return not self.body.typing
-        if action == "restart":
-            return self.can_restart
         if action == "back":
             return self.body.can_leave
         if action == "stop":
             return (self.busy or bool(self.silence)) and not self.body.can_leave
-        return True
+        return super().offers(action, parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from qtui.tui.panels.codebooks.shown import CodebooksShown, CodebooksViewName
+from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui_core.errors import UsageError
 from qtui_core.schemes.scheme import Family, Scheme, check_side_by_side
 from qtui_core.schemes.stepping import resize_scheme
@@ -54,10 +54,10 @@ def step_block(shown: CodebooksShown, by: int) -> None:
     _resize(shown, size=size)
 
 
-def step_nested_block(shown: CodebooksShown, by: int) -> None:
-    """More or fewer scales that share a constant. Raises UsageError where none do, and at the
-    ends."""
-    if not shown.double_quantization and shown.view is not CodebooksViewName.BUDGET:
+def step_nested_block(shown: CodebooksShown, by: int, *, budget: bool) -> None:
+    """More or fewer scales that share a constant. Raises UsageError where none do, unless the
+    `budget` shows what it would be if they did, and at the ends."""
+    if not shown.double_quantization and not budget:
         raise UsageError("Double quantization is off here: d turns it on.")
     size = _step(shown.nested_block, by)
     if size == shown.nested_block:

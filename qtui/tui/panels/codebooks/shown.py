@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from qtui.engine.answers.codes import CodeColumn, SchemeBudget, SweepRow
 from qtui.engine.answers.tensors import ModelIndex, TensorEntry
 from qtui.screen.tensors.subject import Subject
@@ -18,15 +16,6 @@ FIRST_SCHEMES = tuple(map(Scheme.parse, (
     "nf4:block64", "int4:group64", "int4:group64:asym", "fp4:block64", "e2m1:group64", "nvfp4",
 )))  # fmt: skip
 BLOCK = 64
-
-
-class CodebooksViewName(StrEnum):
-    """The four pictures, in the order of the key."""
-
-    CODES = "Codes"
-    LEVELS = "Levels"
-    BUDGET = "Budget"
-    CONSTRUCTION = "Construction"
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,6 @@ class CodebooksShown:
     model: str
     index: ModelIndex | None = None
     entry: TensorEntry | None = None
-    view: CodebooksViewName = CodebooksViewName.CODES
     asked: tuple[Scheme, ...] = FIRST_SCHEMES
     at_equal_bits: bool = False
     equal: tuple[EqualBits, ...] = ()

@@ -23,7 +23,7 @@ class GpusView(View[HardwareShown]):
     """What each GPU does now."""
 
     TITLE = "GPUs"
-    HELP = """
+    HELP = """\
 **GPUs**: every GPU twice a second, and the processes on it. A value that the driver does not tell
 is a dash, each by itself.
 """

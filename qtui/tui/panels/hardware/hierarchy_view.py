@@ -20,7 +20,7 @@ class HierarchyView(View[HardwareShown]):
     """Each memory with what it holds and how fast it is."""
 
     TITLE = "Hierarchy"
-    HELP = """
+    HELP = """\
 **Hierarchy**: registers, L1 and shared memory, L2, memory: what each holds and gives, and who says
 so: *stated* by the vendor, *derived* from a width it states and the highest clock, *measured*.
 """

@@ -12,7 +12,6 @@ HELP = """\
 The machine: what its GPUs do now, what they are, and what limits the plan on them.
 
 {views}
-
 The plan is the one of the Memory panel. `g` chooses another device.
 """
 

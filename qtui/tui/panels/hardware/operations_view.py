@@ -18,7 +18,7 @@ class OperationsView(View[HardwareShown]):
     """The operations as a list, the longest first."""
 
     TITLE = "Operations"
-    HELP = """
+    HELP = """\
 **Operations**: the same as a list. Times are bounds: no step is shorter. Of norms, activations and
 rotations only the forward passes are counted.
 """

@@ -18,7 +18,7 @@ class RatesView(View[HardwareShown]):
     """Each type with its rate, as stated and as measured."""
 
     TITLE = "Rates"
-    HELP = """
+    HELP = """\
 **Rates**: operations a second by type as the vendor states them; `m` measures this machine in a
 process of its own (the processor, where there is no GPU).
 """

@@ -51,7 +51,7 @@ class RooflineView(View[HardwareShown]):
     """Each operation at its operations a byte, under the roofs of the device."""
 
     TITLE = "Roofline"
-    HELP = """
+    HELP = """\
 **Roofline**: each operation of the plan at its operations a byte. Under the slope it waits for
 memory, under the flat roofs for the units of its type. The dotted slope above is L2; a dotted roof
 below the other is what was measured here.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -11,20 +13,19 @@ from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
 from qtui.screen.tensors.side import TensorSide
 from qtui.screen.tensors.subject import WEIGHT, Subject
-from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import TextPicture
-from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
-from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.schemes import SchemeControls
 from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.models.quoting import printable
 
-VIEWS: tuple[type[TensorView], ...] = (MapsView, OutliersView, ActivationsView)
+if TYPE_CHECKING:
+    from qtui.tui.panels.quantize.panel import QuantizePanel
+
 NARROW, MEDIUM, WIDE = 100, 116, 150
 SHORT, BRIEF = 26, 24
 
@@ -61,18 +62,17 @@ class QuantizeBody(Container):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, panel: QuantizePanel) -> None:
         super().__init__()
-        self.drawing = drawing
+        self.panel = panel
+        self.drawing = drawing = panel.drawing
         glyphs = drawing.glyphs
         self.controls = SchemeControls(glyphs.pointer)
         self.side = TensorSide(drawing)
         self.title_line = TaskTitle()
         self.title_line.line_glyph = glyphs.baseline
         self.title_line.ellipsis = glyphs.ellipsis
-        self.views: tuple[TensorView, ...] = tuple(view(drawing) for view in VIEWS)
-        self.view = self.views[0]
-        self.tabs = ViewTabs([view.TITLE for view in VIEWS], glyphs.pointer)
+        self.tabs = panel.tabs
         self.table = TextPicture(drawing, id="quantize-numbers", focus=False)
 
     def compose(self) -> ComposeResult:
@@ -83,7 +83,7 @@ class QuantizeBody(Container):
             with Vertical(id="quantize-centre"):
                 yield self.title_line
                 with ContentSwitcher(initial=self.view.id, id="quantize-views"):
-                    yield from self.views
+                    yield from self.panel.views
             yield self.table
 
     def on_resize(self, event: events.Resize) -> None:
@@ -104,14 +104,19 @@ class QuantizeBody(Container):
         return self.has_class("-narrow") and self.has_class("-listing")
 
     @property
+    def view(self) -> TensorView:
+        """The view that is shown."""
+        return self.panel.view
+
+    @property
     def maps(self) -> MapsView:
         """The view that the pictures of the panel's own answers are shown in."""
-        return next(view for view in self.views if isinstance(view, MapsView))
+        return self.panel.view_of(MapsView)
 
     @property
     def activations(self) -> ActivationsView:
         """The view that knows what was captured."""
-        return next(view for view in self.views if isinstance(view, ActivationsView))
+        return self.panel.view_of(ActivationsView)
 
     @property
     def heatmap(self) -> Heatmap:
@@ -121,14 +126,10 @@ class QuantizeBody(Container):
     def histogram(self) -> Histogram:
         return self.maps.histogram
 
-    def show_view(self, index: int) -> None:
-        """Bring another view to the centre."""
-        self.view = self.views[index]
-        self.tabs.active = index
+    def show_view(self) -> None:
+        """Bring the view to the centre."""
         self.query_one(ContentSwitcher).current = self.view.id
         self.make_room()
-        if self.screen.focused is None or self.screen.focused not in self.side.query("*"):
-            self.focus_start()
 
     def make_room(self) -> None:
         """Give the view the room it needs now."""
@@ -192,12 +193,12 @@ class QuantizeBody(Container):
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         """What is being done or why there is nothing, in place of the pictures."""
-        for view in self.views:
+        for view in self.panel.views:
             view.say(message, keep=keep, trouble=trouble)
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""
-        for view in self.views:
+        for view in self.panel.views:
             view.drawing_changed()
         for widget in (self.tabs, self.side.list, self.table):
             widget.refresh()

@@ -39,8 +39,6 @@ URGENT_BINDINGS: list[BindingType] = [
              "Start the engine again, or read again", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
     _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
-    _binding("v", "view(1)", "View", "view",
-             "Next view: maps, outliers, activations", show=True),
 ]  # fmt: skip
 QUANTIZE_BINDINGS: list[BindingType] = [
     # What opens a field takes effect before the next key is given to anyone: over a slow line
@@ -84,7 +82,6 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True,
              priority=True),
     _binding("x", "swap", "A/B", "swap", "Work on the other scheme", show=True),
-    _binding("V", "view(-1)", "View back", "view_back", "View before"),
     _binding("S", "source", "Source", "source",
              "Weight, input or output of its module", show=True),
     _binding("backspace", "clear_injection", "Take outlier out", "clear_injection",

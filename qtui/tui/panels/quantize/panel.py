@@ -7,34 +7,36 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from textual import on
-from textual.actions import parse
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineLost
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened
-from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPhase
+from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
-from qtui.screen.panel.placed_views import PlacedViewsPanel
+from qtui.screen.panel.view import view_keys
 from qtui.screen.tensors.list import TensorList, TensorOrder
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
 from qtui.screen.widgets.scheme_bar import SchemeBar
 from qtui.tui.header_texts import device_of
-from qtui.tui.panels.quantize.body import VIEWS, QuantizeBody
+from qtui.tui.panels.quantize.activations.view import ActivationsView
+from qtui.tui.panels.quantize.body import QuantizeBody
 from qtui.tui.panels.quantize.element import ElementReader
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.loading import TENSOR, TensorReader
+from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.numbers import all_rows, number_lines
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
+from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui.tui.panels.quantize.views import TensorView, view_bindings
+from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme
@@ -43,7 +45,7 @@ from qtui_core.schemes.stepping import step_scheme
 FIRST_SCHEMES = ("int4", "nf4")
 
 
-class QuantizePanel(PlacedViewsPanel):
+class QuantizePanel(AskingPanel):
     """One model and one tensor under two schemes. Asks the engine and shows what it finds; computes
     nothing itself.
 
@@ -53,14 +55,18 @@ class QuantizePanel(PlacedViewsPanel):
     PANEL_ID = "quantize"
     TITLE = "Quantize"
     NUMBER = 2
+    VIEWS = (MapsView, OutliersView, ActivationsView)
     HELP = "\n".join((HELP, *(view.HELP for view in VIEWS)))
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
     BINDINGS: ClassVar[list[BindingType]] = [
-        *URGENT_BINDINGS, *view_bindings(VIEWS), *QUANTIZE_BINDINGS,
+        *URGENT_BINDINGS, *view_keys(PANEL_ID, VIEWS), *QUANTIZE_BINDINGS,
     ]  # fmt: skip
 
+    views: tuple[TensorView, ...]
+    view: TensorView
+
     def compose_body(self) -> ComposeResult:
-        self.body = QuantizeBody(self.drawing)
+        self.body = QuantizeBody(self)
         yield self.body
 
     def on_mount(self) -> None:
@@ -81,24 +87,24 @@ class QuantizePanel(PlacedViewsPanel):
         self.body.focus_start()
 
     def maximise_target(self) -> Widget | None:
-        return self.body.view.maximise_target()
+        return self.view.maximise_target()
 
     def drawing_changed(self) -> None:
         self.body.redraw()
 
     def copy_text(self) -> str | None:
-        return self.body.view.copy_text() or panel_text(self.shown, self.sentence)
+        return self.view.copy_text() or panel_text(self.shown, self.sentence)
 
     def export_data(self) -> dict[str, Any] | None:
-        data, view = panel_data(self.shown), self.body.view
+        data, view = panel_data(self.shown), self.view
         of_view = view.export_data()
-        return data if of_view is None else {**(data or {}), view.VIEW_ID: of_view}
+        return data if of_view is None else {**(data or {}), view.TITLE.lower(): of_view}
 
     def export_table(self) -> Iterable[Sequence[object]] | None:
-        return self.body.view.export_table()
+        return self.view.export_table()
 
     def palette(self) -> Iterable[PaletteEntry]:
-        yield from self.body.view.palette()
+        yield from self.view.palette()
         yield from super().palette()
 
     # Opening a model
@@ -229,13 +235,13 @@ class QuantizePanel(PlacedViewsPanel):
 
     def meaning(self) -> str:
         # Why there is nothing matters more than what it would mean.
-        said = "" if self.phase in TROUBLE else self.body.view.sentence
-        return said or self.shown.explanation
+        shown = self.shown
+        return shown.explanation if self.phase in TROUBLE else self.view.meaning(shown)
 
     def show_numbers(self) -> None:
         if self.shown.schemes:
             self.body.table.show(partial(number_lines, all_rows(self.shown, self.body.brief)))
-            self.body.view.show(self.shown)
+            self.view.show(self.shown)
 
     def engine_lost(self, sentence: str) -> None:
         self.ranking.stop()
@@ -348,21 +354,20 @@ class QuantizePanel(PlacedViewsPanel):
 
     # Views, and the rest
 
-    def show_view(self, place: int) -> None:  # type: ignore[override]
-        self.forget_refusal()
-        self.body.show_view(place)
+    def draw(self) -> None:
+        self.body.show_view()
         self.refresh_bindings()
         self.speak()
-        self.reader.look()
+
+    def focus_view(self) -> None:
+        focused = self.screen.focused
+        if focused is None or focused not in self.body.side.query("*"):
+            self.body.focus_start()
 
     @on(TensorView.Spoke)
     def _view_spoke(self, message: TensorView.Spoke) -> None:
         message.stop()
         self.speak()
-
-    def action_in_view(self, title: str, action: str) -> None:
-        _, name, own = parse(action)
-        getattr(self.body.view, f"action_{name}")(*own)
 
     def action_source(self) -> None:
         sources = (WEIGHT, INPUT, OUTPUT)
@@ -376,25 +381,17 @@ class QuantizePanel(PlacedViewsPanel):
         self.forget_refusal()
         self.body.leave()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
-        if not self.is_mounted:
-            return True
-        view, entry = self.body.view, self.shown.entry
-        if action == "in_view":
-            view_id, (_, name, own) = parameters[0], parse(str(parameters[1]))
-            return view_id == view.VIEW_ID and view.check_action(name, own)
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
+        entry = self.shown.entry
         if action == "source":
             return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":
             return self.shown.inject is not None
         if action in ("filter", "type_scheme"):
             return not self.body.typing
-        if action == "restart":
-            return self.can_restart
         if action == "back":
             return self.body.can_leave
         if action == "stop":
             busy = self.ranking.running or self.busy or bool(self.silence)
             return busy and not self.body.can_leave
-        return True
+        return super().offers(action, parameters)

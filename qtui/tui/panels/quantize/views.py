@@ -7,19 +7,13 @@ stand in `KEYS` and work wherever the focus of the panel is, while the view is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding
 from textual.containers import Container
 from textual.message import Message
 from textual.reactive import reactive
-from textual.widget import Widget
 
-from qtui.screen.panel.base import Panel
-from qtui.screen.panel.hooks import PaletteEntry
-from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.panel.view import View
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.shown import QuantizeShown
 
@@ -27,21 +21,16 @@ if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel
 
 
-class TensorView(Container):
+class TensorView(View[QuantizeShown], Container):
     """One way to look at the subject under the schemes.
 
     `sentence` is what its picture means, computed from the data; while it is empty the panel's
-    own sentence about the error stands there.
+    own sentence about the error stands there. `panel` asks the engine by its `feed`, its `shown`
+    is what is looked at, `do(work, "view")` runs work that may fail, and `look_at` changes the
+    subject.
     """
 
-    VIEW_ID: ClassVar[str]
-    TITLE: ClassVar[str]
     HELP: ClassVar[str] = ""
-    """Markdown, added to the help of the panel."""
-
-    KEYS: ClassVar[tuple[Binding, ...]] = ()
-    """Bindings of actions of this view, with ids that start with "quantize."."""
-
     NUMBERS: ClassVar[bool] = True
     """Whether the numbers of the schemes stand beside it."""
 
@@ -49,32 +38,29 @@ class TensorView(Container):
     TensorView { height: 1fr; }
     """
 
-    def with_numbers(self) -> bool:
-        """The same of what is shown now."""
-        return self.NUMBERS
-
+    panel: QuantizePanel
     sentence: reactive[str] = reactive("", init=False, repaint=False)
 
     class Spoke(Message):
         """The sentence of the view changed."""
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(id=f"view-{self.VIEW_ID}")
-        self.drawing = drawing
-        # Kept, because an answer may still come when the app is left and the view taken out.
-        self._panel: QuantizePanel | None = None
+    def __init__(self, panel: QuantizePanel) -> None:
+        Container.__init__(self, id=f"view-{self.TITLE.lower()}")
+        View.__init__(self, panel)
+        self.drawing = panel.drawing
 
     def watch_sentence(self) -> None:
         self.post_message(self.Spoke())
 
-    @property
-    def panel(self) -> QuantizePanel:
-        """The panel: its `feed` asks the engine, its `shown` is what is looked at, `do(work,
-        "view")` runs work that may fail, and `look_at` changes the subject."""
-        if self._panel is None:
-            found = next(node for node in self.ancestors if isinstance(node, Panel))
-            self._panel = cast("QuantizePanel", found)
-        return self._panel
+    def with_numbers(self) -> bool:
+        """The same of what is shown now."""
+        return self.NUMBERS
+
+    def opened(self) -> None:
+        self.panel.reader.look()
+
+    def meaning(self, shown: QuantizeShown) -> str:
+        return self.sentence or shown.explanation
 
     # Hooks. The panel calls them; each does nothing unless the view has something to do.
 
@@ -106,37 +92,3 @@ class TensorView(Container):
     def focus_start(self) -> bool:
         """Move the focus to where work starts; whether there is such a place."""
         return False
-
-    def drawing_changed(self) -> None:
-        """The theme changed: restyle what caches colours."""
-
-    # What the shell's own keys ask for.
-
-    def palette(self) -> Iterable[PaletteEntry]:
-        """Entries beyond the keys."""
-        return ()
-
-    def copy_text(self) -> str | None:
-        """What `y` copies in place of the numbers of the panel."""
-        return None
-
-    def export_data(self) -> dict[str, Any] | None:
-        """What `e` writes under the id of the view, beside the numbers of the panel."""
-        return None
-
-    def export_table(self) -> Iterable[Sequence[object]] | None:
-        """What `e` writes as CSV: a header and rows of texts and numbers."""
-        return None
-
-    def maximise_target(self) -> Widget | None:
-        """What `z` fills the screen with."""
-        return None
-
-
-def view_bindings(views: Iterable[type[TensorView]]) -> list[Binding]:
-    """The keys of all views as keys of the panel, whose `action_in_view` runs them."""
-    return [
-        replace(key, action=f"in_view({view.VIEW_ID!r}, {key.action!r})")
-        for view in views
-        for key in view.KEYS
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,7 +16,6 @@ from qtui.engine.client import EngineLost
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.tensors.subject import INPUT, OUTPUT
-from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.text_picture import TextPicture, TonedLine, in_rows
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
@@ -28,6 +27,9 @@ from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.codec import printed
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.quantize.panel import QuantizePanel
 
 #: A model that takes longer than this is asked to run only when a person says so, and not
 #: for each tensor that the cursor passes.
@@ -41,7 +43,6 @@ class ActivationsView(TensorView):
     """What a text makes flow through the module of the chosen weight: the ways to quantize it,
     its channels, and the error of the layer's output."""
 
-    VIEW_ID = "activations"
     TITLE = "Activations"
     NUMBERS = False
     HELP = HELP
@@ -56,8 +57,9 @@ class ActivationsView(TensorView):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
+    def __init__(self, panel: QuantizePanel) -> None:
+        super().__init__(panel)
+        drawing = self.drawing
         self.lines = TextPicture(drawing, in_rows(self._lay_out))
         self.field = Field(compact=True, select_on_focus=True, id="activations-text")
         self.state = CaptureState.NOTHING

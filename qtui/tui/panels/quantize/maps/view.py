@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,7 +14,6 @@ from textual.widget import Widget
 
 from qtui.report.numbers import format_decibels
 from qtui.screen.tensors.subject import Subject
-from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.heatmap.grid import HeatScale, Window
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
@@ -29,6 +28,9 @@ from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui.tui.panels.quantize.views import TensorView
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.quantize.panel import QuantizePanel
 
 Seen = tuple[str, Subject]
 """Model and subject."""
@@ -46,7 +48,6 @@ class MapsView(TensorView):
     and whether two stand side by side. The window is of one tensor.
     """
 
-    VIEW_ID = "maps"
     TITLE = "Maps"
     HELP = HELP
     KEYS: ClassVar[tuple[Binding, ...]] = KEYS
@@ -64,8 +65,9 @@ class MapsView(TensorView):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
+    def __init__(self, panel: QuantizePanel) -> None:
+        super().__init__(panel)
+        drawing = self.drawing
         self.kind: MapChoice = KINDS[0]
         self.pooling = "max"
         self.window: Window | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -16,7 +16,6 @@ from textual.widgets import Static
 from qtui.engine.requests import Injection
 from qtui.report.numbers import format_value
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import TextPicture, in_rows
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
@@ -44,6 +43,9 @@ from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
 from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.errors import UsageError
 
+if TYPE_CHECKING:
+    from qtui.tui.panels.quantize.panel import QuantizePanel
+
 FACTOR = 2.0
 
 
@@ -52,7 +54,6 @@ class OutliersView(TensorView):
     and the columns at the left; what granularity and LLM.int8() do about them at the right.
     `detection` is what it looks for."""
 
-    VIEW_ID = "outliers"
     TITLE = "Outliers"
     HELP = HELP
     NUMBERS = False
@@ -78,8 +79,9 @@ class OutliersView(TensorView):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
+    def __init__(self, panel: QuantizePanel) -> None:
+        super().__init__(panel)
+        drawing = self.drawing
         self.detection = Detection()
         self.found = OutlierFindings()
         self._looked: Look | None = None
