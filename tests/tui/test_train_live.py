@@ -25,7 +25,7 @@ PATIENCE = 240.0
 
 def choose_small(panel: TrainPanel, steps: int | None) -> None:
     """A plan whose steps take little time."""
-    panel._change(RunPlan(method="lora", batch=1, sequence=64), None)
+    panel.change(RunPlan(method="lora", batch=1, sequence=64), None)
     panel.run_shown.steps = steps
 
 

@@ -109,7 +109,7 @@ async def test_a_plan_that_does_not_fit_is_warned_of_and_the_largest_batch_offer
 ) -> None:
     async with running(start_panel="train") as pilot:
         panel = await ready(pilot)
-        panel._choose_gpu(panel._gpu_of("24GiB"))
+        panel.choose_gpu(panel._gpu_of("24GiB"))
         panel._set("batch", 20)
         await until(pilot, lambda: panel.run_shown.largest is not None)
         await settled(pilot)

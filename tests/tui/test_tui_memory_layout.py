@@ -10,11 +10,10 @@ from screens import Running, goldens, resized, screen_lines, screen_text, settle
 from textual.pilot import Pilot
 
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.plan.shown import ViewName
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.memory.panel import MemoryPanel
 
-VIEWS = [view.value for view in ViewName]
+VIEWS = [view.TITLE for view in MemoryPanel.VIEWS]
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
@@ -35,7 +34,7 @@ async def ready(pilot: Pilot[None]) -> MemoryPanel:
 async def show(pilot: Pilot[None], view: str) -> MemoryPanel:
     """The view, after batch 1 became 2, with a GPU."""
     panel = await ready(pilot)
-    panel._choose_gpu(panel._gpu_of("4090"))
+    panel.choose_gpu(panel._gpu_of("4090"))
     await ready(pilot)
     await pilot.press("right")
     await ready(pilot)
@@ -44,7 +43,7 @@ async def show(pilot: Pilot[None], view: str) -> MemoryPanel:
     if view == "Cases":
         await pilot.press("down", "down")
     await settled(pilot)
-    assert panel.shown.view == view
+    assert view == panel.view.TITLE
     return panel
 
 
@@ -53,7 +52,7 @@ async def test_golden(running: Running) -> None:
         async with running(SIZES[0], start_panel="memory", color="16") as pilot:
             panel = await show(pilot, VIEWS[0])
             for view in VIEWS:
-                assert panel.shown.view == view
+                assert view == panel.view.TITLE
                 if view == "Cases":
                     await pilot.press("down", "down")
                 for size in SIZES:
@@ -76,7 +75,7 @@ async def test_every_depth_and_size_fits(
         for view in VIEWS:
             lines = screen_lines(pilot.app)
             assert all(len(line) == size[0] for line in lines)
-            assert panel.shown.view == view
+            assert view == panel.view.TITLE
             assert panel.sentence
             for key in ("right", "down", "left", "up", "tab", "z", "z"):
                 await pilot.press(key)

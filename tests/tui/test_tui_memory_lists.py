@@ -8,8 +8,6 @@ from memory_estimator import HandMade
 from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
-from qtui.screen.plan.shown import ViewName
-
 
 async def test_a_list_of_savings_that_becomes_shorter(
     running: Running,
@@ -86,7 +84,7 @@ async def test_a_value_that_cannot_be_stays_to_be_corrected(running: Running) ->
         await pilot.press("escape")
         await settled(pilot)
         assert panel.shown.plan.batch == 1
-        assert panel.shown.view is ViewName.STEP
+        assert panel.view.TITLE == "Step"
         await until(pilot, lambda: panel.body.form.has_focus)
 
 

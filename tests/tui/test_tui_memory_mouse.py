@@ -8,7 +8,7 @@ from screens import Running, screen_lines, settled, until
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 from textual.pilot import Pilot
 
-from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES
 
 
 async def click(pilot: Pilot[None], text: str, *, times: int = 1) -> None:
@@ -90,7 +90,7 @@ async def test_two_clicks_open_a_case(running: Running) -> None:
         assert (panel.shown.line, panel.shown.case) == (0, "")
         await click(pilot, case.title[:20], times=2)
         await until(pilot, lambda: panel.shown.case == case.key)
-        assert panel.shown.view is ViewName.STEP
+        assert panel.view.TITLE == "Step"
 
 
 async def test_a_click_beside_lines_does_nothing(running: Running) -> None:

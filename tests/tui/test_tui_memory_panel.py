@@ -14,7 +14,6 @@ from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixtu
 
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan import panel as plan_panel
-from qtui.screen.plan.shown import ViewName
 
 
 async def test_a_key_changes_the_plan_and_tells_the_difference(running: Running) -> None:
@@ -106,7 +105,7 @@ async def test_letters_that_are_typed_are_no_keys(running: Running) -> None:
         panel = await ready(pilot)
         await pilot.press("enter", *"vgu", "escape")
         await settled(pilot)
-        assert panel.shown.view is ViewName.STEP
+        assert panel.view.TITLE == "Step"
         assert panel.shown.gpu is None
 
 

@@ -8,7 +8,6 @@ from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
 
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.plan.shown import ViewName
 from qtui_core.errors import ModelError
 
 UNKNOWN = "No shape of models of type 'mamba' is built in, and none is guessed."
@@ -119,7 +118,7 @@ async def test_an_unknown_family_offers_the_trace(
         ):
             await pilot.press("v")
             await settled(pilot)
-            assert panel.shown.view is ViewName(view)
+            assert view == panel.view.TITLE
             assert words in panel.body.picture.text
 
 

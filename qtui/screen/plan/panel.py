@@ -11,8 +11,7 @@ from textual import on
 
 from qtui.engine.client import EngineClient
 from qtui.engine.estimator.answers import Answer, Around, ModelFacts
-from qtui.screen.panel.asking import OPENING, AskingPhase
-from qtui.screen.panel.placed_views import PlacedViewsPanel
+from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
@@ -41,7 +40,7 @@ REMEMBERED = 100
 ESTIMATE = "estimate"
 
 
-class PlanPanel(PlacedViewsPanel):
+class PlanPanel(AskingPanel):
     """Requests the estimate of the current choice, and shows its progress. The choice belongs to
     the app: another panel with a plan starts with it."""
 
@@ -91,8 +90,7 @@ class PlanPanel(PlacedViewsPanel):
         self.feed.answers.clear()
         self.shown = Shown(
             model, plan=before.plan, gpu=before.gpu, gpus=before.gpus, live=before.live,
-            view=before.view, knob=before.knob, cases=before.cases, figures=before.figures,
-            cell=before.cell,
+            knob=before.knob, cases=before.cases, figures=before.figures, cell=before.cell,
         )  # fmt: skip
         self._adopt()
         self._open_subject()
@@ -180,10 +178,6 @@ class PlanPanel(PlacedViewsPanel):
 
     # Showing
 
-    def draw(self) -> None:
-        """Draws everything again."""
-        raise NotImplementedError
-
     def draw_form(self) -> None:
         shown = self.shown
         fields = form_fields(shown)
@@ -261,7 +255,7 @@ class PlanPanel(PlacedViewsPanel):
     def action_usual(self) -> None:
         option = option_at(self.shown, self.shown.knob)
         if option is None:
-            self._choose_gpu(None)
+            self.choose_gpu(None)
         else:
             self._set(option.name, option.default)
 
@@ -273,10 +267,10 @@ class PlanPanel(PlacedViewsPanel):
         except UsageError as error:
             self.tell(str(error))
             return False
-        self._change(plan, self.shown.gpu)
+        self.change(plan, self.shown.gpu)
         return True
 
-    def _change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
+    def change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
         shown = self.shown
         if (plan, gpu) == (shown.plan, shown.gpu):
             return
@@ -304,7 +298,7 @@ class PlanPanel(PlacedViewsPanel):
     def action_undo(self) -> None:
         if self._past:
             plan, gpu = self._past.pop()
-            self._change(plan, gpu, remember=False)
+            self.change(plan, gpu, remember=False)
 
     def tell(self, sentence: str) -> None:
         """Shows why nothing was changed, until the next action."""
@@ -316,10 +310,10 @@ class PlanPanel(PlacedViewsPanel):
     def action_gpu(self, by: int) -> None:
         choices: list[GpuChoice | None] = [None, *self.shown.gpus]
         at = choices.index(self.shown.gpu) if self.shown.gpu in choices else 0
-        self._choose_gpu(choices[(at + by) % len(choices)])
+        self.choose_gpu(choices[(at + by) % len(choices)])
 
-    def _choose_gpu(self, gpu: GpuChoice | None) -> None:
-        self._change(self.shown.plan, gpu)
+    def choose_gpu(self, gpu: GpuChoice | None) -> None:
+        self.change(self.shown.plan, gpu)
 
     def _gpu_of(self, text: str) -> GpuChoice | None:
         """A GPU by name, or one with the given memory. Raises UsageError for neither."""
@@ -356,7 +350,7 @@ class PlanPanel(PlacedViewsPanel):
         taken = True
         try:
             if option is None:
-                self._choose_gpu(self._gpu_of(text))
+                self.choose_gpu(self._gpu_of(text))
             elif option.typed and option.read is not None:
                 taken = self._set(option.name, option.read(text))
         except UsageError as error:

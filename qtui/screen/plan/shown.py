@@ -1,10 +1,9 @@
-"""The current state of a panel with a plan: the model, the plan, the estimate, the view."""
+"""The current state of a panel with a plan: the model, the plan, the estimate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from enum import StrEnum
 from typing import Any
 
 from qtui.engine.estimator.answers import Answer, Around, MapCell, ModelFacts
@@ -18,17 +17,6 @@ from qtui_core.telemetry.device import GpuReading as LiveDevice
 #: Batches and sequences of the map.
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAP_SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-
-
-class ViewName(StrEnum):
-    """The pictures, in the order in which the key steps through them."""
-
-    STEP = "Step"
-    PARTS = "Parts"
-    SAVINGS = "Savings"
-    MAP = "Map"
-    GPUS = "GPUs"
-    CASES = "Cases"
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,6 @@ class Shown:
     cells_of: tuple[Any, ...] = ()
     cases: tuple[WorkedCase, ...] = ()
     figures: Mapping[str, tuple[Figure, ...]] = field(default_factory=dict)
-    view: ViewName = ViewName.STEP
     knob: int = 1
     line: int = 0
     cell: tuple[int, int] = (0, 3)

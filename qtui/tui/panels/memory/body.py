@@ -9,7 +9,6 @@ from textual.widget import Widget
 
 from qtui.screen.curve.picture import CurvePicture
 from qtui.screen.plan.body import SHORT, VERY_TALL, WIDE, PlanBody
-from qtui.screen.plan.shown import ViewName
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
@@ -42,11 +41,10 @@ class MemoryBody(PlanBody):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__(drawing)
         self.add_class("-curve")
-        glyphs = drawing.glyphs
-        self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
+        self.tabs = tabs
         self.levels = TextPicture(drawing)
         self.levels.id = "memory-levels"
         self.levels.can_focus = False

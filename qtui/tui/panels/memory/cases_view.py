@@ -4,43 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.engine.estimator.answers import CaseFigures
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
+from qtui.tui.panels.memory.view import MemoryView
+from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.advice.claims import Figure
 
+#: The group of the work that computes the figures.
+FIGURES = "figures"
 GB = 10**9
 #: Where reasons begin, and how many cases are listed at least.
 REASONS, LISTED = 45, 2
 
 
-def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """The cases, as many as there is room for above the figures."""
-    cases = shown.cases
-    if not cases:
-        return []
-    at = shown.line_of(len(cases))
-    case = cases[at]
-    figures = shown.figures.get(case.key, ())
-    below = [*_figures(figures, canvas, whole=True)]
-    if len(below) + len(cases) + 2 > canvas.height:
-        below = [*_figures(figures, canvas, whole=False)]
-    room = max(LISTED, canvas.height - len(below) - 2)
-    lines: list[TextLine] = [[Put(2, "worked cases (Enter opens one)", "heading")]]
-    for index in window(len(cases), at, room):
-        here, opened = index == at, cases[index].key == shown.case
-        title = cases[index].title + (" (open)" if opened else "")
-        tone: Tone = "cursor" if here else "value"
-        lines.append(
-            [
-                Put(0, canvas.glyphs.pointer if here else " ", "heading"),
-                Put(2, shortened(title, canvas.width - 3, canvas.glyphs.ellipsis), tone, index),
-            ]
+class CasesView(MemoryView):
+    """The cases, and the figures of the chosen one."""
+
+    TITLE = "Cases"
+    HELP = """\
+**Cases**: figures of well-known documents beside ours, and why they differ.
+"""
+    CURSOR = True
+
+    def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
+        """The cases, as many as there is room for above the figures."""
+        cases = shown.cases
+        if not cases:
+            return []
+        at = shown.line_of(len(cases))
+        case = cases[at]
+        figures = shown.figures.get(case.key, ())
+        below = [*_figures(figures, canvas, whole=True)]
+        if len(below) + len(cases) + 2 > canvas.height:
+            below = [*_figures(figures, canvas, whole=False)]
+        room = max(LISTED, canvas.height - len(below) - 2)
+        lines: list[TextLine] = [[Put(2, "worked cases (Enter opens one)", "heading")]]
+        for index in window(len(cases), at, room):
+            here, opened = index == at, cases[index].key == shown.case
+            title = cases[index].title + (" (open)" if opened else "")
+            tone: Tone = "cursor" if here else "value"
+            lines.append(
+                [
+                    Put(0, canvas.glyphs.pointer if here else " ", "heading"),
+                    Put(2, shortened(title, canvas.width - 3, canvas.glyphs.ellipsis), tone, index),
+                ]
+            )
+        if len(lines) + 2 + len(below) <= canvas.height:
+            lines.append([])
+        source = shortened(case.source, canvas.width, canvas.glyphs.ellipsis)
+        return [*lines, [Put(0, source, "label")], *below]
+
+    def ready(self, shown: Shown) -> bool:
+        return True
+
+    def fill(self, shown: Shown) -> None:
+        if not shown.cases:
+            shown.cases = CASES
+            self.panel.do(self._figures, FIGURES)
+
+    async def _figures(self) -> None:
+        await self.panel.feed.cases(self._take)
+
+    def _take(self, found: CaseFigures) -> None:
+        shown = self.panel.shown
+        shown.figures = {**shown.figures, found.key: found.figures}
+        if self.panel.view is self:
+            self.panel.draw()
+
+    def meaning(self, shown: Shown) -> str:
+        case = shown.cases[shown.line_of(len(shown.cases))]
+        figures = shown.figures.get(case.key, ())
+        if not figures:
+            return f"{case.title}: {case.source}. Our figures are being computed."
+        near = [f for f in figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]
+        far = [f for f in figures if f not in near]
+        if not far:
+            return f"{case.title}: all {len(near)} figures are ours too, to 5%."
+        worst = max(
+            far, key=lambda f: max(f.bytes / f.stated_bytes, f.stated_bytes / max(1, f.bytes))
         )
-    if len(lines) + 2 + len(below) <= canvas.height:
-        lines.append([])
-    source = shortened(case.source, canvas.width, canvas.glyphs.ellipsis)
-    return [*lines, [Put(0, source, "label")], *below]
+        times = worst.bytes / worst.stated_bytes
+        words = f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
+        same = f"{len(near)} of {len(figures)} figures are ours to 5%" if near else "None agrees"
+        return f"{case.title}: {same}; {worst.what}: ours is {words} what is stated. {worst.why}"
+
+    def count(self, shown: Shown) -> int:
+        return len(shown.cases)
+
+    def enter(self, shown: Shown) -> None:
+        """Opens the case in the place of the model."""
+        if shown.cases:
+            self.panel.open_case(shown.cases[shown.line_of(len(shown.cases))])
 
 
 def _figures(figures: Sequence[Figure], canvas: Canvas, *, whole: bool) -> Sequence[TextLine]:

@@ -15,13 +15,7 @@ The form holds the plan: `up` and `down` choose a line, `left` and `right` its v
 one. Values that were not set are as usual for the method. Dots in the picture are the curve before
 the last change.
 
-**Step**: what is alive at each operation of a step, stacked: W weights, R adapters, O optimizer
-states, G gradients, A activations, L loss, T temporaries; below it the phases.
-**Parts**: the peak by component with its formula, what leads on to the process, and the phases.
-**Savings**: what each change would save, best first, and the cure for each way to run out.
-**Map**: which batches and sequences fit the chosen GPU. **GPUs**: what the run fits on.
-**Cases**: figures of well-known documents beside ours, and why they differ.
-In the last four a click chooses a line or a cell, and two take it as `Enter` does.
+{views}In the last four a click chooses a line or a cell, and two take it as `Enter` does.
 
 Four levels are kept apart: *tensors* that are alive, *allocated* blocks, *reserved* segments of the
 allocator, and the *process* with the context of CUDA. The first answer is of tensors; the rest
@@ -46,9 +40,8 @@ MEMORY_BINDINGS: list[BindingType] = [
     _binding("enter", "enter", "Type", "enter",
              "Type a value, make the chosen change, choose the GPU, or open the case", show=True,
              key_display="Enter"),
-    _binding("v", "view(1)", "View", "view",
-             "Next view: step, parts, savings, map, GPUs, cases", show=True),
-    _binding("V", "view(-1)", "View back", "view_back", "View before"),
+]  # fmt: skip
+LATER_BINDINGS: list[BindingType] = [
     _binding("g", "gpu(1)", "GPU", "gpu", "The next larger GPU", show=True),
     _binding("G", "gpu(-1)", "Smaller GPU", "gpu_back", "The next smaller GPU"),
     _binding("u", "undo", "Undo", "undo", "Take the last change back", show=True),

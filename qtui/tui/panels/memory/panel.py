@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,35 +11,26 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from qtui.engine.estimator.answers import CaseFigures, ModelFacts
+from qtui.engine.estimator.answers import ModelFacts
 from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.export import curve_table, panel_data
 from qtui.screen.plan.levels import headline, level_lines
 from qtui.screen.plan.panel import PlanPanel
-from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
-from qtui.screen.widgets.text_picture import Canvas, TextPicture
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.memory.body import MemoryBody
-from qtui.tui.panels.memory.cases_view import draw_cases
-from qtui.tui.panels.memory.keys import HELP, MEMORY_BINDINGS
+from qtui.tui.panels.memory.cases_view import CasesView
+from qtui.tui.panels.memory.fits_view import FitsView
+from qtui.tui.panels.memory.keys import HELP, LATER_BINDINGS, MEMORY_BINDINGS
 from qtui.tui.panels.memory.lines import number_lines
-from qtui.tui.panels.memory.map import MapFiller
-from qtui.tui.panels.memory.parts_view import draw_parts, part_lines
-from qtui.tui.panels.memory.sentences import sentence_of
+from qtui.tui.panels.memory.map_view import MAP, MapView
+from qtui.tui.panels.memory.parts_view import PartsView
+from qtui.tui.panels.memory.savings_view import SavingsView
+from qtui.tui.panels.memory.step_view import StepView
 from qtui.tui.panels.memory.trace import TRACING, Trace
-from qtui.tui.panels.memory.views import draw_gpus, draw_map, draw_savings
-from qtui_core.memory.advice.cases import CASES
+from qtui.tui.panels.memory.view import MemoryView
+from qtui_core.memory.advice.claims import WorkedCase
 from qtui_core.memory.plan.run_plan import RunPlan
-
-FIGURES = "figures"
-DRAWERS = {
-    ViewName.PARTS: draw_parts,
-    ViewName.SAVINGS: draw_savings,
-    ViewName.MAP: draw_map,
-    ViewName.GPUS: draw_gpus,
-    ViewName.CASES: draw_cases,
-}
-#: Views with lines, or cells, to choose from.
-LISTS = (ViewName.SAVINGS, ViewName.MAP, ViewName.GPUS, ViewName.CASES)
 
 
 class MemoryPanel(PlanPanel):
@@ -49,29 +39,34 @@ class MemoryPanel(PlanPanel):
     PANEL_ID = "memory"
     TITLE = "Memory"
     NUMBER = 4
-    HELP = HELP
-    BINDINGS: ClassVar[list[BindingType]] = MEMORY_BINDINGS
+    VIEWS = (StepView, PartsView, SavingsView, MapView, FitsView, CasesView)
+    HELP = HELP.format(views=views_help(VIEWS))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *MEMORY_BINDINGS,
+        *view_keys(PANEL_ID, VIEWS),
+        *LATER_BINDINGS,
+    ]
 
     body: MemoryBody
+    view: MemoryView
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._own_plan = RunPlan()
         self.trace = Trace(self)
-        self.map = MapFiller(self)
 
     def compose_body(self) -> ComposeResult:
-        self.body = MemoryBody(self.drawing)
+        self.body = MemoryBody(self.drawing, self.tabs)
         yield self.body
 
     # Estimating
 
     def _open_subject(self) -> None:
-        self.map.stop()
+        self.give_up(MAP)
         super()._open_subject()
 
     def _estimate(self) -> None:
-        self.map.stop()
+        self.give_up(MAP)
         self.trace.forget()
         super()._estimate()
 
@@ -94,53 +89,21 @@ class MemoryPanel(PlanPanel):
             super().refused(sentence)
 
     def fill_views(self) -> None:
-        """What only one view shows is asked for when it is there."""
-        shown = self.shown
-        if (
-            shown.view is ViewName.MAP
-            and self.phase is AskingPhase.READY
-            and shown.answer is not None
-        ):
-            self.map.start()
-        if shown.view is ViewName.CASES and not shown.cases:
-            shown.cases = CASES
-            self.do(self._figures, FIGURES)
-
-    async def _figures(self) -> None:
-        await self.feed.cases(self._case)
-
-    def _case(self, found: CaseFigures) -> None:
-        shown = self.shown
-        shown.figures = {**shown.figures, found.key: found.figures}
-        if shown.view is ViewName.CASES:
-            self.draw()
+        self.view.fill(self.shown)
 
     # Showing
 
     def draw(self) -> None:
         shown, body = self.shown, self.body
         self.draw_form()
-        body.tabs.active = list(ViewName).index(shown.view)
         body.title_line.subject, body.title_line.details = headline(shown)
         body.levels.show(partial(level_lines, shown))
         body.numbers.show(partial(number_lines, shown))
-        if shown.view is ViewName.CASES:
-            body.show_text(partial(draw_cases, shown))
-        elif self.trouble:
-            body.show_message(self.trouble)
-        elif self.trace.goes_on and shown.answer is None:
-            body.show_message(TRACING)
-        elif shown.view is ViewName.STEP:
-            body.show_curve()
-            if shown.answer is None:
-                body.curve.clear()
-            else:
-                before = shown.before.curve if shown.before else None
-                fit, gpu = shown.answer.fit, shown.gpu
-                capacity = fit.capacity_bytes if fit else None
-                body.curve.show(shown.answer.curve, before, capacity, gpu.label if gpu else "")
-        elif shown.current and (shown.around is not None or shown.view is ViewName.MAP):
-            body.show_text(partial(DRAWERS[shown.view], shown))
+        told = self._told
+        if told:
+            body.show_message(told)
+        elif self.view.ready(shown):
+            self.view.show(shown)
         self.draw_activity()
         self.speak()
         self.refresh_bindings()
@@ -151,18 +114,23 @@ class MemoryPanel(PlanPanel):
             text = "estimating"
         self.body.title_line.activity = text
 
+    @property
+    def _told(self) -> str:
+        """What stands in place of the view: why there is no estimate, or what is done for it. The
+        worked cases need none."""
+        if isinstance(self.view, CasesView):
+            return ""
+        traced = self.trace.goes_on and self.shown.answer is None
+        return self.trouble or (TRACING if traced else "")
+
     def meaning(self) -> str:
-        shown = self.shown
-        told = "" if shown.view is ViewName.CASES and shown.cases else self.trouble
-        if not told and self.trace.goes_on and shown.answer is None:
-            told = TRACING
-        return told or sentence_of(shown, self.drawing.glyphs)
+        return self._told or self.view.meaning(self.shown)
 
     # What the shell asks for
 
     def activate(self) -> None:
         super().activate()
-        self._focus_view()
+        self.focus_view()
 
     def maximise_target(self) -> Widget | None:
         return self.body.main
@@ -173,7 +141,7 @@ class MemoryPanel(PlanPanel):
     def copy_text(self) -> str | None:
         if self.shown.answer is None:
             return None
-        title, _ = self.body.title_line.subject, self.body.title_line.details
+        title = self.body.title_line.subject
         picture = self.body.curve if self.body.main is self.body.curve else self.body.picture
         return f"{title}\n{self.body.levels.text}\n\n{picture.text}\n\n{self.sentence}"
 
@@ -184,85 +152,38 @@ class MemoryPanel(PlanPanel):
         shown = self.shown
         return curve_table(shown.answer) if shown.answer is not None and shown.current else None
 
-    # Views
+    # The cursor
 
-    def show_view(self, place: int) -> None:  # type: ignore[override]
-        self._show_view(list(ViewName)[place])
-
-    def _show_view(self, view: ViewName) -> None:
-        self.shown.view, self.shown.line = view, 0
-        if view is ViewName.MAP:
-            plan = self.shown.plan
-            self.shown.cell = (
-                _nearest(MAP_BATCHES, plan.batch), _nearest(MAP_SEQUENCES, plan.sequence)
-            )  # fmt: skip
-        if view is ViewName.GPUS and self.shown.around is not None and self.shown.gpu is None:
-            verdicts = [fit.verdict for fit in self.shown.around.fits]
-            self.shown.line = verdicts.index("fits") if "fits" in verdicts else 0
-        self.refusal = ""
-        self.fill_views()
-        self.draw()
-        self._focus_view()
-
-    def _focus_view(self) -> None:
-        if self.shown.view in LISTS:
+    def focus_view(self) -> None:
+        if self.view.CURSOR:
             self.body.focus_picture()
         else:
             self.body.focus_form()
 
     @property
     def _in_list(self) -> bool:
-        return self.shown.view in LISTS and self.body.picture.has_focus
-
-    # Moving about
+        return self.view.CURSOR and self.body.picture.has_focus
 
     def action_move(self, by: int) -> None:
-        shown = self.shown
-        if shown.view is ViewName.PARTS and self.body.picture.has_focus:
-            shown.line = max(0, min(shown.line + by, self._hidden_parts))
+        if self.body.picture.has_focus and self.view.move(self.shown, by):
+            self.refusal = ""
             self.draw()
-            return
-        if not self._in_list:
-            if self.body.has_form:
-                self._choose_field(by)
-            return
-        self.refusal = ""
-        if shown.view is ViewName.MAP:
-            row, column = shown.cell
-            shown.cell = (max(0, min(row + by, len(MAP_BATCHES) - 1)), column)
-        else:
-            shown.line = max(0, min(shown.line_of(self._lines) + by, self._lines - 1))
-        self.draw()
-
-    @property
-    def _hidden_parts(self) -> int:
-        """How many lines of the parts there is no room for."""
-        width, height = self.body.picture.size
-        lines = part_lines(self.shown, Canvas(width, height, self.drawing.glyphs))
-        return max(0, len(lines) - height + 1) if len(lines) > height else 0
-
-    @property
-    def _lines(self) -> int:
-        shown, around = self.shown, self.shown.around
-        if shown.view is ViewName.CASES:
-            return len(shown.cases)
-        if around is None:
-            return 1
-        return max(1, len(around.advice if shown.view is ViewName.SAVINGS else around.fits))
+        elif self.body.has_form:
+            self._choose_field(by)
 
     @on(TextPicture.Picked)
     def _picked(self, message: TextPicture.Picked) -> None:
         """A click chooses a line or a cell, two take it as Enter does."""
         message.stop()
         shown, pick = self.shown, message.pick
-        if shown.view not in LISTS:
+        if not self.view.CURSOR:
             return
         self.refusal = ""
         self.body.focus_picture()
         if message.twice:
             # What the first one chose: a list moves to have that in its middle, and another line
             # is under the pointer by now.
-            self._enter_line()
+            self.view.enter(shown)
             return
         if isinstance(pick, tuple):
             shown.cell = pick
@@ -270,64 +191,28 @@ class MemoryPanel(PlanPanel):
             shown.line = pick
         self.draw()
 
-    # Changing the plan
-
     def action_step(self, by: int) -> None:
-        if self._in_list and self.shown.view is ViewName.MAP:
-            row, column = self.shown.cell
-            self.shown.cell = (row, max(0, min(column + by, len(MAP_SEQUENCES) - 1)))
+        if self._in_list and self.view.step(self.shown, by):
             self.draw()
         else:
             self.action_turn(by)
 
-    # Typing, and what else Enter does
-
     def action_enter(self) -> None:
         if self._in_list:
-            self._enter_line()
+            self.view.enter(self.shown)
         else:
             self._enter_field()
 
-    def _enter_line(self) -> None:
-        """Take what the cursor is on."""
-        shown, around = self.shown, self.shown.around
-        if shown.view is ViewName.CASES:
-            cases = shown.cases
-            self._open_case(cases[shown.line_of(len(cases))].key if cases else "")
-        elif shown.view is ViewName.MAP:
-            row, column = shown.cell
-            batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
-            self._change(replace(shown.plan, batch=batch, sequence=length), shown.gpu)
-        elif around is None or shown.answer is None:
-            return
-        elif shown.view is ViewName.GPUS and around.fits:
-            name = around.fits[shown.line_of(len(around.fits))].gpu
-            choice = next((each for each in shown.gpus if each.label == name), shown.gpu)
-            shown.line = 0  # where the chosen GPU stands
-            self._choose_gpu(choice)
-        elif around.advice:
-            line = around.advice[shown.line_of(len(around.advice))]
-            advised, now = line.plan, shown.answer.plan
-            changes = {
-                field.name: getattr(advised, field.name)
-                for field in fields(RunPlan)
-                if getattr(advised, field.name) != getattr(now, field.name)
-            }
-            self._change(replace(shown.plan, **changes), shown.gpu)
-
     # Worked cases, traces, and starting again
 
-    def _open_case(self, key: str) -> None:
-        case = next((each for each in self.shown.cases if each.key == key), None)
-        if case is None:
-            return
+    def open_case(self, case: WorkedCase) -> None:
+        """A worked case in the place of the model."""
         if not self.shown.case:
             self._own_plan = self.shown.plan
-        self.shown.case, self.shown.plan = key, case.plan
+        self.shown.case, self.shown.plan = case.key, case.plan
         self._past.clear()
-        self.shown.view = ViewName.STEP
+        self.show_view(self.view_of(StepView))
         self._open_subject()
-        self._focus_view()
 
     def action_own(self) -> None:
         self.shown.case, self.shown.plan = "", self._own_plan
@@ -352,17 +237,12 @@ class MemoryPanel(PlanPanel):
             self.body.focus_form()
         self.draw()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
-        if not self.is_mounted:
-            return True
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         if action == "back":
             busy = self.trace.goes_on or bool(self.silence)
             return self.body.typing or self._in_list or busy
         if self.body.typing:
             return False
-        if action == "restart":
-            return self.can_restart
         if action == "own":
             return bool(self.shown.case)
         if action == "undo":
@@ -371,9 +251,4 @@ class MemoryPanel(PlanPanel):
             facts = self.shown.facts
             idle = self.phase in (AskingPhase.READY, AskingPhase.FAILED)
             return facts is not None and facts.traceable and (idle or self.trace.goes_on)
-        return True
-
-
-def _nearest(values: Sequence[int], value: int) -> int:
-    """The place of the largest that is not above it."""
-    return max((at for at, each in enumerate(values) if each <= value), default=0)
+        return super().offers(action, parameters)

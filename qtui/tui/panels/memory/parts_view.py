@@ -10,22 +10,38 @@ from qtui.screen.curve.parts import part_of
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
+from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.formulas.terms import Term
 
 #: Where bars begin, how much room formulas have beside them at least, and the shortest bars.
 BARS, FORMULAS, LEAST_BAR = 36, 40, 5
 
 
-def draw_parts(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """The lines, or what of them there is room for from the chosen one on."""
-    lines = part_lines(shown, canvas)
-    room = canvas.height - 1
-    if len(lines) <= canvas.height or room < 1:
-        return lines
-    first = shown.line_of(len(lines) - room + 1)
-    last = min(len(lines), first + room)
-    told = f"lines {first + 1} to {last} of {len(lines)}; up and down show the others"
-    return [*lines[first:last], [Put(0, shortened(told, canvas.width), "heading")]]
+class PartsView(MemoryView):
+    """The components and the phases, which scroll where there is no room for all."""
+
+    TITLE = "Parts"
+    HELP = """\
+**Parts**: the peak by component with its formula, what leads on to the process, and the phases.
+"""
+
+    def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
+        """The lines, or what of them there is room for from the chosen one on."""
+        lines = part_lines(shown, canvas)
+        room = canvas.height - 1
+        if len(lines) <= canvas.height or room < 1:
+            return lines
+        first = shown.line_of(len(lines) - room + 1)
+        last = min(len(lines), first + room)
+        told = f"lines {first + 1} to {last} of {len(lines)}; up and down show the others"
+        return [*lines[first:last], [Put(0, shortened(told, canvas.width), "heading")]]
+
+    def count(self, shown: Shown) -> int:
+        """One more than there is no room for."""
+        picture = self.panel.body.picture
+        width, height = picture.size
+        lines = part_lines(shown, Canvas(width, height, picture.drawing.glyphs))
+        return max(0, len(lines) - height + 1) + 1 if len(lines) > height else 1
 
 
 def part_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:

@@ -15,6 +15,7 @@ from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.placed_views import PlacedViewsPanel
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
@@ -43,7 +44,7 @@ ASKED = {
 LOCKED = "The plan of a run stays as it is while it is shown going on; x ends it."
 
 
-class TrainPanel(PlanPanel):
+class TrainPanel(PlacedViewsPanel, PlanPanel):
     """A plan and its estimate, and a run of it or a recording."""
 
     PANEL_ID = "train"
@@ -272,11 +273,11 @@ class TrainPanel(PlanPanel):
 
     # The plan, which stays as it is while a run of it goes on
 
-    def _change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
+    def change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
         if self._locked():
             return
         self.run.forget()
-        super()._change(plan, gpu, remember=remember)
+        super().change(plan, gpu, remember=remember)
 
     def action_turn(self, by: int) -> None:
         if not self._locked():

@@ -1,0 +1,202 @@
+"""Which batches and sequences fit, filled cell by cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from qtui.engine.estimator.answers import MapCell
+from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.plan.levels import VERDICTS
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
+from qtui.tui.panels.memory.view import MemoryView
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.memory.panel import MemoryPanel
+
+#: The group of the work that fills it.
+MAP: Final = "map"
+#: Cells come one by one, and an eye sees a few pictures a second.
+DRAWN_SECONDS: Final = 0.15
+#: What a verdict looks like in a narrow map, where there is room for a sign only.
+SIGNS = {"fits": "+", "tight": "~", "no": "-", None: " "}
+
+
+class MapView(MemoryView):
+    """Batches down, sequences across."""
+
+    TITLE = "Map"
+    HELP = """\
+**Map**: which batches and sequences fit the chosen GPU.
+"""
+    CURSOR = True
+
+    def __init__(self, panel: MemoryPanel) -> None:
+        super().__init__(panel)
+        self._drawn = 0.0
+
+    def ready(self, shown: Shown) -> bool:
+        return shown.current
+
+    def opened(self) -> None:
+        plan = self.panel.shown.plan
+        self.panel.shown.cell = (
+            _nearest(MAP_BATCHES, plan.batch), _nearest(MAP_SEQUENCES, plan.sequence)
+        )  # fmt: skip
+        super().opened()
+
+    def fill(self, shown: Shown) -> None:
+        """Asks for the map of the plan that is shown, where it is not that already."""
+        panel = self.panel
+        there = panel.phase is AskingPhase.READY and shown.answer is not None and panel.known
+        if there and shown.cells_of != shown.mapped:
+            panel.do(self._work, MAP)
+
+    async def _work(self) -> None:
+        shown = self.panel.shown
+        asked = shown.mapped
+        shown.cells, shown.cells_of = {}, asked
+        whole = False
+        try:
+            await self.panel.feed.map(shown, self._take)
+            whole = True
+        finally:
+            if not whole and shown.cells_of == asked:
+                shown.cells_of = ()  # asked for again when the map is next seen
+        self.panel.draw()
+
+    def _take(self, cell: MapCell) -> None:
+        self.panel.shown.cells[cell.batch, cell.sequence] = cell
+        now = time.monotonic()
+        if self.panel.view is self and now - self._drawn > DRAWN_SECONDS:
+            self._drawn = now
+            self.panel.draw()
+
+    def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
+        """Batches down, sequences across: the peak of tensors, and whether it fits."""
+        if shown.facts is not None and shown.facts.unknown:
+            why = "A trace is of one plan: there is no map without a built-in shape."
+            return [[Put(0, why, "label")]]
+        width = max(6, min(13, (canvas.width - 5) // len(MAP_SEQUENCES)))
+        columns = window(len(MAP_SEQUENCES), shown.cell[1], (canvas.width - 5) // width)
+        what = "GiB of tensors at the peak"
+        if shown.gpu is None:
+            title = f"{what}; g chooses a GPU"
+        else:
+            title = f"{what}; + fits, ~ tight, - not: {shown.gpu.label}"
+        ends = {column: 5 + (at + 1) * width for at, column in enumerate(columns)}
+        lines: list[TextLine] = [
+            [Put(0, shortened(title, canvas.width, canvas.glyphs.ellipsis), "label")],
+            [
+                Put(0, "batch", "heading"),
+                *(
+                    right(end - 1, _tokens(MAP_SEQUENCES[at]), "heading")
+                    for at, end in ends.items()
+                ),
+            ],
+        ]
+        spaced = canvas.height >= 2 * len(MAP_BATCHES) + 3
+        for row, batch in enumerate(MAP_BATCHES):
+            line = [right(5, str(batch), "heading")]
+            for column, end in ends.items():
+                line.append(_map_cell(shown, row, column, end, width))
+            lines.append(line)
+            if spaced:
+                lines.append([])
+        lines.append([Put(6, "tokens in a sequence", "label")])
+        return lines
+
+    def meaning(self, shown: Shown) -> str:
+        there = shown.answer is not None and shown.cells_of == shown.mapped and shown.cells
+        return _edge(shown) if there else super().meaning(shown)
+
+    def move(self, shown: Shown, by: int) -> bool:
+        row, column = shown.cell
+        shown.cell = (max(0, min(row + by, len(MAP_BATCHES) - 1)), column)
+        return True
+
+    def step(self, shown: Shown, by: int) -> bool:
+        row, column = shown.cell
+        shown.cell = (row, max(0, min(column + by, len(MAP_SEQUENCES) - 1)))
+        return True
+
+    def enter(self, shown: Shown) -> None:
+        """Takes the batch and the sequence of the cell."""
+        row, column = shown.cell
+        batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
+        self.panel.change(replace(shown.plan, batch=batch, sequence=length), shown.gpu)
+
+
+def _tokens(count: int) -> str:
+    """ "2k" for 2,048."""
+    return f"{count // 1024}k" if count >= 1024 else str(count)
+
+
+def _map_cell(shown: Shown, row: int, column: int, end: int, width: int) -> Put:
+    cell = shown.cells.get((MAP_BATCHES[row], MAP_SEQUENCES[column]))
+    here = shown.cell == (row, column)
+    if cell is None or shown.cells_of != shown.mapped:
+        return right(end, "?" if here else "·", "cursor" if here else "quiet", (row, column))
+    text = cell_text(cell, width)
+    tone: Tone = VERDICTS[cell.verdict][1] if cell.verdict else "quiet"
+    return right(end, text, "cursor" if here else tone, (row, column))
+
+
+def cell_text(cell: MapCell, width: int) -> str:
+    """ "11.2+": GiB, and the sign of the verdict; "–" where the plan cannot be."""
+    if cell.peak_live_bytes is None:
+        return "– "
+    gib = cell.peak_live_bytes / 2**30
+    digits = 2 if gib < 10 else 1 if gib < 100 else 0
+    text = f"{gib:.{digits}f}"
+    while len(text) > width - 2 and digits:
+        digits -= 1
+        text = f"{gib:.{digits}f}"
+    return text + SIGNS[cell.verdict]
+
+
+def _edge(shown: Shown) -> str:
+    """How far batches and sequences fit."""
+    row, column = shown.cell
+    batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
+    if shown.gpu is None:
+        return "Each cell is a plan of its own. g chooses a GPU, and the map says what fits it."
+    known = [cell for cell in shown.cells.values() if cell.peak_live_bytes is not None]
+    if len(shown.cells) < len(MAP_BATCHES) * len(MAP_SEQUENCES) or any(
+        cell.verdict is None for cell in known
+    ):
+        return f"Looking along the edge of what fits {shown.gpu.label}."
+    fitting = {
+        length: max(
+            (b for b in MAP_BATCHES if (c := shown.cells.get((b, length))) and c.verdict == "fits"),
+            default=0,
+        )
+        for length in MAP_SEQUENCES
+    }
+    at = fitting[length]
+    longest = max((s for s in MAP_SEQUENCES if fitting[s]), default=0)
+    if not longest:
+        return (
+            f"Nothing on this map fits {shown.gpu.label}: even batch {MAP_BATCHES[0]} of "
+            f"{MAP_SEQUENCES[0]:,} tokens needs more. Savings says what would help."
+        )
+    here = (
+        f"At {length:,} tokens up to batch {at} fits {shown.gpu.label}"
+        if at
+        else f"At {length:,} tokens nothing fits {shown.gpu.label}"
+    )
+    most = max(fitting.items(), key=lambda item: item[0] * item[1])
+    return (
+        f"{here}; the longest sequence that fits is {longest:,}, and most tokens a step are "
+        f"{most[0] * most[1]:,}, at batch {most[1]} of {most[0]:,}. "
+        f"Enter takes batch {batch} of {length:,}."
+    )
+
+
+def _nearest(values: Sequence[int], value: int) -> int:
+    """The place of the largest that is not above it."""
+    return max((at for at, each in enumerate(values) if each <= value), default=0)

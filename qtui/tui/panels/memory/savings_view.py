@@ -1,0 +1,93 @@
+"""What each change would save, and the cure for each way to run out."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from qtui.report.numbers import format_bytes
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
+from qtui.tui.panels.memory.view import MemoryView
+from qtui_core.memory.plan.run_plan import RunPlan
+
+
+class SavingsView(MemoryView):
+    """Changes, the best first."""
+
+    TITLE = "Savings"
+    HELP = """\
+**Savings**: what each change would save, best first, and the cure for each way to run out.
+"""
+    CURSOR = True
+
+    def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
+        """Changes, best first, the chosen one marked; then the cure for each way to run out."""
+        around = shown.around
+        if around is None or not shown.current:
+            return []
+        advice = around.advice
+        nothing = "nothing in the plan" if around.weighed else "not known"
+        cures = [
+            [
+                Put(0, shortened(cure.kind, 13, ""), "label"),
+                right(24, format_bytes(cure.needs_bytes)),
+                right(36, format_bytes(cure.saves_bytes) if cure.change else "–"),
+                Put(38, shortened(cure.change or nothing, canvas.width - 38), "value"),
+            ]
+            for cure in around.cures
+        ]
+        room = canvas.height - len(cures) - 3
+        if room < 4:
+            cures, room = [], canvas.height - 1
+        heading: TextLine = [
+            right(9, "saves", "heading"), Put(11, "change (Enter makes it)", "heading"),
+            *([Put(58, "costs", "heading")] if canvas.width > 76 else []),
+        ]  # fmt: skip
+        lines = [heading]
+        at = shown.line_of(len(advice))
+        for index in window(len(advice), at, room):
+            line = advice[index]
+            tone: Tone = "cursor" if index == at else "value"
+            wide = 46 if canvas.width > 76 else canvas.width - 11
+            lines.append(
+                [
+                    Put(0, canvas.glyphs.pointer if index == at else " ", "heading"),
+                    right(9, format_bytes(line.saves_bytes)),
+                    Put(11, shortened(line.change, wide, canvas.glyphs.ellipsis), tone, index),
+                    *(
+                        [Put(58, shortened(line.cost, canvas.width - 58, canvas.glyphs.ellipsis),
+                             "quiet")]
+                        if canvas.width > 76
+                        else []
+                    ),
+                ]
+            )  # fmt: skip
+        if not advice:
+            words = "no single change of the plan saves a part worth naming"
+            if not around.weighed:
+                words = "changes are not weighed: a trace is of one plan"
+            lines.append([Put(11, words, "label")])
+        if cures:
+            lines += [
+                [],
+                [Put(0, "runs out in", "heading"), right(24, "needs", "heading"),
+                 right(36, "saved by", "heading"), Put(38, "the cure", "heading")],
+                *cures,
+            ]  # fmt: skip
+        return lines
+
+    def count(self, shown: Shown) -> int:
+        return max(1, len(shown.around.advice)) if shown.around is not None else 1
+
+    def enter(self, shown: Shown) -> None:
+        """Makes the change: what it names, on the plan as it was asked for."""
+        if shown.around is None or shown.answer is None or not shown.around.advice:
+            return
+        advised = shown.around.advice[shown.line_of(len(shown.around.advice))].plan
+        changes = {
+            field.name: getattr(advised, field.name)
+            for field in fields(RunPlan)
+            if getattr(advised, field.name) != getattr(shown.answer.plan, field.name)
+        }
+        self.panel.change(replace(shown.plan, **changes), shown.gpu)
