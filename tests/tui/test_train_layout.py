@@ -10,7 +10,9 @@ import train_runs
 from screens import Running, goldens, resized, screen_lines, screen_text, settled, until
 from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
 
-from qtui.tui.panels.train.shown import TrainViewName
+from qtui.tui.panels.train.panel import TrainPanel
+from qtui.tui.panels.train.views.gap_view import GapView
+from qtui.tui.panels.train.views.run_view import RunView
 from qtui_core.live.lines import Told
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -52,13 +54,14 @@ async def test_golden_of_views(running: Running, tmp_path: Path) -> None:
     with goldens() as check:
         async with running(SIZES[0], recording=path, color="16") as pilot:
             for size in SIZES[:2]:
-                for view in list(TrainViewName)[1:]:
+                for view in TrainPanel.VIEWS[1:]:
                     await resized(pilot, size)
                     panel = await replay(pilot)
-                    panel._show_view(view)
+                    panel.show_view(panel.view_of(view))
                     await settled(pilot)
-                    check(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
-                    panel._show_view(TrainViewName.RUN)
+                    name = f"train_{view.TITLE.lower()}_{of_size(size)}"
+                    check(name, screen_text(pilot.app))
+                    panel.show_view(panel.view_of(RunView))
 
 
 async def test_the_title_says_as_much_as_its_new_width_holds(
@@ -71,7 +74,7 @@ async def test_the_title_says_as_much_as_its_new_width_holds(
         await until(pilot, lambda: "replay" in title.note)
         await resized(pilot, SIZES[0])
         await until(pilot, lambda: "replay" not in title.note)
-        panel._show_view(TrainViewName.GAP)  # which takes the room of the form
+        panel.show_view(panel.view_of(GapView))  # which takes the room of the form
         await until(pilot, lambda: "replay" in title.note)
 
 
@@ -94,8 +97,8 @@ async def test_every_depth_and_size_fits(
         panel = await replay(pilot, seconds)
         for size in sizes:
             await resized(pilot, size)
-            for view in TrainViewName:
-                assert panel.run_shown.view is view
+            for view in panel.views:
+                assert panel.view is view
                 assert all(len(line) == size[0] for line in screen_lines(pilot.app))
                 assert panel.sentence
                 for key in ("f", "down", "up", "tab", "z", "z"):
@@ -109,7 +112,7 @@ async def test_ascii_is_ascii(running: Running, tmp_path: Path) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     async with running(recording=path, color="none", ascii=True) as pilot:
         panel = await replay(pilot, 5.7)
-        for _ in TrainViewName:
+        for _ in panel.views:
             assert screen_text(pilot.app).isascii()
             assert "?" not in "".join(line for line in screen_lines(pilot.app)[:-1])
             await pilot.press("v")

@@ -26,7 +26,9 @@ from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.train.panel import TrainPanel
-from qtui.tui.panels.train.shown import TrainViewName
+from qtui.tui.panels.train.view import TrainView
+from qtui.tui.panels.train.views.gap_view import GapView
+from qtui.tui.panels.train.views.loss_view import LossView
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
@@ -154,7 +156,7 @@ async def test_a_model_without_a_shape_can_be_run_without_an_estimate(
         await until(pilot, lambda: not panel.run_shown.live)
         await settled(pilot)
         assert "The family is not known." in panel.sentence
-        for _ in TrainViewName:
+        for _ in panel.views:
             await pilot.press("v")
             await settled(pilot)
             assert panel.sentence
@@ -279,7 +281,7 @@ async def test_running_out_of_memory_is_a_state(running: Running, tmp_path: Path
         assert "allocated" in text
         assert panel.body.curve.text.count("⠶") > 5
         await pilot.press(*"vvvvv")
-        assert panel.run_shown.view is TrainViewName.LOG
+        assert panel.view.TITLE == "Log"
         await settled(pilot)
         assert "ran out of memory" in screen_text(pilot.app)
 
@@ -497,24 +499,19 @@ async def test_each_view_says_what_it_means(running: Running, tmp_path: Path) ->
     async with running((80, 24), recording=path) as pilot:
         panel = await replay(pilot)
         said = {}
-        for view in TrainViewName:
-            panel._show_view(view)
-            said[view] = panel.sentence
-        assert "The largest unexplained part is" in said[TrainViewName.RUN]
-        assert "Gap says what to do" in said[TrainViewName.RUN]
-        assert said[TrainViewName.GAP].startswith(
-            "The largest difference that the estimate does not"
-        )
-        assert (
-            "qtui calibrate" in said[TrainViewName.GAP] or "qtui memory" in said[TrainViewName.GAP]
-        )
-        assert "It learns" in said[TrainViewName.LOSS]
+        for view in panel.views:
+            panel.show_view(view)
+            said[view.TITLE] = panel.sentence
+        assert "The largest unexplained part is" in said["Run"]
+        assert "Gap says what to do" in said["Run"]
+        assert said["Gap"].startswith("The largest difference that the estimate does not")
+        assert "qtui calibrate" in said["Gap"] or "qtui memory" in said["Gap"]
+        assert "It learns" in said["Loss"]
         # The likeliest token with adapters is "a", without them "the".
         assert (
-            "by up to 1.25, and make 'a' the likeliest token in place of 'the'."
-            in (said[TrainViewName.ADAPTERS])
+            "by up to 1.25, and make 'a' the likeliest token in place of 'the'." in said["Adapters"]
         )
-        assert "base is untouched" in said[TrainViewName.ADAPTERS]
+        assert "base is untouched" in said["Adapters"]
 
 
 async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
@@ -523,7 +520,7 @@ async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole(cpu=True))
     async with running(recording=path) as pilot:
         panel = await replay(pilot)
-        panel._show_view(TrainViewName.GAP)
+        panel.show_view(panel.view_of(GapView))
         state = panel.run_shown.state
         told = summary(state)["explanation"]  # the same words as of `qtui train`
         assert panel.sentence == told
@@ -631,8 +628,8 @@ async def test_the_line_of_the_loss_is_made_once_for_all_its_rows(
             made.append(given)
             return cells_of_track(*given, **more)
 
-        monkeypatch.setattr("qtui.tui.panels.train.loss.cells_of_track", counted)
-        panel._show_view(TrainViewName.LOSS)
+        monkeypatch.setattr("qtui.tui.panels.train.views.loss_picture.cells_of_track", counted)
+        panel.show_view(panel.view_of(LossView))
         await settled(pilot)
         assert panel.body.loss.size.height > 10
         assert len(made) <= 2  # of the large picture and of the small one
@@ -659,14 +656,14 @@ async def test_export_is_the_train_document_and_the_series(
         assert next(tmp_path.glob("qtui-train-*.svg")).stat().st_size > 1000
 
 
-@pytest.mark.parametrize("view", list(TrainViewName))
+@pytest.mark.parametrize("view", TrainPanel.VIEWS, ids=lambda view: view.TITLE)
 async def test_a_copy_has_the_picture_and_the_sentence(
-    running: Running, tmp_path: Path, view: TrainViewName
+    running: Running, tmp_path: Path, view: type[TrainView]
 ) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     async with running(recording=path) as pilot:
         panel = await replay(pilot)
-        panel._show_view(view)
+        panel.show_view(panel.view_of(view))
         await settled(pilot)
         text = panel.copy_text()
         assert text is not None
@@ -675,4 +672,4 @@ async def test_a_copy_has_the_picture_and_the_sentence(
         expected = {"Run": "wwwww", "Phases": "between steps", "Parts": "optimizer states",
                     "Gap": "slack and fragmentation", "Loss": "step 6", "Log": "torch 2 imported",
                     "Adapters": "50.0%"}  # fmt: skip
-        assert expected[view.value] in text
+        assert expected[view.TITLE] in text

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import train_runs
@@ -22,11 +23,12 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.train.drawing import smaller
 from qtui.tui.panels.train.levels import gap_text
-from qtui.tui.panels.train.picture import Place
 from qtui.tui.panels.train.recordings import KEPT, Keeper, Player
-from qtui.tui.panels.train.tables import draw_phases
-from qtui.tui.panels.train.texts import draw_adapters
-from qtui.tui.panels.train.tracks import overlay, stacked_prediction
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.views.adapters_view import AdaptersView
+from qtui.tui.panels.train.views.phases_view import phase_lines
+from qtui.tui.panels.train.views.run_picture import Place
+from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.lines import Told, to_line
 from qtui_core.live.recording import RunRecording, read_recording
@@ -169,7 +171,7 @@ def test_a_load_that_differs_on_a_cpu_says_why() -> None:
     canvas = Canvas(78, 16, Drawing(Depth.NONE, ascii=True).glyphs)
 
     def text_of(state: RunState) -> str:
-        return " ".join(put.text for line in draw_phases(state, canvas) for put in line)
+        return " ".join(put.text for line in phase_lines(state, canvas) for put in line)
 
     assert "before they are quantized" in text_of(state_of(read_recording(RECORDED)))
     assert "before they are quantized" not in text_of(state_of(train_runs.whole()))
@@ -179,7 +181,7 @@ def test_a_load_that_differs_on_a_cpu_says_why() -> None:
 def test_odds_that_are_none_have_no_bar(odds: float) -> None:
     told = AdaptersCompared(0.0, 1, 1.0, None, (("a", odds), ("b", 0.5)), (("a", 0.5),))
     canvas = Canvas(78, 12, Drawing(Depth.NONE, ascii=True).glyphs)
-    first = draw_adapters(RunState(adapters=told), canvas)[1]
+    first = AdaptersView(cast(Any, None)).draw(RunShown(RunState(adapters=told)), canvas)[1]
     assert not [put for put in first if put.tone == "bar" and put.column < 39 and put.text]
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from types import SimpleNamespace
+from typing import Any
 
 from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 
@@ -15,21 +17,25 @@ from qtui.report.faces.json_face import to_json
 from qtui.report.faces.plain import to_plain
 from qtui.report.train.document import train_document
 from qtui.screen.depth import Depth
-from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.levels import run_lines
-from qtui.tui.panels.train.sentences import sentence_of
-from qtui.tui.panels.train.shown import RunShown, TrainViewName
-from qtui.tui.panels.train.tables import draw_parts, draw_phases
-from qtui.tui.panels.train.texts import draw_gap
+from qtui.tui.panels.train.panel import TrainPanel
+from qtui.tui.panels.train.sentences import first_of_all
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.views.components_view import ComponentsView
+from qtui.tui.panels.train.views.gap_view import GapView
+from qtui.tui.panels.train.views.phases_view import phase_lines
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.snapshot import End, Fault, StepTaken
 from qtui_core.live.state import RunState, after
 
 STEPS = 3
-GLYPHS = Drawing(Depth.NONE, ascii=True).glyphs
+DRAWING = Drawing(Depth.NONE, ascii=True)
+GLYPHS = DRAWING.glyphs
+#: What a view needs of its panel to say what it means.
+PANEL: Any = SimpleNamespace(drawing=DRAWING)
 CANVAS = Canvas(100, 60, GLYPHS)
 OUT = "The GPU ran out of memory."
 #: What nobody may say before two whole steps are measured.
@@ -44,8 +50,9 @@ def shown(state: RunState) -> Iterator[tuple[str, str]]:
     """(where, sentence) of everything that is said of a run."""
     yield "report", train_document(state, "a run").conclusion
     yield "JSON", json.loads(to_json(train_document(state, "a run")))["explanation"] or ""
-    for view in TrainViewName:
-        yield view.value, sentence_of(Shown("demo"), RunShown(state, view=view), GLYPHS)
+    run = RunShown(state)
+    for view in TrainPanel.VIEWS:
+        yield view.TITLE, first_of_all(run) or view(PANEL).meaning(run)
 
 
 def drawn(lines: Sequence[TextLine]) -> str:
@@ -128,10 +135,12 @@ def test_one_sign_says_that_more_or_less_was_measured() -> None:
         allocated = data["levels"][0]
         assert (allocated["measured_bytes"] > allocated["estimated_bytes"]) is (sign == "+")
         # The panel: levels, phases, parts and the gap.
-        levels, gap = drawn(run_lines(state, CANVAS)), drawn(draw_gap(state, CANVAS))
+        levels = drawn(run_lines(state, CANVAS))
+        gap = drawn(GapView(PANEL).draw(RunShown(state), CANVAS))
         assert f"gap  {sign}1.1%" in levels.replace("gap ", "gap  ")
         assert gap.startswith(f"{sign}1 MiB allocated")
-        table = drawn(draw_phases(state, CANVAS))
+        table = drawn(phase_lines(state, CANVAS))
         assert re.search(rf"\bloss\b.*{re.escape(sign)}1\.1%", table)
         assert "gap" in table.splitlines()[0]
-        assert re.search(rf"\ball\b.*{re.escape(sign)}1\.1%", drawn(draw_parts(state, CANVAS)))
+        parts = drawn(ComponentsView(PANEL).draw(RunShown(state), CANVAS))
+        assert re.search(rf"\ball\b.*{re.escape(sign)}1\.1%", parts)

@@ -309,7 +309,7 @@ class AskingPanel(Panel):
 
     def action_view(self, by: int) -> None:
         """The view `by` places further, from the last on to the first."""
-        self._turn_to((self.tabs.active + by) % len(self.tabs.titles))
+        self.show_view(self.views[(self.tabs.active + by) % len(self.views)])
 
     def action_in_view(self, title: str, action: str) -> None:
         """An action of the view with this title, which is shown."""
@@ -319,7 +319,4 @@ class AskingPanel(Panel):
     @on(ViewTabs.Clicked)
     def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
         message.stop()
-        self._turn_to(message.index)
-
-    def _turn_to(self, place: int) -> None:
-        self.show_view(self.views[place])
+        self.show_view(self.views[message.index])

@@ -18,9 +18,8 @@ from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line
 from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
-from qtui.tui.panels.train.loss import LossPicture
-from qtui.tui.panels.train.picture import RunPicture
-from qtui.tui.panels.train.shown import TrainViewName
+from qtui.tui.panels.train.views.loss_picture import LossPicture
+from qtui.tui.panels.train.views.run_picture import RunPicture
 from qtui_core.dataclass import dataclass
 
 
@@ -149,10 +148,10 @@ class TrainBody(PlanBody):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__(drawing)
         self.add_class("-curve")
-        self.tabs = ViewTabs([view.value for view in TrainViewName], drawing.glyphs.pointer)
+        self.tabs = tabs
         self.controls = ControlButtons()
         self.levels = _text(drawing, "train-levels")
         self.curve = RunPicture(drawing)

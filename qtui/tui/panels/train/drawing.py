@@ -8,28 +8,16 @@ from typing import TYPE_CHECKING
 
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.levels import headline
-from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.body import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines
-from qtui.tui.panels.train.picture import Overlay
 from qtui.tui.panels.train.recordings import SPEEDS
-from qtui.tui.panels.train.shown import RunShown, TrainViewName
-from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
-from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines
-from qtui.tui.panels.train.tracks import overlay, stacked_prediction
+from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.state import RunState
 from qtui_core.memory.plan.options import BATCHES
 
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
 
-DRAWERS = {
-    TrainViewName.PHASES: draw_phases,
-    TrainViewName.PARTS: draw_parts,
-    TrainViewName.GAP: draw_gap,
-    TrainViewName.LOG: draw_log,
-    TrainViewName.ADAPTERS: draw_adapters,
-}
 #: Up to so many batches each is tried.
 EACH = 32
 #: Below this width a title has no room for how much is done.
@@ -46,7 +34,6 @@ class TrainPainter:
     def all(self) -> None:
         panel = self._panel
         panel.draw_form()
-        panel.body.tabs.active = list(TrainViewName).index(panel.run_shown.view)
         self.progress()
         self._standing = standing(panel.run_shown)
         panel.refresh_bindings()
@@ -66,55 +53,8 @@ class TrainPainter:
         self.title()
         levels = partial(run_lines, state) if run.there else partial(before_lines, panel.shown, run)
         body.levels.show(levels)
-        if run.view is TrainViewName.RUN:
-            self.run()
-            self._below()
-        elif run.view is TrainViewName.LOSS:
-            body.show_loss()
-            body.loss.show(_losses(state), _asked(state))
-        elif run.view is TrainViewName.PHASES and not run.there:
-            body.show_text(partial(draw_expected, panel.shown))
-        else:
-            body.show_text(partial(DRAWERS[run.view], state))
+        panel.view.show(run)
         panel.speak()
-
-    def run(self) -> None:
-        """The predicted curve, and what was measured over it."""
-        panel = self._panel
-        run, body, state = panel.run_shown, panel.body, panel.run_shown.state
-        header = state.header
-        if not run.there and panel.trouble:
-            body.show_message(panel.trouble)
-            return
-        if header is not None and header.predicted is None:
-            # Without an estimate there is nothing to lay over a curve; the table says what is
-            # measured.
-            body.show_text(partial(draw_phases, state))
-            return
-        body.show_curve()
-        if header is not None and header.predicted is not None:
-            curve = header.predicted.curve
-            body.curve.predict(
-                stacked_prediction(curve), header.device.capacity_bytes, header.device.name
-            )
-            lines = overlay(state, curve, body.curve.places, body.curve.points)
-            body.curve.over(lines, from_zero=run.from_zero)
-        elif panel.shown.answer is not None:
-            fit, gpu = panel.shown.answer.fit, panel.shown.gpu
-            capacity = fit.capacity_bytes if fit else None
-            body.curve.predict(panel.shown.answer.curve, capacity, gpu.label if gpu else "")
-            body.curve.over(Overlay(), from_zero=run.from_zero)
-        else:
-            body.curve.clear()
-
-    def _below(self) -> None:
-        panel = self._panel
-        body, state = panel.body, panel.run_shown.state
-        expected = partial(draw_expected, panel.shown)
-        there = panel.run_shown.there
-        body.phases.show(partial(_fault_or_phases, state) if there else expected)
-        body.gap.show(partial(draw_gap, state))
-        body.small_loss.show(_losses(state), _asked(state))
 
     def title(self) -> None:
         panel = self._panel
@@ -144,26 +84,11 @@ def smaller(batch: int) -> Sequence[int]:
     return [value for value in BATCHES if value < batch]
 
 
-def _fault_or_phases(state: RunState, canvas: Canvas) -> list[TextLine]:
-    """Where memory ran out, what held it comes first."""
-    if state.fault is not None and state.fault.fatal and state.fault.largest:
-        return held_lines(state.fault, canvas)[: canvas.height]
-    return list(draw_phases(state, canvas))
-
-
 def standing(run: RunShown) -> tuple[object, ...]:
     """What decides which keys work and whose plan is shown."""
     state = run.state
     there = state.header is not None
     return (run.live, run.player is not None, run.paused, run.waits_for, there, state.over)
-
-
-def _losses(state: RunState) -> list[tuple[int, float | None]]:
-    return [(taken.step, taken.loss) for taken in state.steps]
-
-
-def _asked(state: RunState) -> int | None:
-    return state.header.steps if state.header is not None else None
 
 
 def clock(seconds: float) -> str:

@@ -15,18 +15,7 @@ The form holds the plan of the Memory panel. `r` runs it, `Space` holds it after
 is in and lets it go on, `s` takes one step, `x` stops and frees the device. While it runs the plan
 stays as it is.
 
-**Run**: the predicted curve of a step in quiet colours, stacked as in the Memory panel; over it
-what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
-Time within a phase is laid over the operations of that phase, so that both have the same places;
-a line is the most that samples of the last steps found there, and level ones are the exact peak of
-each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
-for the allocator, and the estimate leaves out the workspaces of a GPU.
-
-**Phases** and **Parts**: estimate against measured, by phase and by component, with the gap:
-measured less estimated, as a share of what was measured. **Gap**: the same in bytes, in parts that
-sum to the whole. **Loss**, **Log**, and
-**Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.
-
+{views}
 Every run is recorded; `o` opens a recording, and `qtui replay FILE` starts with one. A recording
 plays at 1, 4 or 16 times its own speed, and `[` and `]` jump from step to step.
 """
@@ -43,9 +32,8 @@ TRAIN_BINDINGS: list[BindingType] = [
     _binding("s", "step", "Step", "step", "One step, then hold", show=True),
     _binding("x", "stop", "Stop", "stop", "Stop the run and free the device, or close the "
              "recording", show=True),
-    _binding("v", "view(1)", "View", "view",
-             "Next view: run, phases, parts, gap, loss, log, adapters", show=True),
-    _binding("V", "view(-1)", "View back", "view_back", "View before"),
+]  # fmt: skip
+LATER_BINDINGS: list[BindingType] = [
     _binding("f", "floor", "Floor", "floor",
              "The picture from zero, or from what is there all the time"),
     _binding("full_stop", "speed(1)", "Faster", "faster", "Play faster: 1, 4, 16 times",

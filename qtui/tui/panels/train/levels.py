@@ -11,10 +11,12 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.compare import gap_share, too_early
+from qtui_core.live.gap import Level
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.snapshot import Fault, Sample
 from qtui_core.live.state import RunState
+from qtui_core.live.summary import levels_of
 
 #: Within which share of the estimate a measured level is as it should be, and beyond which not.
 NEAR, FAR = 0.02, 0.1
@@ -67,6 +69,11 @@ def place_of(fault: Fault) -> str:
     """ "in backward of step 3"."""
     step = f"of step {fault.step}" if fault.step else "before the first step"
     return f"in {fault.phase or 'the start'} {step}"
+
+
+def gap_of(state: RunState) -> tuple[Level, ...]:
+    """The gap at each level; empty before there is something to hold against an estimate."""
+    return levels_of(state, measured(state)) if state.phases else ()
 
 
 def gap_text(measured: int | None, estimated: int | None, minus: str) -> str:

@@ -15,18 +15,26 @@ from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
-from qtui.screen.panel.placed_views import PlacedViewsPanel
+from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui.tui.panels.train.body import ControlButtons, TrainBody
 from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
-from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
+from qtui.tui.panels.train.keys import HELP, LATER_BINDINGS, TRAIN_BINDINGS
 from qtui.tui.panels.train.recordings import recordings
 from qtui.tui.panels.train.running import DRAWN_SECONDS, TrainRun
-from qtui.tui.panels.train.sentences import going_on, sentence_of
-from qtui.tui.panels.train.shown import RunShown, TrainViewName
+from qtui.tui.panels.train.sentences import before_run, first_of_all, going_on
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.view import TrainView
+from qtui.tui.panels.train.views.adapters_view import AdaptersView
+from qtui.tui.panels.train.views.components_view import ComponentsView
+from qtui.tui.panels.train.views.gap_view import GapView
+from qtui.tui.panels.train.views.log_view import LogView
+from qtui.tui.panels.train.views.loss_view import LossView
+from qtui.tui.panels.train.views.phases_view import PhasesView
+from qtui.tui.panels.train.views.run_view import RunView
 from qtui_core.errors import UsageError
 from qtui_core.live.planned import plan_of
 from qtui_core.memory.plan.option import whole_number
@@ -44,16 +52,20 @@ ASKED = {
 LOCKED = "The plan of a run stays as it is while it is shown going on; x ends it."
 
 
-class TrainPanel(PlacedViewsPanel, PlanPanel):
+class TrainPanel(PlanPanel):
     """A plan and its estimate, and a run of it or a recording."""
 
     PANEL_ID = "train"
     TITLE = "Train"
     NUMBER = 5
-    HELP = HELP
-    BINDINGS: ClassVar[list[BindingType]] = TRAIN_BINDINGS
+    VIEWS = (RunView, PhasesView, ComponentsView, GapView, LossView, LogView, AdaptersView)
+    HELP = HELP.format(views=views_help(VIEWS))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *TRAIN_BINDINGS, *view_keys(PANEL_ID, VIEWS), *LATER_BINDINGS,
+    ]  # fmt: skip
 
     body: TrainBody
+    view: TrainView
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -63,7 +75,7 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
         """Of ASKED, while something else than a value of the plan is typed."""
 
     def compose_body(self) -> ComposeResult:
-        self.body = TrainBody(self.drawing)
+        self.body = TrainBody(self.drawing, self.tabs)
         yield self.body
 
     def on_mount(self) -> None:
@@ -112,11 +124,8 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
 
     def copy_text(self) -> str | None:
         body, title = self.body, self.body.title_line
-        view = self.run_shown.view
-        text = body.curve.text if view is TrainViewName.RUN else body.picture.text
-        text = body.loss.text if view is TrainViewName.LOSS else text
         head = "  ".join((title.subject, *title.details))
-        return f"{head}\n{body.levels.text}\n\n{text}\n\n{self.sentence}"
+        return f"{head}\n{body.levels.text}\n\n{self.view.copy_text()}\n\n{self.sentence}"
 
     def export_data(self) -> dict[str, Any] | None:
         return run_data(self.shown, self.run_shown, self.sentence)
@@ -134,18 +143,8 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
         message.stop()
         if message.widget is self.body.title_line:
             self.painter.title()
-        elif self.run_shown.view is TrainViewName.RUN:
-            self.painter.run()
-
-    # Views
-
-    def show_view(self, place: int) -> None:  # type: ignore[override]
-        self._show_view(list(TrainViewName)[place])
-
-    def _show_view(self, view: TrainViewName) -> None:
-        self.run_shown.view = view
-        self.draw()
-        self.body.focus_form()
+        elif isinstance(self.view, RunView):
+            self.view.show_curve(self.run_shown)
 
     # Drawing
 
@@ -154,6 +153,9 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
 
     def draw(self) -> None:
         self.painter.all()
+
+    def focus_view(self) -> None:
+        self.body.focus_form()
 
     def draw_form(self) -> None:
         """The plan of the run, while there is one."""
@@ -170,8 +172,11 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
         run = self.run_shown
         if self.trouble and not run.there:
             return self.trouble
+        said = before_run(self.shown, run)
+        if run.there:
+            said = first_of_all(run) or self.view.meaning(run)
         # What is wrong with a recording says nothing against what is right in it.
-        return f"{run.complaint} {sentence_of(self.shown, run, self.drawing.glyphs)}".strip()
+        return f"{run.complaint} {said}".strip()
 
     def action_floor(self) -> None:
         self.run_shown.from_zero = not self.run_shown.from_zero
@@ -361,13 +366,10 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
         self._asking = ""
         self.refusal = ""
         if not self.body.has_form:
-            self._show_view(TrainViewName.RUN)
+            self.show_view(self.view_of(RunView))
         self.draw()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
-        if not self.is_mounted:
-            return True
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         run, replayed = self.run_shown, self.run_shown.player is not None
         if action == "back":
             silent = bool(self.silence) and self.waits_for_engine
@@ -390,4 +392,4 @@ class TrainPanel(PlacedViewsPanel, PlanPanel):
             return bool(run.largest) and run.largest_of == self.shown.asked and not run.there
         if action == "undo":
             return bool(self._past) and not (run.live or replayed)
-        return True
+        return super().offers(action, parameters)

@@ -165,7 +165,7 @@ class TrainRun:
         """Nothing ran yet; what was set for the next run stays."""
         before = self.shown
         return RunShown(
-            view=before.view, steps=before.steps, data=before.data, text=before.text,
+            steps=before.steps, data=before.data, text=before.text,
             largest=before.largest, largest_of=before.largest_of, from_zero=before.from_zero,
         )  # fmt: skip
 

@@ -1,32 +1,24 @@
-"""The sentence below the picture of Train: what it means right now, and what to do."""
+"""What is said of a run, and before it of its estimate: what it means right now, and what to do."""
 
 from __future__ import annotations
 
 import math
 from shlex import quote
 
-from qtui.report.numbers import format_bytes, format_value, plural
+from qtui.report.numbers import format_bytes, plural
 from qtui.report.train.words import DOING
 from qtui.screen.plan.levels import signed
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.drawing import Glyphs
-from qtui.tui.panels.train.levels import gap_text
-from qtui.tui.panels.train.shown import RunShown, TrainViewName
-from qtui.tui.panels.train.texts import gap_of
+from qtui.tui.panels.train.levels import gap_of, gap_text
+from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.compare import too_early
 from qtui_core.live.explain import WORTH, largest_unexplained
 from qtui_core.live.measured import measured
-from qtui_core.live.snapshot import AdaptersCompared, Fault
+from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import explanation
 from qtui_core.models.quoting import printable
-
-
-def sentence_of(shown: Shown, run: RunShown, glyphs: Glyphs) -> str:
-    """Of a run where there is one, else of the estimate."""
-    if run.there:
-        return of_run(run, glyphs)
-    return before_run(shown, run)
 
 
 def before_run(shown: Shown, run: RunShown) -> str:
@@ -50,8 +42,9 @@ def before_run(shown: Shown, run: RunShown) -> str:
     return f"{text} The largest batch that fits is {run.largest}: b takes it."
 
 
-def of_run(run: RunShown, glyphs: Glyphs) -> str:
-    """How a run goes, or how it went, and what the view that is looked at says of it."""
+def first_of_all(run: RunShown) -> str:
+    """What matters more than what any view says of a run: that it is silent, what ended it, that
+    it has not taken a step; empty of one that goes its way."""
     state = run.state
     if run.silence:
         ends = "It is ended." if run.wish == "stopping" else "x ends it."
@@ -64,18 +57,24 @@ def of_run(run: RunShown, glyphs: Glyphs) -> str:
         return "The process of the run is starting; it reads the model and estimates it first."
     if not state.steps:
         return _before_a_step(run)
-    if fault is not None:
-        return f"{_progress(run)} {fault.text}"
-    if run.view is TrainViewName.ADAPTERS and state.adapters is not None:
-        return of_adapters(state.adapters)
-    if run.view in (TrainViewName.PARTS, TrainViewName.GAP) and not too_early(state):
-        return explanation(state, gap_of(state)) or _progress(run)
-    if run.view is TrainViewName.LOSS:
-        return " ".join(filter(None, (_progress(run), _loss(state), _learns(state))))
-    parts = [_progress(run), _loss(state), _peak(state, glyphs)]
+    return "" if fault is None else f"{progress(run)} {fault.text}"
+
+
+def how_it_goes(run: RunShown, glyphs: Glyphs) -> str:
+    """How far a run is, or how it went: its loss and its peak."""
+    state = run.state
+    parts = [progress(run), loss_words(state), _peak(state, glyphs)]
     if state.over:
         parts.append(_difference(state, glyphs))
     return " ".join(filter(None, parts))
+
+
+def why_it_differs(run: RunShown) -> str:
+    """What the gap to the estimate comes from; empty before it can be told."""
+    state = run.state
+    if too_early(state):
+        return ""
+    return explanation(state, gap_of(state)) or progress(run)
 
 
 def going_on(run: RunShown, model: str) -> str:
@@ -124,7 +123,7 @@ def _before_a_step(run: RunShown) -> str:
     predicted = header.predicted if header is not None else None
     warning = predicted.warning if predicted is not None else header.why_not if header else ""
     doing = DOING.get(state.phase, state.phase or "it starts")
-    now = _progress(run) if state.step else f"Before the first step: {doing}.{_wish(run)}"
+    now = progress(run) if state.step else f"Before the first step: {doing}.{_wish(run)}"
     return " ".join(filter(None, (now, warning)))
 
 
@@ -141,47 +140,6 @@ def _difference(state: RunState, glyphs: Glyphs) -> str:
         f"The largest unexplained part is {part.name} ({signed(part.bytes, glyphs.minus)}): Gap "
         "says what to do."
     )
-
-
-def of_adapters(compared: AdaptersCompared) -> str:
-    """What adapters change in the next token, and how it is known that they alone do."""
-    if compared.largest_difference == 0:
-        return (
-            "The adapters change nothing yet: they begin at zero, and were compared before a step "
-            "trained them. They are compared again after the last step."
-        )
-    by = format_value(compared.largest_difference)
-    text = f"The adapters change a logit by up to {by}"
-    if compared.on and compared.off:
-        (new, _), (old, _) = compared.on[0], compared.off[0]
-        text += (
-            f", and {old!r} stays the likeliest token."
-            if new == old
-            else f", and make {new!r} the likeliest token in place of {old!r}."
-        )
-    else:
-        text += "."
-    base = compared.reference_difference
-    if base is None:
-        return text
-    if base == 0:
-        return f"{text} The base is untouched: without them its logits are those from before."
-    return (
-        f"{text} Without them logits differ from the base by {format_value(base)}, so something "
-        "besides the adapters was trained."
-    )
-
-
-def _learns(state: RunState) -> str:
-    """What to make of the loss."""
-    known = [loss for loss in state.losses if loss is not None]
-    if len(known) < 2 or not all(map(math.isfinite, known)):
-        return ""
-    if known[-1] < known[0]:
-        return "It learns; a real run saves what it learned, this one measures."
-    if not state.over:
-        return ""
-    return "It does not learn yet: n takes more steps, --data another text."
 
 
 def of_fault(fault: Fault) -> str:
@@ -202,7 +160,8 @@ def _wish(run: RunShown) -> str:
     }.get(run.waits_for, "")
 
 
-def _progress(run: RunShown) -> str:
+def progress(run: RunShown) -> str:
+    """How far it is."""
     state = run.state
     header = state.header
     assert header is not None
@@ -219,7 +178,8 @@ def _progress(run: RunShown) -> str:
     return f"Step {state.step}{asked} is in {state.phase}.{_wish(run)}"
 
 
-def _loss(state: RunState) -> str:
+def loss_words(state: RunState) -> str:
+    """Where the loss is, and where it was; empty of an inference."""
     known = [loss for loss in state.losses if loss is not None]
     if not known:
         return ""

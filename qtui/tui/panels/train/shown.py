@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from pathlib import Path
 
 from qtui.tui.panels.train.recordings import Player
@@ -14,18 +13,6 @@ from qtui_core.live.state import RunState
 USUAL_STEPS = 20
 #: A text that adapters are compared on.
 USUAL_TEXT = "The memory of a training step is"
-
-
-class TrainViewName(StrEnum):
-    """The pictures, in the order of the key."""
-
-    RUN = "Run"
-    PHASES = "Phases"
-    PARTS = "Parts"
-    GAP = "Gap"
-    LOSS = "Loss"
-    LOG = "Log"
-    ADAPTERS = "Adapters"
 
 
 @dataclass
@@ -56,7 +43,6 @@ class RunShown:
     path: Path | None = None
     complaint: str = ""
     silence: str = ""
-    view: TrainViewName = TrainViewName.RUN
     steps: int | None = USUAL_STEPS
     data: str | None = None
     text: str = USUAL_TEXT

@@ -13,6 +13,7 @@ from qtui.screen.curve.dots import ACROSS, Track, cells_of_track
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
+from qtui_core.live.state import RunState
 
 AXIS = 7
 
@@ -43,6 +44,11 @@ class LossPicture(DrawnLines):
         if (tuple(losses), asked) != (self._losses, self._asked):
             self._losses, self._asked = tuple(losses), asked
             self.refresh()
+
+    def show_run(self, state: RunState) -> None:
+        """The loss of a run so far."""
+        asked = state.header.steps if state.header is not None else None
+        self.show([(taken.step, taken.loss) for taken in state.steps], asked)
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Estimate against measured, by phase and by component, as lines of text."""
+"""Estimate against measured, by phase."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes
-from qtui.screen.curve.parts import PLACES, part_of
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
-from qtui.tui.panels.train.levels import gap_text, gap_tone
-from qtui.tui.panels.train.texts import gap_of, nothing
+from qtui.tui.panels.train.levels import gap_of, gap_text, gap_tone
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.live.compare import (
-    ComponentRow,
     PhaseRow,
-    by_component,
     by_phase,
     steps_needed,
     too_early,
 )
 from qtui_core.live.measured import measured
 from qtui_core.live.state import QUANTIZE, RunState
-from qtui_core.memory.replay.record import Phase
 
 #: Where columns end on a narrow canvas, and how much further right on a wide one, where names are
 #: written out.
@@ -33,40 +30,55 @@ WIDER: Final = 17
 _WIDE: Final = 80
 
 
-def _more(canvas: Canvas) -> int:
+class PhasesView(TrainView):
+    """The most in each phase, and at each level; before a run what it will be held against."""
+
+    TITLE = "Phases"
+    HELP = """\
+**Phases**: estimate against measured by phase, with the gap: measured less estimated, as a share
+of what was measured.
+"""
+
+    def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
+        if shown.there:
+            return phase_lines(shown.state, canvas)
+        return expected_lines(self.panel.shown, canvas)
+
+
+def wider_by(canvas: Canvas) -> int:
     return WIDER if canvas.width >= _WIDE else 0
 
 
-def draw_expected(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
+def expected_lines(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
     """Before a run: what it will be held against."""
     answer = shown.answer
     if answer is None:
         return []
-    lines: list[TextLine] = [_heading("the most in", canvas)]
+    lines: list[TextLine] = [heading("the most in", canvas)]
     for phase in answer.phases:
         lines.append(
             [
                 Put(2, phase.name, "label"),
-                *_numbers(phase.allocated_bytes, None, canvas),
+                *numbers(phase.allocated_bytes, None, canvas),
             ]
         )
     lines += [[], [Put(0, "r runs the plan, o opens a recording", "quiet")]]
     return lines[: canvas.height]
 
 
-def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
+def phase_lines(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
     """The most in each phase: estimated, measured, the gap, and both as a bar where there is
     room."""
     rows = by_phase(state)
     if not rows:
         return nothing(state, "No phase is over yet.", canvas)
     most = max(max(row.estimated or 0, row.measured or 0) for row in rows) or 1
-    lines: list[TextLine] = [_heading("the most in", canvas)]
+    lines: list[TextLine] = [heading("the most in", canvas)]
     lines += [_phase(row, state, most, canvas) for row in rows]
     levels = _level_rows(state)
     if canvas.height > len(lines) + len(levels) + 2:
         most = max([most, *(max(row.estimated or 0, row.measured or 0) for row in levels)])
-        lines += [[], _heading("level", canvas)]
+        lines += [[], heading("level", canvas)]
         lines += [_phase(row, state, most, canvas) for row in levels]
     for text in _remarks(state):
         if canvas.height > len(lines) + 1:
@@ -93,8 +105,8 @@ def _level_rows(state: RunState) -> list[PhaseRow]:
     return [row for row in rows if row.measured is not None]
 
 
-def _heading(what: str, canvas: Canvas) -> TextLine:
-    more = _more(canvas)
+def heading(what: str, canvas: Canvas) -> TextLine:
+    more = wider_by(canvas)
     puts = [
         Put(0, what, "heading"),
         right(ESTIMATE + more, "estimate", "heading"),
@@ -112,17 +124,17 @@ def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLin
     failed = state.fault is not None and state.fault.fatal and state.fault.phase == row.name
     mark = canvas.glyphs.pointer if here else "!" if failed else " "
     # A recording says what its phases are called: beside "1", "2.5 MiB" would read "12.5 MiB".
-    room = ESTIMATE + _more(canvas) - NAME - 2
+    room = ESTIMATE + wider_by(canvas) - NAME - 2
     return [
         Put(0, mark, "warning" if failed else "heading"),
         Put(2, shortened(row.name, room, canvas.glyphs.ellipsis), "value" if here else "label"),
-        *_numbers(row.estimated, row.measured, canvas),
-        *_bars(row.estimated, row.measured, most, canvas),
+        *numbers(row.estimated, row.measured, canvas),
+        *bars(row.estimated, row.measured, most, canvas),
     ]
 
 
-def _numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> list[Put]:
-    none, more = "–", _more(canvas)
+def numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> list[Put]:
+    none, more = "–", wider_by(canvas)
     gap = gap_text(measured, estimated, canvas.glyphs.minus)
     return [
         right(ESTIMATE + more, none if estimated is None else format_bytes(estimated), "label"),
@@ -131,9 +143,9 @@ def _numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> lis
     ]
 
 
-def _bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas) -> list[Put]:
+def bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas) -> list[Put]:
     """A bar of what was measured, and where the estimate ends."""
-    start = GAP + _more(canvas) + 2
+    start = GAP + wider_by(canvas) + 2
     room = canvas.width - start - 1
     if room < 8:
         return []
@@ -142,45 +154,3 @@ def _bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas
         at = min(room - 1, round(room * estimated / most))
         puts.append(Put(start + at, canvas.glyphs.tick, "expected"))
     return puts
-
-
-def draw_parts(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
-    """Components at the peak of the step, then at the end of phases, as far as there is room."""
-    header = state.header
-    predicted = header.predicted if header is not None else None
-    if predicted is None:
-        return nothing(state, "", canvas)
-    lines: list[TextLine] = []
-    blocks = [(predicted.peak_phase, True)]
-    blocks += [(name, False) for name in (Phase.BETWEEN, Phase.FORWARD, Phase.BACKWARD)]
-    for phase, peak in blocks:
-        rows = by_component(state, phase, peak=peak)
-        more: list[TextLine] = [[]] if lines else []
-        block = [*more, *_block(phase, peak, rows, canvas)] if rows else []
-        if len(lines) + len(block) > canvas.height and lines:
-            break
-        lines += block
-    if not lines:
-        return nothing(state, "No phase of the estimate is over yet.", canvas)
-    return lines[: canvas.height]
-
-
-def _block(phase: str, peak: bool, rows: Sequence[ComponentRow], canvas: Canvas) -> list[TextLine]:
-    title = f"at the peak of {phase}" if peak else f"after {phase}"
-    most = max(max(row.estimated, row.measured) for row in rows) or 1
-    name = ESTIMATE + _more(canvas) - NAME
-    title = shortened(title, name + 1, canvas.glyphs.ellipsis)
-    lines: list[TextLine] = [_heading(title, canvas)]
-    for row in rows:
-        letter = part_of(row.name).letter if row.name in PLACES else " "
-        lines.append(
-            [
-                Put(0, letter, "heading"),
-                Put(2, shortened(row.name, name - 2, canvas.glyphs.ellipsis), "label"),
-                *_numbers(row.estimated, row.measured, canvas),
-                *_bars(row.estimated, row.measured, most, canvas),
-            ]
-        )
-    whole = [sum(row.estimated for row in rows), sum(row.measured for row in rows)]
-    lines.append([Put(2, "all", "best"), *_numbers(whole[0], whole[1], canvas)])
-    return lines

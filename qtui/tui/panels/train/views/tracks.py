@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from qtui.screen.curve.dots import ACROSS, Stroke, Track
-from qtui.tui.panels.train.picture import Overlay, Place
+from qtui.tui.panels.train.views.run_picture import Overlay, Place
 from qtui_core.live.align import aligned
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.series import Moment

@@ -1,0 +1,40 @@
+"""A view of a run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qtui.screen.panel.view import View
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
+from qtui.tui.panels.train.sentences import how_it_goes
+from qtui.tui.panels.train.shown import RunShown
+from qtui_core.live.state import RunState
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.train.panel import TrainPanel
+
+
+class TrainView(View[RunShown]):
+    """Lines of text in the room of the picture, of a run once it has taken a step."""
+
+    panel: TrainPanel
+
+    def show(self, shown: RunShown) -> None:
+        """Puts it on the screen."""
+        self.panel.body.show_text(partial(self.draw, shown))
+
+    def meaning(self, shown: RunShown) -> str:
+        return how_it_goes(shown, self.panel.drawing.glyphs)
+
+    def copy_text(self) -> str:
+        return self.panel.body.picture.text
+
+
+def nothing(state: RunState, text: str, canvas: Canvas) -> list[TextLine]:
+    """Why there is nothing to show yet, and what to do."""
+    if state.header is None:
+        text = "r runs the plan, o opens a recording."
+    elif state.header.predicted is None and state.header.why_not:
+        text = state.header.why_not
+    return [[Put(0, each, "quiet")] for each in wrapped(text, canvas.width)]

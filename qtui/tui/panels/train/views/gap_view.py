@@ -1,0 +1,89 @@
+"""The gap in parts that sum to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from qtui.report.numbers import format_bytes
+from qtui.screen.plan.levels import signed
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
+from qtui.tui.panels.train.levels import gap_of
+from qtui.tui.panels.train.sentences import why_it_differs
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.view import TrainView, nothing
+from qtui_core.live.gap import Level
+
+#: Columns of a bar of a part of the gap, to each side.
+BAR: Final = 12
+ON_CPU: Final = (
+    "On a CPU bytes of live tensors are counted: there is no allocator with segments, no context "
+    "of CUDA and no device with a memory of its own."
+)
+
+
+class GapView(TrainView):
+    """Level by level what was measured, estimated, and the parts of the difference."""
+
+    TITLE = "Gap"
+    HELP = """\
+**Gap**: the same in bytes, in parts that sum to the whole.
+"""
+
+    def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
+        """Level by level: estimated, measured, and the parts of the difference with a bar each."""
+        state = shown.state
+        lines: list[TextLine] = []
+        levels = gap_of(state)
+        if not levels:
+            return nothing(state, "The gap is known when the first phase has ended.", canvas)
+        known = [level for level in levels if not level.why_not]
+        wanted = sum(len(level.parts) + 1 for level in known)
+        room = canvas.height - wanted - len(levels) + len(known)
+        for level in known:
+            lines += _level(level, canvas)
+            if room >= len(known):
+                lines.append([])
+        whys = dict.fromkeys(level.why_not for level in levels if level.why_not)
+        if state.counted == "tensors":
+            whys = {ON_CPU: None}
+        for why in whys:
+            lines += [[Put(0, text, "quiet")] for text in wrapped(why, canvas.width)]
+        return lines[: canvas.height]
+
+    def meaning(self, shown: RunShown) -> str:
+        return why_it_differs(shown) or super().meaning(shown)
+
+
+def _level(level: Level, canvas: Canvas) -> list[TextLine]:
+    difference = level.bytes or 0
+    estimated = format_bytes(level.estimated or 0)
+    words = f"{format_bytes(level.measured or 0)} measured, {estimated} estimated"
+    head: list[Put] = [
+        right(9, signed(difference, canvas.glyphs.minus), _tone(difference, level.estimated)),
+        Put(11, level.name, "heading"),
+        Put(13 + len(level.name), shortened(words, canvas.width - 13 - len(level.name),
+                                            canvas.glyphs.ellipsis), "quiet"),
+    ]  # fmt: skip
+    most = max((abs(part.bytes) for part in level.parts), default=1)
+    name_room = max(10, canvas.width - 13 - BAR)
+    bars = canvas.width - 13 - name_room >= BAR
+    lines: list[TextLine] = [head]
+    for part in level.parts:
+        cells = round(BAR * abs(part.bytes) / most)
+        bar = canvas.glyphs.full * cells or canvas.glyphs.dot
+        line = [
+            right(9, signed(part.bytes, canvas.glyphs.minus)),
+            Put(11, shortened(part.name, name_room, canvas.glyphs.ellipsis), "label"),
+        ]
+        if bars:
+            line.append(Put(12 + name_room, bar, "bar"))
+        lines.append(line)
+    return lines
+
+
+def _tone(difference: int, estimated: int | None) -> Tone:
+    """Green within 2%, a warning beyond 10%."""
+    share = abs(difference) / max(1, estimated or 0)
+    return "best" if share <= 0.02 else "value" if share <= 0.1 else "warning"

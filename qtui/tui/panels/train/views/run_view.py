@@ -1,0 +1,75 @@
+"""The predicted curve, and over it what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from qtui.screen.widgets.text_picture import Canvas, TextLine
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.view import TrainView
+from qtui.tui.panels.train.views.gap_view import GapView
+from qtui.tui.panels.train.views.log_view import held_lines
+from qtui.tui.panels.train.views.phases_view import PhasesView, phase_lines
+from qtui.tui.panels.train.views.run_picture import Overlay
+from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
+
+
+class RunView(TrainView):
+    """The curve; below it, where there is room, the phases, the gap and the loss."""
+
+    TITLE = "Run"
+    HELP = """\
+**Run**: the predicted curve of a step in quiet colours, stacked as in the Memory panel; over it
+what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
+Time within a phase is laid over the operations of that phase, so that both have the same places;
+a line is the most that samples of the last steps found there, and level ones are the exact peak of
+each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
+for the allocator, and the estimate leaves out the workspaces of a GPU.
+
+"""
+
+    def show(self, shown: RunShown) -> None:
+        self.show_curve(shown)
+        body, panel = self.panel.body, self.panel
+        body.phases.show(partial(self.draw, shown))
+        body.gap.show(partial(panel.view_of(GapView).draw, shown))
+        body.small_loss.show_run(shown.state)
+
+    def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
+        """The phases; where memory ran out, what held it comes first."""
+        fault = shown.state.fault
+        if shown.there and fault is not None and fault.fatal and fault.largest:
+            return held_lines(fault, canvas)[: canvas.height]
+        return self.panel.view_of(PhasesView).draw(shown, canvas)
+
+    def show_curve(self, shown: RunShown) -> None:
+        """The curve alone."""
+        panel, body, state = self.panel, self.panel.body, shown.state
+        header = state.header
+        if not shown.there and panel.trouble:
+            body.show_message(panel.trouble)
+            return
+        if header is not None and header.predicted is None:
+            # Without an estimate there is nothing to lay over a curve; the table says what is
+            # measured.
+            body.show_text(partial(phase_lines, state))
+            return
+        body.show_curve()
+        if header is not None and header.predicted is not None:
+            curve = header.predicted.curve
+            body.curve.predict(
+                stacked_prediction(curve), header.device.capacity_bytes, header.device.name
+            )
+            lines = overlay(state, curve, body.curve.places, body.curve.points)
+            body.curve.over(lines, from_zero=shown.from_zero)
+        elif panel.shown.answer is not None:
+            fit, gpu = panel.shown.answer.fit, panel.shown.gpu
+            capacity = fit.capacity_bytes if fit else None
+            body.curve.predict(panel.shown.answer.curve, capacity, gpu.label if gpu else "")
+            body.curve.over(Overlay(), from_zero=shown.from_zero)
+        else:
+            body.curve.clear()
+
+    def copy_text(self) -> str:
+        return self.panel.body.curve.text
