@@ -105,7 +105,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.farewell = ""
         """What is said once the app is left: where the last run is recorded."""
         self.show_tracebacks = debug
-        self._look_ahead = look_ahead
+        self.looks_ahead = look_ahead
         self._missed = False
         """Whether pictures were left out that the terminal had no room for."""
         self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
@@ -227,7 +227,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
             for signum in ending_signals():
                 asyncio.get_running_loop().add_signal_handler(signum, self.end_by, signum)
-        if self._look_ahead:
+        if self.looks_ahead:
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
         self.theme_changed_signal.subscribe(self, self._restyle)
 

@@ -23,9 +23,11 @@ log = logging.getLogger("qtui.tui")
 
 
 def exported(panel: Panel, folder: Path, picture: str) -> tuple[str, Severity]:
-    """Writes what a panel exports, with a picture of the screen, and says what happened."""
+    """Writes what a panel exports, with a picture of its own or one of the screen, and says what
+    happened."""
     try:
-        names = export(folder, panel.PANEL_ID, picture, panel.export_data(), panel.export_table())
+        own = panel.export_picture() or picture
+        names = export(folder, panel.PANEL_ID, own, panel.export_data(), panel.export_table())
     except QtuiError as error:
         return f"Nothing was exported: {one_line(error)}", "error"
     except Exception as error:

@@ -71,7 +71,6 @@ class TabBar(Widget):
         "tabs--active",
         "tabs--number",
         "tabs--title",
-        "tabs--upcoming",
     }
 
     active: reactive[str] = reactive("")
@@ -104,16 +103,16 @@ class TabBar(Widget):
 
     def render_line(self, y: int) -> Strip:
         line = Line(self.size.width, self.rich_style)
-        active, number, title, upcoming = (
+        active, number, title = (
             self.get_component_rich_style(f"tabs--{name}", partial=True)
-            for name in ("active", "number", "title", "upcoming")
+            for name in ("active", "number", "title")
         )
         for start, entry, text in self._spans():
             if entry.id == self.active:
                 line.put(start, text, active)
             else:
-                line.put(start, text, title if entry.built else upcoming)
-                line.put(start, text[:2], number if entry.built else upcoming)
+                line.put(start, text, title)
+                line.put(start, text[:2], number)
         return line.strip()
 
     def on_click(self, event: events.Click) -> None:

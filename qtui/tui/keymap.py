@@ -22,7 +22,7 @@ PANEL_BINDINGS: tuple[Binding, ...] = tuple(
         entry.title,
         show=False,
         id=f"app.panel_{entry.id}",
-        tooltip=f"Show the {entry.title} panel" + ("" if entry.built else " (not built yet)"),
+        tooltip=f"Show the {entry.title} panel",
     )
     for entry in PANELS
 )

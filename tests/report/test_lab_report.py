@@ -66,8 +66,8 @@ def test_json_is_the_result_itself() -> None:
     assert found["experiment"] == "underflow"
     assert found["schema_version"] == 1
     assert found["settings"]["seeds"] == [0, 1]
-    assert found["findings"]["rows"][0]["d"] == 0.009
-    assert [p["title"] for p in found["findings"]["pictures"]] == [p.title for p in PICTURES]
+    assert found["rows"][0]["d"] == 0.009
+    assert [p["title"] for p in found["pictures"]] == [p.title for p in PICTURES]
     assert found["conclusion"] == result().findings.verdict
 
 

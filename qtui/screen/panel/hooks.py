@@ -41,6 +41,10 @@ class ShellHooks:
         """What `e` writes as CSV beside the picture: a header and rows of texts and numbers."""
         return None
 
+    def export_picture(self) -> str | None:
+        """The picture that `e` writes, as SVG; None where that is of the whole screen."""
+        return None
+
     def maximise_target(self) -> Widget | None:
         """What `z` fills the screen with: the big picture."""
         return None

@@ -21,6 +21,8 @@ class Host(Protocol):
 
     drawing: Drawing
     model: str
+    looks_ahead: bool
+    """Whether processes are started before anything is asked of them."""
     recording: Path | None
     """A recording that the Train panel is still to open."""
     chosen: tuple[RunPlan, GpuChoice | None] | None

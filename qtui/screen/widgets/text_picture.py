@@ -193,9 +193,12 @@ class TextPicture(DrawnLines, can_focus=True):
     def render_line(self, y: int) -> Strip:
         line = Line(self.size.width, self.base_style)
         for put in self._lines[y] if y < len(self._lines) else ():
-            style = self.get_component_rich_style(f"picture--{put.tone}", partial=True)
-            line.put(put.column, put.text, style)
+            line.put(put.column, put.text, self.style_of(put.tone))
         return line.strip()
+
+    def style_of(self, tone: str) -> Style:
+        """The style of a tone."""
+        return self.get_component_rich_style(f"picture--{tone}", partial=True)
 
 
 def window(count: int, at: int, room: int) -> range:

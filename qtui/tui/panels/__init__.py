@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 _HERE = "qtui.tui.panels"
-_UPCOMING = f"{_HERE}.numerics:"
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,6 @@ class PanelEntry:
     id: str
     title: str
     path: str  # "module:Class"
-
-    @property
-    def built(self) -> bool:
-        """Whether the panel is more than a line about what it will be."""
-        return not self.path.startswith(_UPCOMING)
 
     def load(self) -> type[Panel]:
         module, name = self.path.split(":")
@@ -45,7 +39,7 @@ PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.codebooks.panel:CodebooksPanel"),
     PanelEntry(4, "memory", "Memory", f"{_HERE}.memory.panel:MemoryPanel"),
     PanelEntry(5, "train", "Train", f"{_HERE}.train.panel:TrainPanel"),
-    PanelEntry(6, "numerics", "Numerics", f"{_UPCOMING}NumericsPanel"),
+    PanelEntry(6, "numerics", "Numerics", f"{_HERE}.numerics.panel:NumericsPanel"),
     PanelEntry(7, "hardware", "Hardware", f"{_HERE}.hardware.panel:HardwarePanel"),
 )
 

@@ -1,0 +1,1 @@
+"""Panel 6: experiments in training numerics, run and looked at."""

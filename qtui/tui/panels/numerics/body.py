@@ -1,0 +1,81 @@
+"""How the Numerics panel is laid out: experiments and settings at the left, what is shown at the
+right."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from qtui.screen.plan.body import SHORT, PlanBody
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.text_picture import TextPicture
+from qtui.screen.widgets.view_tabs import ViewTabs
+from qtui.tui.panels.numerics.paints import PaintedPicture
+
+#: Below this width the left side is as narrow as it can be.
+NARROW = 100
+#: Lines of the list that stay, however many settings there are.
+_LEAST_LISTED: Final = 6
+#: Lines of the help with what stands around it.
+_HELP: Final = 6
+_SHORT_HELP: Final = 2
+
+
+class NumericsBody(PlanBody):
+    """The list of experiments over the form of the chosen one; the views at their right."""
+
+    DEFAULT_CSS = """
+    NumericsBody {
+        #numerics-main { height: 1fr; }
+        #numerics-left { width: 32; padding: 0 1 0 1; }
+        #numerics-list { height: 8; }
+        PlanForm { height: 6; margin: 1 0 0 0; }
+        #numerics-help { height: 4; margin: 1 0 0 0; }
+        #numerics-right { width: 1fr; padding: 0 1 0 0; }
+        TaskTitle { padding: 0; }
+        ViewTabs { padding: 0; margin: 0 0 1 0; }
+        #numerics-picture { height: 1fr; }
+        &.-narrow #numerics-left { width: 25; padding: 0 1 0 0; }
+        &.-short PlanForm, &.-short ViewTabs, &.-short #numerics-help { margin: 0; }
+        &.-short #numerics-help { height: 2; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
+        super().__init__(drawing)
+        self.tabs = tabs
+        self.list = TextPicture(drawing, id="numerics-list")
+        self.help = TextPicture(drawing, id="numerics-help", focus=False)
+        self.picture = PaintedPicture(drawing, id="numerics-picture")
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="numerics-main"):
+            with Vertical(id="numerics-left"):
+                yield self.list
+                yield self.form
+                yield self.help
+            with Vertical(id="numerics-right"):
+                yield from self.compose_typing()
+                yield self.title_line
+                yield self.tabs
+                yield self.picture
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < NARROW, "-narrow")
+        self.set_class(event.size.height < SHORT, "-short")
+
+    def make_room(self, experiments: int, settings: int) -> None:
+        """As many lines for the list and the form as they have, and where there are not, a list
+        and a form that scroll."""
+        short = self.has_class("-short")
+        room = self.size.height - (_SHORT_HELP if short else _HELP)
+        wanted = settings + 1
+        form = max(2, min(wanted, room - min(experiments, _LEAST_LISTED)))
+        listed = max(2, min(experiments, room - form))
+        for widget, height in ((self.form, form), (self.list, listed)):
+            before = widget.styles.height
+            if before is None or before.value != height:
+                widget.styles.height = height

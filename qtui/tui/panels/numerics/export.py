@@ -1,0 +1,58 @@
+"""What the Numerics panel shows, as data, as a table, and as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from qtui.report.faces.plain import to_plain
+from qtui.report.lab.document import findings_csv, lab_document
+from qtui.report.pictures.in_svg import picture_svg, standalone
+from qtui.tui.panels.numerics.lab_run import LabRun
+from qtui.tui.panels.numerics.shown import NumericsShown
+from qtui_core.codec import printed
+
+
+def command_of(run: LabRun) -> str:
+    """What would run it from a shell."""
+    words = ["qtui lab", run.experiment.name]
+    if run.experiment.takes_model and run.model != "demo":
+        words.append(run.model)
+    for row in run.experiment.settings:
+        value = run.settings[row.name]
+        if value != row.default:
+            text = row.written(value)
+            words.append(f"{row.flag} {text!r}" if " " in text else f"{row.flag} {text}")
+    return " ".join(words)
+
+
+def panel_data(shown: NumericsShown, sentence: str) -> dict[str, Any]:
+    """The result, and the command that makes it again."""
+    run = shown.run
+    if run is None or run.result is None:
+        return {"experiment": shown.experiment.name, "sentence": sentence, "result": None}
+    return {
+        "experiment": run.experiment.name,
+        "command": command_of(run),
+        "sentence": sentence,
+        "recording": None if run.path is None else str(run.path),
+        "result": printed(run.result),
+    }
+
+
+def panel_table(shown: NumericsShown) -> Iterable[Sequence[object]] | None:
+    """The table in raw numbers; None where there is none."""
+    result = shown.run.result if shown.run else None
+    return findings_csv(result.findings) if result and result.findings.rows else None
+
+
+def panel_picture(shown: NumericsShown) -> str | None:
+    """The picture that is looked at, as an SVG file; None where there is none."""
+    drawn = shown.drawn
+    return None if drawn is None else standalone(picture_svg(drawn, shown.drawn_behind))
+
+
+def panel_text(shown: NumericsShown) -> str | None:
+    """The report of the run, as `qtui lab` prints it."""
+    run = shown.run
+    return to_plain(lab_document(run.result, command_of(run))) if run and run.result else None

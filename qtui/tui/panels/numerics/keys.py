@@ -1,0 +1,57 @@
+"""The keys of the Numerics panel and its help."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.binding import Binding, BindingType
+
+from qtui.screen.panel.keys import panel_binding
+
+HELP = """\
+What low precision does to learning: each experiment asks one question, really trains or measures on
+this machine, and ends in a sentence. The list at the left says what each costs; the settings of the
+chosen one are below it.
+
+{views}
+
+The experiment runs in a process of its own, which gives way to the screen. Every run is recorded
+and kept; `o` opens a recording. `e` writes the picture (SVG), all of the result (JSON) and the
+table (CSV).
+"""
+
+_binding = partial(panel_binding, "numerics")
+
+RUN_BINDINGS: list[BindingType] = [
+    _binding("r", "run", "Run", "run", "Run the experiment with these settings", show=True),
+    _binding("c", "go_on", "Go on", "go_on", "Run what a stopped run has not done", show=True),
+    _binding("space", "pause", "Pause", "pause", "Hold the run, or let it go on", show=True,
+             key_display="Space"),
+    _binding("x", "stop", "Stop", "stop", "Stop the run, or go to the end of a recording",
+             show=True),
+]  # fmt: skip
+
+FORM_BINDINGS: list[BindingType] = [
+    _binding("up,k", "move(-1)", "Choose", "up", "The experiment, the setting or the line before",
+             show=True, key_display="↑↓"),
+    _binding("down,j", "move(1)", "Down", "down", "The next one"),
+    _binding("left,h", "turn(-1)", "Less", "less", "The value of the setting before",
+             show=True, key_display="←→"),
+    _binding("right,l", "turn(1)", "More", "more", "The next value of the setting"),
+    _binding("enter", "enter", "Type", "enter", "Type the value of the setting", show=True,
+             key_display="Enter"),
+    _binding("backspace", "usual", "As usual", "usual", "The usual value of the setting"),
+    _binding("o", "open", "Open", "open", "Open a recording of an experiment"),
+    _binding("escape", "back", "Back", "back", "Leave the field"),
+]  # fmt: skip
+
+PICTURE_KEYS: tuple[Binding, ...] = (
+    _binding("p", "picture(1)", "Next picture", "picture", "The next picture", show=True),
+    _binding("P", "picture(-1)", "Picture back", "picture_back", "The picture before"),
+    _binding("b", "behind", "Behind", "behind", "Draw another run behind it, or none", show=True),
+    _binding("s", "scales", "Scales", "scales", "Where scales lie, or the numbers", show=True),
+    _binding("full_stop", "scale(1)", "Scale up", "scale_up", "Double the values", show=True,
+             key_display="."),
+    _binding("comma", "scale(-1)", "Scale down", "scale_down", "Halve the values",
+             key_display=","),
+)  # fmt: skip

@@ -1,0 +1,395 @@
+"""Panel 6: experiments in training numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from qtui.engine.client import EngineClient
+from qtui.engine.lab.client import WORKER
+from qtui.report.lab.document import cost_text
+from qtui.screen.panel.asking import AskingPanel
+from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.view import view_keys, views_help
+from qtui.screen.plan.body import PlanBody
+from qtui.screen.plan.form import PlanForm
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import (
+    Canvas,
+    Put,
+    TextLine,
+    TextPicture,
+    right,
+    window,
+    wrapped,
+)
+from qtui.tui.panels.numerics.body import NumericsBody
+from qtui.tui.panels.numerics.export import panel_data, panel_picture, panel_table, panel_text
+from qtui.tui.panels.numerics.keys import FORM_BINDINGS, HELP, RUN_BINDINGS
+from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
+from qtui.tui.panels.numerics.picture_view import PictureView
+from qtui.tui.panels.numerics.running import DRAWN_SECONDS, ExperimentRuns
+from qtui.tui.panels.numerics.runs_view import RunsView
+from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
+from qtui.tui.panels.numerics.table_view import TableView
+from qtui_core.errors import UsageError
+from qtui_core.lab.catalog import EXPERIMENTS
+from qtui_core.lab.settings import Value
+
+#: The panel is looked at for so long before a process is started ahead.
+WARM_SECONDS: Final = 0.4
+_ASKED: Final = "A recording to open"
+
+
+class NumericsPanel(AskingPanel):
+    """The keys, what they change, and what is drawn of it."""
+
+    PANEL_ID = "numerics"
+    TITLE = "Numerics"
+    NUMBER = 6
+    VIEWS = (PictureView, TableView, RunsView)
+    HELP = HELP.format(views=views_help(VIEWS))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *RUN_BINDINGS,
+        *view_keys(PANEL_ID, VIEWS),
+        *FORM_BINDINGS,
+    ]
+    COMMAND: ClassVar[Sequence[str]] = WORKER
+    """The child that runs an experiment."""
+
+    @property
+    def engine(self) -> EngineClient:
+        return self.qtui.estimator
+
+    def compose_body(self) -> ComposeResult:
+        self.body = NumericsBody(self.drawing, self.tabs)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.shown = NumericsShown(self.qtui.model)
+        self.runs = ExperimentRuns(self, self.COMMAND)
+        self._opening = False
+        self.set_interval(DRAWN_SECONDS, self.runs.tick)
+
+    @on(events.Unmount)
+    async def _end_runs(self) -> None:
+        await self.runs.end()
+
+    # What the shell asks for
+
+    def activate(self) -> None:
+        self.screen.set_focus(self.body.list)
+        self.draw()
+        self.set_timer(WARM_SECONDS, self.runs.warm)
+
+    def open_model(self, model: str) -> None:
+        self.shown.model = model
+        self.draw()
+
+    def drawing_changed(self) -> None:
+        for picture in (self.body.list, self.body.help, self.body.picture):
+            picture.refresh()
+
+    def maximise_target(self) -> Widget | None:
+        return self.body.picture
+
+    def copy_text(self) -> str | None:
+        return panel_text(self.shown)
+
+    def export_data(self) -> dict[str, Any] | None:
+        return panel_data(self.shown, self.sentence)
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        return panel_table(self.shown)
+
+    def export_picture(self) -> str | None:
+        return panel_picture(self.shown)
+
+    def unfinished(self) -> str:
+        run = self.runs.live
+        return f"The experiment {run.experiment.name} still runs." if run is not None else ""
+
+    async def finish(self) -> None:
+        await self.runs.finish()
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        for place, each in enumerate(EXPERIMENTS):
+            yield PaletteEntry(
+                f"numerics: {each.name}", each.question, partial(self._choose, place)
+            )
+
+    # Choosing
+
+    def _choose(self, place: int) -> None:
+        self.refusal = ""
+        self.shown.choose(place)
+        self.runs.list_earlier()
+        self.draw()
+
+    def action_move(self, by: int) -> None:
+        shown, focused = self.shown, self.screen.focused
+        if focused is self.body.form:
+            shown.knob = (shown.knob + by) % max(1, len(shown.experiment.settings))
+            self.refusal = ""
+        elif focused is self.body.picture and isinstance(self.view, RunsView):
+            self._show_run(by)
+        elif focused is self.body.picture and isinstance(self.view, TableView):
+            shown.top = max(0, shown.top + by)
+        else:
+            self._choose(shown.place + by)
+        self.draw()
+
+    def _show_run(self, by: int) -> None:
+        kept, run = self.shown.kept, self.shown.run
+        if run is not None:
+            self.shown.show(kept[max(0, min(kept.index(run) + by, len(kept) - 1))])
+
+    @on(TextPicture.Picked)
+    def _picked(self, message: TextPicture.Picked) -> None:
+        message.stop()
+        if not isinstance(message.pick, int):
+            return
+        if self.screen.focused is self.body.list:
+            self._choose(message.pick)
+        elif isinstance(self.view, RunsView):
+            self.shown.show(self.shown.kept[message.pick])
+            self.draw()
+
+    @on(PlanForm.Clicked)
+    def _field_clicked(self, message: PlanForm.Clicked) -> None:
+        message.stop()
+        self.shown.knob = message.index
+        self.body.focus_form()
+        if message.again:
+            self.action_turn(1)
+        self.draw()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self._draw_left()
+
+    # Settings
+
+    def action_turn(self, by: int) -> None:
+        if self.screen.focused is self.body.picture and isinstance(self.view, PictureView):
+            self.view.action_picture(by)
+            return
+        if not self.shown.experiment.settings:
+            return
+        row = self.shown.row
+        value = self.shown.settings[row.name]
+        after = stepped(row, value, by)
+        if after == value:
+            self.refused(f"{row.name} has no value further that way: Enter types another.")
+            return
+        self._set(after)
+
+    def action_usual(self) -> None:
+        if self.shown.experiment.settings:
+            self._set(self.shown.row.default)
+
+    def _set(self, value: Value) -> None:
+        try:
+            self.shown.set(self.shown.row, value)
+        except UsageError as error:
+            self.refused(str(error))
+            return
+        self.refusal = ""
+        self.draw()
+
+    def action_enter(self) -> None:
+        """Types the value of a setting; in the list of experiments, goes to the settings."""
+        if self.screen.focused is not self.body.form:
+            self.body.focus_form()
+            self.draw()
+            return
+        if not self.shown.experiment.settings:
+            return
+        row = self.shown.row
+        value = self.shown.settings[row.name]
+        self._opening = False
+        self.body.start_typing(
+            row.name.replace("_", " "), "" if value is None else row.written(value)
+        )
+        self._draw_left()
+
+    def action_open(self) -> None:
+        self._opening = True
+        self.body.start_typing(_ASKED, "")
+
+    @on(PlanBody.Typed)
+    def _typed(self, message: PlanBody.Typed) -> None:
+        message.stop()
+        text = message.text.strip()
+        if self._opening:
+            self.body.stop_typing()
+            if text:
+                self.runs.open_recording(Path(text).expanduser())
+            return
+        row = self.shown.row
+        try:
+            value = row.default if not text else row.read(text)
+            self.shown.set(row, value)
+        except UsageError as error:
+            self.refused(str(error))
+            return
+        self.refusal = ""
+        self.body.stop_typing()
+        self.draw()
+
+    def action_back(self) -> None:
+        self.refusal = ""
+        self.body.stop_typing()
+        self.draw()
+
+    # Running
+
+    def action_run(self) -> None:
+        """Runs the experiment, or plays a recording again."""
+        if self.runs.live is not None:
+            self.refused(
+                f"{self.runs.live.experiment.name} still runs, and one runs at a time: x stops it."
+            )
+            return
+        self.refusal = ""
+        self.runs.start()
+        self.draw()
+
+    def action_go_on(self) -> None:
+        run = self.shown.run
+        if run is not None and self.runs.live is None:
+            self.refusal = ""
+            self.runs.go_on(run)
+            self.draw()
+
+    def action_pause(self) -> None:
+        self.runs.pause()
+        self.draw()
+
+    def action_stop(self) -> None:
+        run = self.shown.run
+        if run is not None and run.phase is LabPhase.PLAYING:
+            run.play_on(to_end=True)
+        elif self.runs.silence and self.runs.client is not None:
+            self.runs.client.child.kill()
+        else:
+            self.runs.stop()
+        self.draw()
+
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
+        run, live = self.shown.run, self.runs.live
+        if action == "run":
+            return live is None
+        if action == "go_on":
+            return live is None and run is not None and _can_go_on(run)
+        if action == "pause":
+            return live is not None and live.phase in (LabPhase.RUNNING, LabPhase.PAUSED)
+        if action == "stop":
+            plays = run is not None and run.phase is LabPhase.PLAYING
+            return plays or (live is not None and live.phase is not LabPhase.STOPPING)
+        if action in ("turn", "usual", "enter"):
+            return not self.body.typing
+        if action == "back":
+            return self.body.typing or bool(self.refusal)
+        return super().offers(action, parameters)
+
+    # Showing
+
+    def show_phase(self) -> None:
+        self.draw()
+
+    @property
+    def waits_for_engine(self) -> bool:
+        return False
+
+    def engine_lost(self, sentence: str) -> None:
+        """The estimator is no matter of this panel."""
+
+    def focus_view(self) -> None:
+        self.screen.set_focus(self.body.picture)
+
+    def draw(self) -> None:
+        shown, body, run = self.shown, self.body, self.shown.run
+        title = body.title_line
+        title.subject = shown.experiment.question
+        title.note = f"run {run.number}" if run is not None and len(shown.kept) > 1 else ""
+        title.details = tuple(self._details(run))
+        going = run is not None and not run.over
+        title.activity = run.phase.value if run is not None and going else ""
+        title.fraction = run.share if run is not None and going else None
+        title.silent = bool(self.runs.silence) and going
+        body.picture.show(partial(self.view.draw, shown))
+        self._draw_left()
+        self.speak()
+        self.refresh_bindings()
+
+    def _details(self, run: LabRun | None) -> Iterable[str]:
+        if run is None:
+            return
+        faint = self.shown.faint if isinstance(self.view, PictureView) else None
+        if self.shown.pictures and len(self.shown.pictures) > 1:
+            count = len(self.shown.pictures)
+            yield f"picture {self.shown.picture % count + 1} of {count}"
+        if faint is not None:
+            yield f"faint: run {faint.number} {faint.differing(run)}".rstrip()
+        if changed := run.differing():
+            yield changed
+
+    def _draw_left(self) -> None:
+        shown, body = self.shown, self.body
+        body.make_room(len(EXPERIMENTS), len(shown.experiment.settings))
+        body.list.show(self._list)
+        body.form.show(form_fields(shown), shown.knob)
+        body.help.show(self._help)
+
+    def _list(self, canvas: Canvas) -> Sequence[TextLine]:
+        """The experiments with what they cost; a mark at those that were run."""
+        shown, glyphs = self.shown, canvas.glyphs
+        lines: list[TextLine] = []
+        live = self.runs.live
+        for place in window(len(EXPERIMENTS), shown.place, canvas.height):
+            each = EXPERIMENTS[place]
+            here = place == shown.place
+            runs = live is not None and live.experiment is each
+            mark = glyphs.arrow if runs else glyphs.on if shown.runs.get(each.name) else " "
+            cost = cost_text(each).removeprefix("about ")
+            focused = here and self.screen.focused is self.body.list
+            room = canvas.width - len(cost) - 4
+            name = shortened(each.name, room, glyphs.ellipsis).ljust(room)
+            lines.append(
+                [
+                    Put(0, glyphs.pointer if here else " ", "heading"),
+                    Put(1, mark, "best"),
+                    Put(3, name, "cursor" if focused else "strong" if here else "value", place),
+                    right(canvas.width, cost, "quiet", place),
+                ]
+            )
+        return lines
+
+    def _help(self, canvas: Canvas) -> Sequence[TextLine]:
+        """What the chosen setting is, where the form has the focus; else what is asked."""
+        if self.screen.focused in (self.body.form, self.body.field) and not self._opening:
+            row = self.shown.row
+            text = row.help
+            if row.allowed:
+                text += f" Of {', '.join(row.allowed)}."
+        else:
+            text = f"{self.shown.experiment.question} {cost_text(self.shown.experiment)}."
+        return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)][: canvas.height]
+
+    def meaning(self) -> str:
+        silence = self.runs.silence
+        return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
+
+
+def _can_go_on(run: LabRun) -> bool:
+    """Whether parts of it are still to be done."""
+    if run.phase not in (LabPhase.STOPPED, LabPhase.FAILED) or run.begun is None:
+        return False
+    return any(name not in run.jobs or run.jobs[name].fault for name in run.begun.jobs)

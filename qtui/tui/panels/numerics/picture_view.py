@@ -1,0 +1,141 @@
+"""The picture of the run that is shown, with its table below where there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from qtui.report.lab.document import cost_text
+from qtui.report.pictures.drawing import picture_lines
+from qtui.screen.panel.view import View
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
+from qtui.tui.panels.numerics.keys import PICTURE_KEYS
+from qtui.tui.panels.numerics.paints import as_texts, brush_of
+from qtui.tui.panels.numerics.sentences import sentence_of
+from qtui.tui.panels.numerics.shown import NumericsShown
+from qtui.tui.panels.numerics.table_view import table_lines
+from qtui_core.lab.results import ExponentHistogram, Heat
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.numerics.panel import NumericsPanel
+
+#: From this height on the table stands below the picture, which keeps so many lines.
+_TALL: Final = 26
+_PICTURE: Final = 17
+#: A picture is no higher than that share of its width.
+_SLIM: Final = 0.38
+
+
+class PictureView(View[NumericsShown]):
+    """One picture of several."""
+
+    TITLE = "Picture"
+    HELP = """
+**Picture**: `p` goes to the next where there are several. An earlier run of the same experiment is
+drawn faint behind; `b` takes another, or none. Letters name the lines; a shaded ground around zero
+is where a difference says nothing, and one around a line is its spread over seeds or draws. In a
+heat map of products `s` says where scales lie: outside of the sum they can be taken out of it,
+inside they cannot. Under a histogram a bar a format is what it holds, and its pale end what it
+holds with fewer bits; `,` and `.` scale the values.
+"""
+    KEYS = PICTURE_KEYS
+    CURSOR = True
+
+    def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
+        """The picture and the table; before a run, what it would ask."""
+        drawn, run = shown.drawn, shown.run
+        if drawn is None:
+            return _about(shown, canvas) if run is None else _waiting(shown, canvas)
+        brush = brush_of(self.panel.drawing)
+        table: list[TextLine] = []
+        height = canvas.height
+        if height >= _TALL and run is not None and run.result is not None:
+            table = list(table_lines(run.result.findings, canvas.width, 0, height - _PICTURE - 1))
+            height -= len(table) + 1
+        height = min(height, max(_PICTURE, int(canvas.width * _SLIM)))
+        lines: list[TextLine] = list(
+            as_texts(
+                picture_lines(
+                    drawn,
+                    canvas.width,
+                    height,
+                    brush,
+                    behind=shown.drawn_behind,
+                    scales=shown.scales,
+                )
+            )
+        )
+        return [*lines, *([[]] if table else []), *table]
+
+    def meaning(self, shown: NumericsShown) -> str:
+        return sentence_of(shown)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        shown = cast("NumericsPanel", self.panel).shown
+        if action == "picture":
+            return len(shown.pictures) > 1
+        if action == "behind":
+            return bool(shown.earlier)
+        if action == "scales":
+            return isinstance(shown.drawn, Heat) and bool(shown.drawn.scaled)
+        if action == "scale":
+            return isinstance(shown.drawn, ExponentHistogram)
+        return True
+
+    def _changed(self) -> None:
+        self.panel.draw()
+
+    def action_picture(self, by: int) -> None:
+        shown = cast("NumericsPanel", self.panel).shown
+        shown.picture = (shown.picture + by) % max(1, len(shown.pictures))
+        self._changed()
+
+    def action_behind(self) -> None:
+        shown = cast("NumericsPanel", self.panel).shown
+        shown.behind = (shown.behind + 1) % (len(shown.earlier) + 1)
+        self._changed()
+
+    def action_scales(self) -> None:
+        shown = cast("NumericsPanel", self.panel).shown
+        shown.scales = not shown.scales
+        self._changed()
+
+    def action_scale(self, by: int) -> None:
+        cast("NumericsPanel", self.panel).shown.scale(by)
+        self._changed()
+
+
+def _about(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:
+    """What the experiment asks, what it costs, and what can be set."""
+    experiment = shown.experiment
+    lines: list[TextLine] = [
+        [Put(0, line, "heading")] for line in wrapped(experiment.question, canvas.width)
+    ]
+    where = f"on {shown.model}" if experiment.takes_model else "on numbers of its own: no model"
+    lines += [[], [Put(0, f"Nothing was run yet. r runs it, {cost_text(experiment)}, {where}.")]]
+    lines += [[], [Put(0, "Settings", "label")]]
+    wide = max((len(row.name) for row in experiment.settings), default=0)
+    for row in experiment.settings:
+        lines.append(
+            [Put(2, row.name.replace("_", " "), "label"), Put(4 + wide, row.help, "quiet")]
+        )
+    return lines[: canvas.height]
+
+
+def _waiting(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:
+    """How far each part is, as long as there is no picture."""
+    run = shown.run
+    assert run is not None
+    lines: list[TextLine] = [
+        [Put(0, line, "heading")] for line in wrapped(run.experiment.question, canvas.width)
+    ]
+    lines.append([])
+    for job in run.begun.jobs if run.begun else ():
+        done = run.jobs.get(job)
+        text, step = "waits", run.steps.get(job)
+        if done is not None:
+            text = done.fault or f"done in {done.seconds:.1f} s"
+        elif step is not None:
+            text = f"step {step[0]} of {step[1]}" if step[1] else "runs"
+        lines.append([Put(2, job, "label"), Put(min(32, canvas.width // 2), text, "value")])
+    return lines[: canvas.height]

@@ -1,0 +1,230 @@
+"""The runs of the Numerics panel: the process of the one that goes on, recordings that play, and
+the clock by which they are drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qtui.engine.lab.client import WORKER, LabClient
+from qtui.engine.lab.request import LabRequest
+from qtui.engine.waiting import EXIT_SECONDS
+from qtui.tui.config import log_file
+from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
+from qtui.tui.panels.numerics.recordings import LabKeeper, kept_of, lab_recordings
+from qtui_core.errors import UsageError
+from qtui_core.lab.catalog import experiment_named
+from qtui_core.lab.recording import LabRecording, read_lab_recording
+from qtui_core.lab.results import JobDone, LabResult
+from qtui_core.models.quoting import printable
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.numerics.panel import NumericsPanel
+
+#: Seconds between two pictures of what goes on.
+DRAWN_SECONDS: Final = 0.5
+RUN, RECORDING, WARMING = "run", "recording", "warming"
+#: Recordings of earlier sessions that are listed with an experiment.
+_EARLIER: Final = 8
+
+
+class ExperimentRuns:
+    """Starts experiments one at a time, hears and controls them. `command` is the child."""
+
+    def __init__(self, panel: NumericsPanel, command: Sequence[str] = WORKER) -> None:
+        self._panel = panel
+        self._command = tuple(command)
+        self.client: LabClient | None = None
+        """The process, which may wait for its first question; None while there is none."""
+        self.live: LabRun | None = None
+        """The run that goes on; None while none does."""
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self._news = False
+        self._silence = ""
+        self._listed: set[str] = set()
+
+    def tick(self) -> None:
+        """Draws what became known meanwhile, if it is looked at."""
+        shown = self._panel.shown
+        for run in shown.kept:
+            if run.phase is LabPhase.PLAYING:
+                run.play_on()
+                self._news = True
+        silence = self.client.child.silence() if self.client is not None and self.live else ""
+        if silence != self._silence:
+            self._silence, self._news = silence, True
+        if self._news and self._panel.qtui.panel is self._panel:
+            self._news = False
+            self._panel.draw()
+
+    @property
+    def silence(self) -> str:
+        """That the child gives no sign of life, as a sentence."""
+        return self._silence
+
+    def _client(self) -> LabClient:
+        if self.client is None:
+            self.client = LabClient(self._command, log=log_file().with_name("lab.log"))
+        return self.client
+
+    def warm(self) -> None:
+        """Starts the process before anyone asks, so that the next run begins at once."""
+        qtui = self._panel.qtui
+        looked_at = qtui.looks_ahead and qtui.panel is self._panel
+        if looked_at and self.live is None and self._gone.is_set():
+
+            async def start() -> None:
+                with suppress(OSError):  # told where a run is asked for
+                    await self._client().child.warm()
+
+            self._panel.do(start, WARMING)
+
+    # Running
+
+    def start(self, done: Sequence[JobDone] = ()) -> None:
+        """A run of the chosen experiment with its settings; jobs that are `done` are not run
+        again."""
+        shown = self._panel.shown
+        run = LabRun(
+            len(shown.kept) + 1, shown.experiment, shown.settings, shown.model,
+        )  # fmt: skip
+        shown.keep(run)
+        self.live = run
+
+        async def work() -> None:
+            await self._go(run, tuple(done))
+
+        self._panel.do(work, RUN)
+
+    async def _go(self, run: LabRun, done: tuple[JobDone, ...]) -> None:
+        self._gone.clear()
+        client = self._client()
+        request = LabRequest(run.experiment.name, run.settings, run.model, done, behind=True)
+        try:
+            with LabKeeper(run.experiment.name) as keeper:
+                async for told in client.run(request):
+                    run.hear(told)
+                    keeper.write(told)
+                    if keeper.complaint and not run.complaint:
+                        self._panel.qtui.tell(keeper.complaint, "warning")
+                    run.path, run.complaint = keeper.path, keeper.complaint
+                    self._news = True
+        finally:
+            client.child.kill()
+            if not run.over:  # nobody listens any more
+                run.phase = LabPhase.STOPPED
+            self.client = self.live = None
+            self._gone.set()
+        self._panel.draw()
+        self.warm()
+
+    def go_on(self, run: LabRun) -> None:
+        """What a run has not done, as another run."""
+        self._panel.shown.changes[run.experiment.name] = {
+            row.name: value
+            for row, value in zip(run.experiment.settings, run.settings.values(), strict=True)
+            if value != row.default
+        }
+        self.start([job for job in run.jobs.values() if not job.fault])
+
+    def pause(self) -> None:
+        """Holds the run, or lets it go on."""
+        run, client = self.live, self.client
+        if run is None or client is None or run.phase not in (LabPhase.RUNNING, LabPhase.PAUSED):
+            return
+        held = run.phase is LabPhase.PAUSED
+        client.child.control("resume" if held else "pause")
+        run.phase = LabPhase.RUNNING if held else LabPhase.PAUSED
+
+    def stop(self) -> None:
+        """Asks the run to end; it is ended if it does not."""
+        if self.live is not None and self.client is not None:
+            self.live.phase = LabPhase.STOPPING
+            self.client.child.stop()
+
+    async def finish(self) -> None:
+        """Ends what goes on, in order."""
+        self.stop()
+        await self._until_gone()
+        await self.end()
+
+    async def end(self) -> None:
+        """Ends the process at once: nobody looks any more."""
+        if self.client is not None:
+            self.client.child.kill()
+            await self.client.child.wait()
+        await self._until_gone()
+
+    async def _until_gone(self) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), EXIT_SECONDS)
+
+    # Recordings
+
+    def open_recording(self, path: Path) -> None:
+        """Plays a recording from its start, as a run of its experiment."""
+
+        async def work() -> None:
+            try:
+                recording = await asyncio.to_thread(read_lab_recording, path)
+                run = _run_of(recording, path)
+            except UsageError as error:
+                self._panel.refused(printable(str(error)))
+                return
+            shown = self._panel.shown
+            shown.choose_named(run.experiment.name)
+            run.number = len(shown.kept) + 1
+            shown.keep(run)
+            run.play(recording)
+            self._panel.forget_refusal()
+            self._panel.draw()
+
+        self._panel.do(work, RECORDING)
+
+    def list_earlier(self) -> None:
+        """Reads what earlier sessions recorded of the chosen experiment, once."""
+        shown = self._panel.shown
+        name = shown.experiment.name
+        if name in self._listed:
+            return
+        self._listed.add(name)
+        known = {run.path for run in shown.kept}
+
+        async def work() -> None:
+            found = await asyncio.to_thread(_earlier, name, known)
+            shown.keep_earlier(name, found)
+            self._panel.draw()
+
+        self._panel.do(work, f"{RECORDING} {name}")
+
+
+def _earlier(name: str, known: set[Path | None]) -> list[LabRun]:
+    """The last recordings of an experiment, at their ends; those that cannot be read are left
+    out."""
+    found = []
+    for path in kept_of(name, lab_recordings())[-_EARLIER:]:
+        if path in known:
+            continue
+        with suppress(UsageError):
+            recording = read_lab_recording(path)
+            run = _run_of(recording, path)
+            run.play(recording)
+            run.play_on(to_end=True)
+            run.complaint = ""
+            if isinstance(run.result, LabResult):
+                found.append(run)
+    return found
+
+
+def _run_of(recording: LabRecording, path: Path) -> LabRun:
+    """Raises UsageError for an experiment or settings that this version does not have."""
+    begun = recording.begun
+    experiment = experiment_named(begun.experiment)
+    settings = experiment.settle(
+        {name: tuple(v) if isinstance(v, list) else v for name, v in begun.settings.items()}
+    )
+    return LabRun(0, experiment, settings, begun.model, recorded=True, path=path)

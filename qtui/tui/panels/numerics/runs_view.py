@@ -1,0 +1,63 @@
+"""The runs of an experiment: of this session, and earlier ones from their recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from qtui.screen.panel.view import View
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, window
+from qtui.tui.panels.numerics.lab_run import LabRun
+from qtui.tui.panels.numerics.sentences import sentence_of
+from qtui.tui.panels.numerics.shown import NumericsShown
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.numerics.panel import NumericsPanel
+
+
+class RunsView(View[NumericsShown]):
+    """A line a run: what it was set to, how it ended, how long it took, and what it said."""
+
+    TITLE = "Runs"
+    HELP = """
+**Runs**: every run of the experiment is kept and recorded. Up and down show another one, which is
+then drawn over the one before it. `o` opens a recording, which plays from its start: space holds
+it, `x` goes to its end.
+"""
+    CURSOR = True
+
+    def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
+        """The runs in order, the shown one marked."""
+        kept, run = shown.kept, shown.run
+        if run is None:
+            return [[Put(0, "Nothing was run yet. r runs it; o opens a recording.", "quiet")]]
+        at, faint = kept.index(run), shown.faint
+        lines: list[TextLine] = []
+        for index in window(len(kept), at, max(1, canvas.height // 2)):
+            each = kept[index]
+            here = index == at
+            mark = canvas.glyphs.pointer if here else canvas.glyphs.dot if each is faint else " "
+            what = each.differing() or "as usual"
+            if each.experiment.takes_model:
+                what = f"{each.model}  {what}"
+            text = f"{mark} run {each.number}  {_ended(each)}  {what}"
+            tone = "strong" if here else "value"
+            lines.append(
+                [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), tone, index)]  # type: ignore[arg-type]
+            )
+            verdict = each.result.findings.verdict if each.result else each.fault
+            told = shortened(verdict, canvas.width - 4, canvas.glyphs.ellipsis)
+            lines.append([Put(4, told, "quiet", index)])
+        return lines
+
+    def meaning(self, shown: NumericsShown) -> str:
+        return sentence_of(shown)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return bool(cast("NumericsPanel", self.panel).shown.kept)
+
+
+def _ended(run: LabRun) -> str:
+    seconds = f" in {run.result.seconds:.0f} s" if run.result and run.over else ""
+    return f"{'recorded, ' if run.recorded else ''}{run.phase.value}{seconds}"

@@ -1,0 +1,55 @@
+"""The sentence of the Numerics panel in each of its states."""
+
+from __future__ import annotations
+
+from qtui.report.lab.document import conclusion_of, cost_text
+from qtui.report.numbers import plural
+from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
+from qtui.tui.panels.numerics.shown import NumericsShown
+
+
+def sentence_of(shown: NumericsShown) -> str:
+    """What the run says, or what one would ask and cost."""
+    run = shown.run
+    if run is None:
+        return _nothing(shown)
+    said = _said(run)
+    if run.complaint:
+        said = f"{said} {run.complaint}"
+    return said
+
+
+def _nothing(shown: NumericsShown) -> str:
+    experiment = shown.experiment
+    where = f" on {shown.model}" if experiment.takes_model else ""
+    cost = cost_text(experiment)
+    changed = shown.changes.get(experiment.name)
+    cost += " as its settings usually are" if changed else ""
+    return f"{experiment.question} r runs it{where}: {cost} on two idle cores."
+
+
+def _said(run: LabRun) -> str:
+    phase, verdict = run.phase, run.result.findings.verdict if run.result else ""
+    if phase is LabPhase.STARTING:
+        return f"{run.experiment.question} Its process starts and loads torch, which takes seconds."
+    if phase in (LabPhase.RUNNING, LabPhase.PLAYING):
+        return f"{_done(run)}{'; so far: ' + verdict if verdict else '.'}"
+    if phase is LabPhase.PAUSED:
+        return f"Paused: {_done(run)}. Space goes on.{' So far: ' + verdict if verdict else ''}"
+    if phase is LabPhase.STOPPING:
+        return f"Stopping after the step that runs: {_done(run)}."
+    more = " c goes on with what is not done." if run.begun and not run.recorded else ""
+    if phase is LabPhase.FAILED:
+        said = f"The experiment failed: {run.fault}" if run.fault else "The experiment failed."
+        return f"{said}{' ' + verdict if verdict else ''}{more if run.jobs else ''}"
+    if run.result is None:
+        return f"Stopped before anything was found.{more}"
+    if phase is LabPhase.STOPPED:
+        return f"{conclusion_of(run.result)}{more}"
+    return conclusion_of(run.result)
+
+
+def _done(run: LabRun) -> str:
+    count = len(run.begun.jobs) if run.begun else 0
+    told = "The recording plays: " if run.phase is LabPhase.PLAYING else ""
+    return f"{told}{len(run.jobs)} of {plural(count, 'part')} are done"

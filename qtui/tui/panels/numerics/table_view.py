@@ -1,0 +1,58 @@
+"""The table of the run that is shown, and its notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.faces.columns import INDENT, lay_out
+from qtui.report.lab.document import findings_table
+from qtui.screen.panel.view import View
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, wrapped
+from qtui.tui.panels.numerics.sentences import sentence_of
+from qtui.tui.panels.numerics.shown import NumericsShown
+from qtui_core.lab.results import Findings
+
+_TONES: dict[str, Tone] = {"bad": "warning", "warn": "warning", "good": "best", "dim": "quiet"}
+
+
+class TableView(View[NumericsShown]):
+    """All rows and columns; what does not fit is scrolled to."""
+
+    TITLE = "Table"
+    HELP = """
+**Table**: every figure, and notes on what is emulated or left out. `e` writes it as CSV.
+"""
+    CURSOR = True
+
+    def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
+        """A window of the lines, which `top` moves."""
+        result = shown.run.result if shown.run else None
+        if result is None:
+            return [[Put(0, "There is no table yet: r runs the experiment.", "quiet")]]
+        lines = table_lines(result.findings, canvas.width, 0, None)
+        for note in result.findings.notes:
+            lines += [[], *([Put(0, line, "quiet")] for line in wrapped(note, canvas.width))]
+        shown.top = max(0, min(shown.top, len(lines) - canvas.height))
+        return lines[shown.top : shown.top + canvas.height]
+
+    def meaning(self, shown: NumericsShown) -> str:
+        return sentence_of(shown)
+
+
+def table_lines(found: Findings, width: int, at: int, height: int | None) -> list[TextLine]:
+    """The table as lines from row `at` on, columns that do not fit in parts below. Where there are
+    more lines than `height`, the last says so."""
+    table = findings_table(found)
+    lines: list[TextLine] = []
+    tones = table.tones or ("",) * len(table.rows)
+    for part in lay_out(table.columns, table.rows[at:], width + INDENT):
+        if lines:
+            lines.append([])
+        lines.append([Put(0, part.header[INDENT:], "label")])
+        for texts, tone in zip(part.rows, tones[at:], strict=True):
+            lines += [[Put(0, text[INDENT:], _TONES.get(tone, "value"))] for text in texts]
+    if height is not None and len(lines) > height:
+        left = len(lines) - height + 1
+        lines = lines[: max(0, height - 1)]
+        lines.append([Put(0, f"and {left} lines more: v goes to the table", "quiet")])
+    return lines

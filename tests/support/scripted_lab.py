@@ -1,0 +1,73 @@
+"""A child that tells a made-up experiment in place of qtui.engine.lab.worker, without torch.
+
+`python scripted_lab.py MODE`: "all" tells it to its end; "half" tells the first of two parts and
+waits to be told what to do ("resume" tells the rest, "stop" ends it there); "fault" cannot begin;
+"die" ends in the middle without a word of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+from lab_findings import result
+
+from qtui_core.lab.recording import LAB_LINES
+from qtui_core.lab.results import JobDone, LabBegun, LabFault, LabTold, StepSeen
+
+
+def told(settings: dict[str, object], model: str = "demo") -> list[LabTold]:
+    """All that the experiment tells, in order."""
+    done = result(settings=settings, model=model, jobs=2, done=2)
+    first = replace(done, done=1, ended="")
+    return [
+        LabBegun(done.experiment, done.question, model, settings, ("fp32", "bf16"), 30.0),
+        StepSeen("fp32", 20, 40, 1.5),
+        StepSeen("fp32", 40, 40, 1.25),
+        JobDone("fp32", [1.25], 10.0),
+        first,
+        StepSeen("bf16", 10, 40, 1.5),
+        JobDone("bf16", [1.375], 10.0),
+        done,
+    ]
+
+
+def main(mode: str) -> None:
+    """Tells it to stdout."""
+    line = sys.stdin.readline()
+    if "warm" in line:
+        line = sys.stdin.readline()
+    if not line:
+        return
+    asked = json.loads(line)
+    every = told(asked["settings"], asked["model"])
+    skipped = {each["job"] for each in asked["done"]}
+    if mode == "fault":
+        put(LabFault("The model has no linear layers."))
+        return
+    count = len(every) if mode == "all" else 6
+    for each in every[:count]:
+        if getattr(each, "job", None) not in skipped or isinstance(each, JobDone):
+            put(each)
+    if mode == "die":
+        print("out of luck", file=sys.stderr, flush=True)
+        os._exit(3)
+    while mode == "half" and (line := sys.stdin.readline()):
+        control = json.loads(line)["control"]
+        if control == "resume":
+            for each in every[count:]:
+                put(each)
+            return
+        if control == "stop":
+            put(replace(result(settings=asked["settings"], jobs=2, done=1), ended="stopped"))
+            return
+
+
+def put(told: LabTold) -> None:
+    print(LAB_LINES.to_line(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

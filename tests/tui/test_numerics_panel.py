@@ -1,0 +1,206 @@
+"""The Numerics panel: its keys, a run in another process, recordings, exports and layouts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from lab_findings import PICTURES, result
+from screens import Running, idle, resized, screen_lines, screen_text, settled, until
+from scripted_lab import told
+
+from qtui.tui.panels.numerics.lab_run import LabPhase
+from qtui.tui.panels.numerics.panel import NumericsPanel
+from qtui_core.lab.catalog import EXPERIMENTS
+from qtui_core.lab.recording import LAB_LINES
+
+SCRIPT = Path(__file__).parents[1] / "support" / "scripted_lab.py"
+VERDICT = result().findings.verdict
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The made-up experiment in place of the real child."""
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parent))
+    _as(monkeypatch, "all")
+    return monkeypatch
+
+
+def _as(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setattr(NumericsPanel, "COMMAND", (sys.executable, str(SCRIPT), mode))
+
+
+async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: Running) -> None:
+    async with running(start_panel="numerics") as pilot:
+        await settled(pilot)
+        panel = pilot.app.panel
+        for place, experiment in enumerate(EXPERIMENTS):
+            text = screen_text(pilot.app)
+            assert experiment.question in text
+            assert f"about {experiment.seconds} s" in panel.sentence
+            assert all(row.name.replace("_", " ")[:12] in text for row in experiment.settings)
+            assert panel.shown.place == place
+            await pilot.press("down")
+        assert panel.shown.place == 0
+        assert panel.runs.client is None  # nobody looks ahead here, and nothing was asked
+
+
+async def test_settings_are_turned_typed_and_refused(running: Running) -> None:
+    async with running(start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        await pilot.press("enter", "right")
+        assert panel.shown.settings["lr"] == 1e-4
+        await pilot.press("enter", "ctrl+u", "7", "enter")
+        assert "--lr is between 0 and 1" in panel.sentence
+        await pilot.press("ctrl+u", *"0.002", "enter")
+        assert panel.shown.settings["lr"] == 0.002
+        assert panel.body.form.has_focus
+        await pilot.press("down", "left")
+        assert panel.shown.settings["store"] == "int8"
+        await pilot.press("backspace", "up", "backspace")
+        assert panel.shown.settings == EXPERIMENTS[0].settle({})
+
+
+async def test_a_run_is_told_recorded_kept_and_exported(
+    running: Running, scripted: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running(start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        await pilot.press("r")
+        await until(pilot, lambda: bool(panel.shown.run and panel.shown.run.over))
+        await idle(pilot)
+        assert panel.sentence == VERDICT
+        text = screen_text(pilot.app)
+        assert PICTURES[0].title in text
+        assert "A nearest  0.009" in text
+        await pilot.press("enter", "right", "r")  # the same with another lr
+        await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
+        await idle(pilot)
+        assert "nearest before" in screen_text(pilot.app)
+        assert "faint: run 1 lr 1e-05" in screen_text(pilot.app)
+        await pilot.press("b")
+        assert "nearest before" not in screen_text(pilot.app)
+        await pilot.press("p")
+        assert "picture 2 of 5" in screen_text(pilot.app)
+        await pilot.press("v")
+        await settled(pilot)
+        assert "+0.0090" in screen_text(pilot.app)
+        assert "fp8 is emulated." in screen_text(pilot.app)
+        await pilot.press("v")
+        await settled(pilot)
+        assert "run 2  done" in screen_text(pilot.app)
+        await pilot.press("up")
+        assert panel.shown.run.number == 1
+        await pilot.press("e")
+        await settled(pilot)
+        files = {path.suffix: path for path in tmp_path.glob("qtui-numerics-*")}
+        data = json.loads(files[".json"].read_text())
+        assert data["command"] == "qtui lab underflow"
+        assert data["result"]["rows"][0]["d"] == 0.009
+        rows = list(csv.reader(files[".csv"].open()))
+        assert rows[0] == ["recipe", "d_nats", "kept_share", "size_bytes"]
+        svg = " ".join(ElementTree.fromstring(files[".svg"].read_text()).itertext())
+        assert PICTURES[1].title in svg
+        recorded = panel.shown.run.path
+        assert recorded is not None
+        assert len(recorded.read_text().splitlines()) == len(told({}))
+        assert "lowbit" not in panel.copy_text()
+        assert panel.copy_text().startswith("qtui lab underflow\n")
+
+
+async def test_a_run_is_held_stopped_and_gone_on_with(
+    running: Running, scripted: pytest.MonkeyPatch
+) -> None:
+    _as(scripted, "half")
+    async with running(start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        await pilot.press("r")
+        await until(pilot, lambda: len(panel.shown.run.steps) == 1 and panel.shown.run.jobs)
+        await until(pilot, lambda: "1 of 2 parts are done; so far" in panel.sentence)
+        assert panel.unfinished() == "The experiment underflow still runs."
+        assert "62%" in screen_text(pilot.app)
+        await pilot.press("space")
+        assert panel.shown.run.phase is LabPhase.PAUSED
+        assert panel.sentence.startswith("Paused: 1 of 2 parts are done.")
+        await pilot.press("r")
+        assert len(panel.shown.kept) == 1  # one at a time
+        await pilot.press("x")
+        await until(pilot, lambda: panel.shown.run.over)
+        await idle(pilot)
+        assert panel.sentence.startswith(f"Stopped after 1 of 2 parts. {VERDICT}")
+        _as(scripted, "all")
+        panel.runs._command = NumericsPanel.COMMAND
+        await pilot.press("c")
+        await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
+        assert panel.shown.run.jobs.keys() == {"fp32", "bf16"}
+        assert "fp32" not in panel.shown.run.courses  # it was not run again
+
+
+async def test_a_child_that_cannot_begin_or_dies_is_a_sentence(
+    running: Running, scripted: pytest.MonkeyPatch
+) -> None:
+    _as(scripted, "fault")
+    async with running(start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        await pilot.press("r")
+        await until(pilot, lambda: bool(panel.shown.run and panel.shown.run.over))
+        await idle(pilot)
+        assert panel.sentence == "The experiment failed: The model has no linear layers."
+        panel.runs._command = (sys.executable, str(SCRIPT), "die")
+        await pilot.press("r")
+        await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
+        await idle(pilot)
+        assert "out of luck" in panel.sentence
+        assert panel.sentence.endswith("c goes on with what is not done.")
+
+
+async def test_a_recording_plays_and_one_that_is_none_is_refused(
+    running: Running, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    settings = dict(EXPERIMENTS[0].settle({"lr": 1e-3}))
+    path.write_text("\n".join(map(LAB_LINES.to_line, told(settings))))
+    small = {"size": (80, 24), "color": "none", "ascii": True}
+    async with running(start_panel="numerics", **small) as pilot:
+        panel = pilot.app.panel
+        await pilot.press("o", *str(tmp_path / "none.jsonl"), "enter")
+        await until(pilot, lambda: "cannot be read" in panel.sentence)
+        await pilot.press("o", *str(path), "enter")
+        await until(pilot, lambda: panel.shown.run is not None)
+        await until(pilot, lambda: "1 of 2 parts are done" in panel.sentence)
+        await pilot.press("x")
+        await settled(pilot)
+        assert panel.sentence == VERDICT
+        assert panel.shown.run.settings["lr"] == 1e-3
+        text = screen_text(pilot.app)
+        assert text.isascii()
+        assert VERDICT in " ".join(text.split())
+        assert "A nearest  0.009" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("color", ["truecolor", "256", "16", "none"])
+async def test_every_view_and_picture_fits_every_size(
+    running: Running, tmp_path: Path, color: str
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(LAB_LINES.to_line, told(dict(EXPERIMENTS[0].settle({}))))))
+    ascii = color == "none"
+    async with running(start_panel="numerics", color=color, ascii=ascii) as pilot:
+        panel = pilot.app.panel
+        panel.runs.open_recording(path)
+        await until(pilot, lambda: panel.shown.run is not None)
+        await pilot.press("x")
+        for size in ((80, 24), (120, 40), (200, 60)):
+            await resized(pilot, size)
+            for picture in PICTURES:
+                lines = screen_lines(pilot.app)
+                assert any(picture.title[:40] in line for line in lines), (size, picture.title)
+                assert VERDICT.split(";")[0] in " ".join(" ".join(lines).split())
+                assert not ascii or all(line.isascii() for line in lines)
+                await pilot.press("p")
+                await settled(pilot)
