@@ -17,8 +17,7 @@ from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
 from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import to_line
-
-Control = Literal["pause", "resume", "step", "stop"]
+from qtui_core.training.run.controls import Control
 
 #: No honest line is longer: a header with all terms of an estimate has some hundred kB.
 _LINE_BYTES: Final = 64 << 20

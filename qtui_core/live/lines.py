@@ -19,6 +19,7 @@ RUN_LINES: Final = LineKinds[Told](
         "sample": snapshot.Sample,
         "step": snapshot.StepTaken,
         "adapters": snapshot.AdaptersCompared,
+        "ranges": snapshot.RangesSeen,
         "said": snapshot.Said,
         "fault": snapshot.Fault,
         "state": snapshot.State,

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.formats.magnitudes import Magnitudes
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,31 @@ class AdaptersCompared:
     off: tuple[tuple[str, float], ...]
 
 
+#: What of a linear layer: what flows into it, what comes back to its output, its weight, and the
+#: gradient of that.
+RangeKind = Literal["activations", "output gradients", "weights", "weight gradients"]
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """Where the numbers of a tensor lie: one of the linear layer `name`."""
+
+    kind: RangeKind
+    name: str
+    found: Magnitudes
+
+
+@dataclass(frozen=True)
+class RangesSeen:
+    """Where the numbers of a step lie. Gradients are told without the scale of the loss, which was
+    `scale`."""
+
+    seconds: float
+    step: int
+    scale: float
+    ranges: tuple[TensorRange, ...]
+
+
 @dataclass(frozen=True)
 class Said:
     """A line for the log: what the run does, or what a library said."""
@@ -160,5 +187,14 @@ class End:
 
 
 Snapshot = (
-    PhaseBegun | PhaseEnded | Sample | StepTaken | AdaptersCompared | Said | Fault | State | End
+    PhaseBegun
+    | PhaseEnded
+    | Sample
+    | StepTaken
+    | AdaptersCompared
+    | RangesSeen
+    | Said
+    | Fault
+    | State
+    | End
 )

@@ -22,6 +22,7 @@ from qtui_core.live.snapshot import (
     Fault,
     PhaseBegun,
     PhaseEnded,
+    RangesSeen,
     Said,
     Sample,
     State,
@@ -92,6 +93,7 @@ class RunState:
         steps: all that were taken.
         most_reserved, most_process, most_device: of samples and marks, but those of COMPARE.
         adapters: the last comparison.
+        ranges: where the numbers of a step lay, when that was asked last.
         log: the last lines, faults among them.
         fault: the one that ended the run, else the last.
         faults: the last of them.
@@ -113,6 +115,7 @@ class RunState:
     most_process: int | None = None
     most_device: int | None = None
     adapters: AdaptersCompared | None = None
+    ranges: RangesSeen | None = None
     log: tuple[Said, ...] = ()
     fault: Fault | None = None
     faults: tuple[Fault, ...] = ()
@@ -230,6 +233,10 @@ def _adapters_compared(state: RunState, told: AdaptersCompared) -> Changes:
     return {"adapters": told}
 
 
+def _ranges_seen(state: RunState, told: RangesSeen) -> Changes:
+    return {"ranges": told}
+
+
 def _said(state: RunState, told: Said) -> Changes:
     return {"log": (*state.log, told)[-LOG:]}
 
@@ -257,6 +264,7 @@ _CHANGES: Final[Mapping[type, Callable[[RunState, Any], Changes]]] = {
     Sample: _sample,
     StepTaken: _step_taken,
     AdaptersCompared: _adapters_compared,
+    RangesSeen: _ranges_seen,
     Said: _said,
     Fault: _fault,
     State: _state,

@@ -9,10 +9,11 @@ from every import every
 from late import Late
 
 from qtui_core.formats.catalog import FORMATS
+from qtui_core.formats.magnitudes import best_scale, flushed, together
 from qtui_core.lab.catalog import experiment_named
 
 torch = Late("torch")
-exponents = Late("qtui_core.lab.numerics.exponents")
+ranges = Late("qtui_core.training.measuring.ranges")
 gradients = Late("qtui_core.lab.numerics.gradients")
 lossscale = Late("qtui_core.lab.experiments.lossscale")
 scaler = Late("qtui_core.lab.training.scaler")
@@ -32,7 +33,7 @@ def spread(count: int = 50_000):
 def test_shares_of_a_histogram_are_what_a_cast_makes_zero():
     """With every format and scale; what lies exactly in the middle is the only difference."""
     x = spread()
-    found = exponents.magnitudes(x)
+    found = ranges.magnitudes(x)
     assert found.zeros == int((x == 0).sum())
     assert found.largest == float(x.abs().max())
 
@@ -41,7 +42,7 @@ def test_shares_of_a_histogram_are_what_a_cast_makes_zero():
         zero = (scaled.to(getattr(torch, CASTS[name])).float() == 0) & (x != 0)
         middle = float(FORMATS[name].min_positive) / 2
         ties = int((scaled.abs() == middle).sum())
-        counted = exponents.flushed(name, found, power) * found.there
+        counted = flushed(name, found, power) * found.there
         assert abs(int(zero.sum()) - round(counted)) <= ties
 
     every(itertools.product(CASTS, (-8, 0, 3, 8, 16)), check)
@@ -49,8 +50,8 @@ def test_shares_of_a_histogram_are_what_a_cast_makes_zero():
 
 def test_magnitudes_add_up_and_their_quantiles_lie_in_their_power_of_two():
     x = spread()
-    whole = exponents.magnitudes(x)
-    assert exponents.together(map(exponents.magnitudes, x.split(777))) == whole
+    whole = ranges.magnitudes(x)
+    assert together(map(ranges.magnitudes, x.split(777))) == whole
     there = x[x != 0].abs().double().log2()
 
     def check(share):
@@ -58,16 +59,16 @@ def test_magnitudes_add_up_and_their_quantiles_lie_in_their_power_of_two():
         assert abs(whole.quantile(share) - exact) < 0.3
 
     every((0.01, 0.25, 0.5, 0.99), check)
-    nothing = exponents.magnitudes(torch.zeros(3))
+    nothing = ranges.magnitudes(torch.zeros(3))
     assert (nothing.there, nothing.zeros, nothing.quantile(0.5)) == (0, 3, None)
-    assert exponents.best_scale("fp16", nothing.largest, 8) is None
-    ill = exponents.magnitudes(torch.tensor([1.0, float("nan"), float("inf")]))
+    assert best_scale("fp16", nothing.largest, 8) is None
+    ill = ranges.magnitudes(torch.tensor([1.0, float("nan"), float("inf")]))
     assert (ill.there, ill.largest, ill.counts[-1]) == (1, 1.0, 2)
 
 
 def test_the_best_scale_leaves_its_room_and_twice_it_does_not():
     def check(name, largest):
-        power = exponents.best_scale(name, largest, 8)
+        power = best_scale(name, largest, 8)
         most = float(FORMATS[name].max)
         assert 8 * largest * 2.0**power <= most < 8 * largest * 2.0 ** (power + 1)
 
@@ -91,7 +92,7 @@ def test_a_scaled_loss_gives_the_gradient_of_the_loss():
     assert loss == same
     assert torch.equal(plain, scaled)  # a power of two changes no bit
     seen = {}
-    with exponents.gradients_seen(net, lambda name, g: seen.__setitem__(name, g.shape)):
+    with gradients.gradients_seen(net, lambda name, g: seen.__setitem__(name, g.shape)):
         gradients.gradients_of(net, ids)
     assert seen == {"out": (2, 10, 11)}
     with torch.no_grad():
@@ -102,7 +103,7 @@ def test_a_scaled_loss_gives_the_gradient_of_the_loss():
 
 def outcomes():
     """One of each, as jobs give them."""
-    g = exponents.magnitudes(spread() * 2.0**-10)
+    g = ranges.magnitudes(spread() * 2.0**-10)
     return {
         "gradients": lossscale.LabGradients({"a.down_proj": g, "lm_head": g}, g, g),
         "errors": lossscale.ScaleErrors(
@@ -134,7 +135,7 @@ def test_what_is_said_holds_whatever_is_done_so_far():
 
 
 def test_nothing_is_recommended_for_gradients_of_zero():
-    zero = exponents.magnitudes(torch.zeros(4))
+    zero = ranges.magnitudes(torch.zeros(4))
     seen = lossscale.LabGradients({"a": zero}, zero, zero)
     found = lossscale.conclude(experiment_named("lossscale").settle({}), {"gradients": seen})
     assert found.verdict == "Every gradient is zero here, so there is nothing to scale."

@@ -36,6 +36,11 @@ from qtui_core.memory.plan.run_plan import RunPlan
 @click.option(
     "--prompt", metavar="TEXT", help="Compare the next tokens of this text, adapters on and off."
 )
+@click.option(
+    "--ranges",
+    is_flag=True,
+    help="Tell where the numbers of the last step lie, against what formats hold.",
+)
 @plan_options
 @report_format
 @appearance
@@ -48,6 +53,7 @@ def command(
     record: str | None,
     device: str,
     prompt: str | None,
+    ranges: bool,
     plan: RunPlan,
     format: str | None,
     output: str | None,
@@ -87,6 +93,7 @@ def command(
         device,
         text=prompt or None,
         usual="--seq" not in given_options(ctx),
+        ranges=ranges,
     )
     outcome = run_to_end(request, kept, debug=debug)
     document = train_document(outcome.state, f"qtui train {model}")

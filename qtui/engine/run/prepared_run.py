@@ -105,7 +105,7 @@ def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) ->
         predicted=predicted,
         why_not=why_not,
     )
-    order = Order(plan, placement, request.steps, request.data, request.text)
+    order = Order(plan, placement, request.steps, request.data, request.text, request.ranges)
     settings = (
         allocator_settings(plan.segments, environ, torch_version())
         if placement.device.kind == "cuda"

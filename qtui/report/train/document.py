@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, format_count
+from qtui.report.train.ranges import ranges_blocks
 from qtui.report.train.tables import against_table, gap_table, steps_table
 from qtui.report.train.words import conclude_train, within
 from qtui_core.live.compare import PhaseRow, by_component, by_phase, too_early
@@ -45,6 +46,9 @@ def train_document(state: RunState, title: str, complaint: str = "") -> Document
         sections.append(Section(heading, (steps_table(state.steps),)))
     if state.adapters is not None:
         sections.append(Section("What the adapters change", _adapters(state.adapters)))
+    if state.ranges is not None:
+        name = f"Where the numbers of step {state.ranges.step:,} lie"
+        sections.append(Section(name, tuple(ranges_blocks(state.ranges))))
     if state.faults:
         sections.append(Section("What went wrong", tuple(_faults(state.faults))))
     if state.log:

@@ -17,29 +17,21 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
+from qtui_core.formats.magnitudes import ROOM, Magnitudes, best_scale, flushed, together
 from qtui_core.lab.job import Job
-from qtui_core.lab.numerics.exponents import (
-    Magnitudes,
-    best_scale,
-    flushed,
-    gradients_seen,
-    histogram,
-    magnitudes,
-    together,
-)
-from qtui_core.lab.numerics.gradients import gradients_of, quantized
+from qtui_core.lab.numerics.exponents import histogram
+from qtui_core.lab.numerics.gradients import gradients_of, gradients_seen, quantized
 from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import Products, inner_linears, is_head
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture
 from qtui_core.lab.training.scaler import ScalerRun, scaler_run
 from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
 from qtui_core.lab.training.twins import See
+from qtui_core.training.measuring.ranges import magnitudes
 
 #: Formats of gradients, and the base-2 logarithms of the scales that are tried.
 STORED: Final = ("fp16", "e5m2", "e4m3")
 SCALES: Final = tuple(range(0, 25, 4))
-#: How many times larger than today's a gradient may become before it overflows.
-ROOM: Final = 8
 #: Batches that make the larger batch.
 _TIMES: Final = 4
 
@@ -188,7 +180,7 @@ def _format_rows(seen: LabGradients | None, measured: ScaleErrors | None) -> lis
             body, head = _body(seen), _head(seen)
             row["flushed"] = flushed(stored, body, power)
             row["head"] = flushed(stored, head, power) if head.there else None
-            row["best"] = best_scale(stored, _largest(seen), ROOM)
+            row["best"] = best_scale(stored, _largest(seen))
         if measured is not None and stored in measured.errors:
             row["error"] = measured.errors[stored][number]
         rows.append(row)
@@ -224,7 +216,7 @@ def _largest(seen: LabGradients) -> float:
 
 
 def _histogram(settings: Mapping[str, Any], seen: LabGradients) -> Picture | None:
-    best = best_scale(settings["store"], _largest(seen), ROOM)
+    best = best_scale(settings["store"], _largest(seen))
     return histogram(
         "gradients by their power of two",
         (("of what layers put out", _body(seen)), ("of weights", seen.weights)),
@@ -242,7 +234,7 @@ def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None)
     if seen is None:
         return ""
     body, name = _body(seen), _title(store)
-    best = best_scale(store, _largest(seen), ROOM)
+    best = best_scale(store, _largest(seen))
     if best is None or not body.there:
         return "Every gradient is zero here, so there is nothing to scale."
     known = {} if measured is None else dict(zip(SCALES, measured.errors[store], strict=True))

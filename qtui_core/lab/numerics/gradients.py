@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,3 +55,23 @@ def quantized(
 def _put(model: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
+
+
+@contextmanager
+def gradients_seen(model: nn.Module, tell: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
+    """Inside the `with`, `tell` is given each linear layer's name and the gradient of its output,
+    as backward passes come to it."""
+
+    def hook(name: str) -> Any:
+        def kept(module: nn.Module, arguments: Any, output: torch.Tensor) -> None:
+            if output.requires_grad:
+                output.register_hook(lambda gradient: tell(name, gradient))
+
+        return kept
+
+    hooks = [module.register_forward_hook(hook(name)) for name, module in linears(model).items()]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()

@@ -1,4 +1,5 @@
-"""Pause, resume, one step, stop: commands to a run, from other threads."""
+"""Pause, resume, one step, stop, and a look at the ranges of the next step: commands to a run, from
+other threads."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Literal, get_args
 
-Control = Literal["pause", "resume", "step", "stop"]
+Control = Literal["pause", "resume", "step", "stop", "ranges"]
 CONTROLS: Final[tuple[Control, ...]] = get_args(Control)
 
 
@@ -22,9 +23,11 @@ class Controls:
         self._paused = False
         self._stopping = False
         self._single = 0
+        self._ranges = False
 
     def say(self, control: Control) -> None:
-        """Pause and step take effect between two steps, stop at the next phase."""
+        """Pause and step take effect between two steps, ranges at the next step, stop at the next
+        phase."""
         with self._changed:
             if control == "pause":
                 self._paused, self._single = True, 0
@@ -33,9 +36,17 @@ class Controls:
             elif control == "step":
                 self._paused = True
                 self._single += 1
+            elif control == "ranges":
+                self._ranges = True
             else:
                 self._stopping = True
             self._changed.notify_all()
+
+    def take_ranges(self) -> bool:
+        """Whether ranges were asked for since this was called last."""
+        with self._changed:
+            asked, self._ranges = self._ranges, False
+            return asked
 
     @property
     def stopping(self) -> bool:

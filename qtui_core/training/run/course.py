@@ -85,6 +85,10 @@ class Course:
         self.meter.track(tensors, component)
         self.metering += time.perf_counter() - began
 
+    def spend(self, seconds: float) -> None:
+        """So long went into looking, which is no part of a step."""
+        self.metering += seconds
+
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
         self.meter.leave_out(tensors)
 

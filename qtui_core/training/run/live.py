@@ -11,7 +11,7 @@ from itertools import count
 import torch
 
 from qtui_core.errors import QtuiError
-from qtui_core.live.snapshot import Fault, Snapshot, State, StepTaken
+from qtui_core.live.snapshot import Fault, RangesSeen, Snapshot, State, StepTaken
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
@@ -19,6 +19,7 @@ from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, Sampler
 from qtui_core.training.measuring.meters import open_meter
 from qtui_core.training.measuring.on_cpu import held_on_cpu
+from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
 from qtui_core.training.model.components import component_of_state
@@ -204,7 +205,12 @@ def _train(
         for number in _numbers(course, order.steps):
             scale = scale_of(scaler)
             began = course.working
-            loss = next(taken)
+            if course.controls.take_ranges() or (order.ranges and number == order.steps):
+                with ranges_of_step(built.model, scale, course.spend) as ranges:
+                    loss = next(taken)
+                course.tell(RangesSeen(course.seconds, number, scale, tuple(ranges)))
+            else:
+                loss = next(taken)
             seconds = course.working - began
             course.tell(StepTaken(course.seconds, number, loss, seconds, tokens))
             if loss is not None and not math.isfinite(loss):

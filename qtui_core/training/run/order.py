@@ -16,6 +16,7 @@ class Order:
         steps: how many; None has no end.
         data: path of a text file; None is the built-in text.
         text: a prompt to compare adapters on, or None.
+        ranges: whether the last step tells where its numbers lie.
     """
 
     plan: RunPlan
@@ -23,3 +24,4 @@ class Order:
     steps: int | None = None
     data: str | None = None
     text: str | None = None
+    ranges: bool = False

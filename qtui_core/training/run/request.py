@@ -28,6 +28,7 @@ class RunRequest:
             nothing.
         usual: whether nobody chose the length of sequences, so that it gives way to a model that
             has learned fewer positions.
+        ranges: whether the last step tells where its numbers lie.
     """
 
     model: str
@@ -37,6 +38,7 @@ class RunRequest:
     device: str = "auto"
     text: str | None = None
     usual: bool = False
+    ranges: bool = False
 
 
 def parse_request(line: str | bytes) -> RunRequest:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qtui.engine.child_lines import Control
 from qtui.engine.run.client import WORKER, RunClient
 from qtui.engine.waiting import EXIT_SECONDS
 from qtui.report.numbers import format_bytes
@@ -22,6 +21,7 @@ from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
+from qtui_core.training.run.controls import Control
 from qtui_core.training.run.request import RunRequest
 
 if TYPE_CHECKING:

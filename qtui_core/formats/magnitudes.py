@@ -1,0 +1,92 @@
+"""Where the magnitudes of tensors lie. One histogram of the exponent fields of float32 answers
+every format and every scale that is a power of two: their thresholds are powers of two themselves.
+
+What is too large for a format is read off the largest magnitude instead: the largest numbers of
+formats are no powers of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.formats.catalog import FORMATS
+from qtui_core.formats.spec import FloatFormat
+
+#: Values of the exponent field of float32, and what is taken from it. Field 0 is zero and what is
+#: below the normal numbers, field 255 is infinite or NaN.
+FIELDS: Final = 256
+BIAS: Final = 127
+#: How many times larger than today's a gradient may become under a scale that is recommended.
+ROOM: Final = 8
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """Magnitudes of float32.
+
+    Attributes:
+        counts: `counts[i]` of them, not zero, have the exponent field i: they are in
+            [2^(i-127), 2^(i-126)); those of field 0 are below 2^-126, of field 255 not finite.
+        zeros: how many are zero.
+        largest: the largest that is finite.
+    """
+
+    counts: tuple[int, ...]
+    zeros: int
+    largest: float
+
+    @property
+    def there(self) -> int:
+        """How many are not zero, and finite."""
+        return sum(self.counts[:-1])
+
+    def below(self, exponent: int) -> float:
+        """The share of those that are not zero under 2^exponent."""
+        end = min(max(exponent + BIAS, 0), FIELDS - 1)
+        return sum(self.counts[:end]) / self.there if self.there else 0.0
+
+    def quantile(self, share: float) -> float | None:
+        """The base-2 logarithm of the magnitude that so large a share is under, even within a
+        power of two; None where all are zero."""
+        wanted = share * self.there
+        for field, count in enumerate(self.counts[:-1]):
+            if count and wanted <= count:
+                return field - BIAS + wanted / count
+            wanted -= count
+        return None
+
+
+def together(parts: Iterable[Magnitudes]) -> Magnitudes:
+    """All of them."""
+    found = list(parts)
+    columns = zip(*(part.counts for part in found), strict=True)
+    return Magnitudes(
+        tuple(map(sum, columns)) if found else (0,) * FIELDS,
+        sum(part.zeros for part in found),
+        max((part.largest for part in found), default=0.0),
+    )
+
+
+def flushed(format_name: str, found: Magnitudes, log_scale: int = 0) -> float:
+    """The share of those that are not zero that become zero in a format once they are multiplied
+    by 2^log_scale: under half of its smallest number. Half of it itself becomes zero too, which a
+    histogram does not see."""
+    smallest = round(math.log2(float_format(format_name).min_positive))
+    return found.below(smallest - 1 - log_scale)
+
+
+def best_scale(format_name: str, largest: float, room: float = ROOM) -> int | None:
+    """The base-2 logarithm of the largest power of two that leaves `room` times the largest
+    magnitude within a format; None where that magnitude is zero."""
+    if not largest > 0:
+        return None
+    return math.floor(math.log2(float(float_format(format_name).max) / (room * largest)))
+
+
+def float_format(name: str) -> FloatFormat:
+    found = FORMATS[name]
+    assert isinstance(found, FloatFormat)
+    return found

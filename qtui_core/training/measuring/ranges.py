@@ -1,0 +1,93 @@
+"""Where the numbers of a step lie: what flows into each linear layer, the gradients that come back,
+the weights and their gradients, each as a histogram of powers of two (formats/magnitudes.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from qtui_core.formats.magnitudes import FIELDS, Magnitudes
+from qtui_core.live.snapshot import RangeKind, TensorRange
+
+#: Elements that are looked at in one go, which bounds what looking takes.
+_AT_ONCE: Final = 1 << 22
+
+
+def magnitudes(x: torch.Tensor) -> Magnitudes:
+    """Of a tensor of any shape, read as float32."""
+    counts = torch.zeros(FIELDS, dtype=torch.int64, device=x.device)
+    zeros, largest = 0, 0.0
+    for part in x.detach().reshape(-1).split(_AT_ONCE):
+        flat = part.float().contiguous()
+        counts += torch.bincount((flat.view(torch.int32) >> 23) & (FIELDS - 1), minlength=FIELDS)
+        zeros += int((flat == 0).sum())
+        if flat.numel():
+            largest = max(largest, float(flat.abs().nan_to_num(0.0, 0.0).max()))
+    counts[0] -= zeros
+    return Magnitudes(tuple(counts.tolist()), zeros, largest)
+
+
+@contextmanager
+def ranges_of_step(
+    model: nn.Module, scale: float = 1.0, spent: Callable[[float], None] = lambda seconds: None
+) -> Iterator[list[TensorRange]]:
+    """Inside the `with`, the list fills as steps run; what a later pass sees of a tensor replaces
+    what an earlier one saw. `scale` is what the loss is multiplied by: gradients are told without
+    it. `spent` is told the seconds that each look took.
+
+    What looking takes is hidden from whatever counts live tensors.
+    """
+    seen: dict[tuple[RangeKind, str], Magnitudes] = {}
+    found: list[TensorRange] = []
+
+    def see(kind: RangeKind, name: str, tensor: Any, divisor: float = 1.0) -> None:
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            return
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)  # what came before is no part of the look
+        began = time.perf_counter()
+        with torch.no_grad(), _disable_current_modes():
+            whole = tensor.detach()
+            seen[kind, name] = magnitudes(whole if divisor == 1.0 else whole.float() / divisor)
+        spent(time.perf_counter() - began)
+
+    def forward(name: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        see("activations", name, given[0] if given else None)
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(partial(backward, name))
+
+    def backward(name: str, gradient: torch.Tensor) -> None:
+        see("output gradients", name, gradient, scale)
+
+    hooks = []
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if not _is_linear(module) or not isinstance(weight, torch.Tensor):
+            continue
+        see("weights", name, weight)
+        hooks.append(module.register_forward_hook(partial(forward, name)))
+        if weight.requires_grad:
+            hooks.append(weight.register_post_accumulate_grad_hook(_told(see, name, scale)))
+    try:
+        yield found
+    finally:
+        for each in hooks:
+            each.remove()
+        found += [TensorRange(kind, name, what) for (kind, name), what in seen.items()]
+
+
+def _told(see: Callable[..., None], name: str, scale: float) -> Callable[[torch.Tensor], None]:
+    return lambda weight: see("weight gradients", name, weight.grad, scale)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Linear layers, those of bitsandbytes among them, and the Conv1D of GPT-2, which is one."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
