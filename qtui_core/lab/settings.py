@@ -66,6 +66,8 @@ class Setting:
 
     def check(self, value: Any) -> Value:
         """The value itself. Raises UsageError if it is not valid."""
+        if value is None and self.default is None:
+            return None
         if self.kind in ("several", "wholes", "numbers"):
             if not isinstance(value, tuple | list) or not value:
                 raise UsageError(f"{self.flag} takes one or more values, with commas between them.")
@@ -75,8 +77,6 @@ class Setting:
             if len(set(found)) < len(found):
                 raise UsageError(f"{self.flag} names a value twice.")
             return found
-        if value is None and self.default is None:
-            return None
         return self._checked(value)
 
     def written(self, value: Value) -> str:
