@@ -177,7 +177,8 @@ def stepped(row: Setting, value: Value, by: int) -> Value:
     """The value that a key steps to: the next of the names, around; of numbers the next of the
     steps, and at their ends the same."""
     if row.kind == "choice":
-        return row.allowed[(row.allowed.index(str(value)) + by) % len(row.allowed)]
+        names = row.allowed if row.default is not None else (None, *row.allowed)
+        return names[(names.index(value) + by) % len(names)]
     if row.kind == "several":
         return _several(row, value, by)
     steps: Sequence[Any] = row.steps
