@@ -56,6 +56,30 @@ LOWBIT_RECIPES: Final = (
     "int4 rows",
     "bitnet",
 )
+#: Of qtui_core.lab.experiments.nvfp4, in the order of the table.
+NVFP4_RECIPES: Final = (
+    "nearest",
+    "+stochastic",
+    "+rotation",
+    "+tiles",
+    "full",
+    "full-stochastic",
+    "full-rotation",
+    "full-tiles",
+    "full+signs",
+    "full+high",
+    "forward",
+    "backward",
+)
+#: Of qtui_core.lab.experiments.optimizers.
+OPTIMIZERS: Final = (
+    "bf16",
+    "bitsandbytes 8-bit",
+    "torchao 8-bit",
+    "torchao fp8",
+    "torchao 4-bit",
+    "muon",
+)
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
 _FLOATS: Final = ("bf16", "fp16", "e4m3")
@@ -228,6 +252,43 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             STEPS.but(20),
             SEEDS,
             _TASK,
+            TEXT,
+        ),
+    ),
+    Experiment(
+        "nvfp4",
+        "What does each part of the NVFP4 recipe do?",
+        60,
+        (
+            Setting("layer", "text", None, "The layer looked at; else the middle block's last."),
+            Setting("steps", "whole", 20, "Steps of each run; 0 runs none.", 0, 100_000),
+            Setting(
+                "runs",
+                "several",
+                ("full", "forward", "backward"),
+                "Recipes that are run.",
+                allowed=NVFP4_RECIPES,
+            ),
+            LR,
+            SEEDS,
+            TEXT,
+        ),
+    ),
+    Experiment(
+        "optimizers",
+        "What do optimizer states of few bits do to learning?",
+        60,
+        (
+            Setting(
+                "optimizers",
+                "several",
+                OPTIMIZERS,
+                "Optimizers to run.",
+                allowed=OPTIMIZERS,
+            ),
+            STEPS.but(20),
+            LR,
+            SEEDS,
             TEXT,
         ),
     ),

@@ -31,3 +31,14 @@ def made_run(*losses, **more):
 
     given = {"held_before": None, "held_after": losses[-1], "seconds": 0.1} | more
     return TrainedRun(losses, **given)
+
+
+def trained(off, steps=20, **more):
+    """A run whose losses, and held-out loss, are so far from those of its twin, 0; None for one
+    that diverged."""
+    from qtui_core.lab.training.twins import TrainedRun
+
+    if off is None:
+        return TrainedRun((1.0, 1.0, float("nan")), None, None, 0.1, 3, "a.weight", **more)
+    losses = tuple(1.3 - 0.001 * step + off for step in range(steps))
+    return TrainedRun(losses, 1.34, 1.3 + off, 0.1, **more)

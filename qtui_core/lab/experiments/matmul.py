@@ -59,14 +59,14 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     ]
 
 
-def capture(model: str, text: str | None) -> dict[str, LayerOperands]:
-    """Operands of one batch by layer, without the output head. Raises ModelError for a model
-    without linear layers."""
+def capture(model: str, text: str | None, only: str | None = None) -> dict[str, LayerOperands]:
+    """Operands of one batch by layer, without the output head, or of `only` one layer. Raises
+    ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.fresh(0)
     found: dict[str, dict[str, torch.Tensor]] = {}
     hooks = []
-    for name in inner_linears(net):
+    for name in inner_linears(net) if only is None else (only,):
         module = net.get_submodule(name)
         found[name] = {"w": module.weight.detach()}
         hooks.append(module.register_full_backward_hook(_keep_gradient(found[name])))

@@ -23,7 +23,8 @@ class Products:
     """How the operands of the three products are quantized.
 
     Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens. `x` quantizes X in the
-    first product and `x_dw` in the last, and so on. With `turned`, both operands of dW are rotated.
+    first product and `x_dw` in the last, and so on. With `turned`, both operands of dW are
+    rotated, always with the same random signs as published, or with `fresh` ones each time.
     """
 
     x: Operand = EXACT
@@ -33,6 +34,7 @@ class Products:
     g_dw: Operand = EXACT
     x_dw: Operand = EXACT
     turned: bool = False
+    fresh: bool = False
 
     def y(self, x: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
         """Y `[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
@@ -46,7 +48,8 @@ class Products:
         """dW `[outputs, inputs]` of g and x."""
         across, along = g.T.contiguous(), x.T.contiguous()
         if self.turned:
-            matrix = rotation(_ROTATED, random)
+            signs = random if self.fresh else torch.Generator().manual_seed(0)
+            matrix = rotation(_ROTATED, signs)
             across, along = rotated(across, matrix), rotated(along, matrix)
         return self.g_dw(across, random) @ self.x_dw(along, random).T
 

@@ -1,0 +1,344 @@
+"""What does each part of the NVFP4 recipe do?
+
+The published recipe (Pretraining Large Language Models with NVFP4, NVIDIA 2025) rounds gradients
+stochastically, rotates both operands of dW by a random Hadamard matrix of 16, gives weights one
+scale for 16 x 16 so that W and W' are one tensor, and leaves the last 15 % of the blocks in high
+precision. Each part is looked at added to the plain format and taken away from the whole recipe,
+by the error of ONE product and by that of the MEAN of many: one of them alone misleads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.lab.experiments.matmul import capture, relative
+from qtui_core.lab.experiments.survive import layer_of
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.gradients import gradients_of, quantized
+from qtui_core.lab.numerics.operands import EXACT, Operand
+from qtui_core.lab.numerics.products import Products, QuantizedLinear, convert, inner_linears
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.tasks import TASKS, subject_of
+from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+
+_WHOLE: Final = frozenset({"stochastic", "rotation", "tiles"})
+#: What each recipe is made of. "signs" draws the signs of the rotation anew for each product, where
+#: the published recipe keeps those that it drew once. "high" leaves the last blocks out; "forward"
+#: and "backward" quantize one pass alone.
+RECIPES: Final[dict[str, frozenset[str]]] = {
+    "nearest": frozenset(),
+    "+stochastic": frozenset({"stochastic"}),
+    "+rotation": frozenset({"rotation"}),
+    "+tiles": frozenset({"tiles"}),
+    "full": _WHOLE,
+    "full-stochastic": _WHOLE - {"stochastic"},
+    "full-rotation": _WHOLE - {"rotation"},
+    "full-tiles": _WHOLE - {"tiles"},
+    "full+signs": _WHOLE | {"signs"},
+    "full+high": _WHOLE | {"high"},
+    "forward": _WHOLE | {"forward"},
+    "backward": _WHOLE | {"backward"},
+}
+#: Those that differ in a product; the others differ in which products they are.
+_OF_PRODUCTS: Final = tuple(RECIPES)[:9]
+#: Products whose mean is looked at, and the share of blocks that the recipe leaves.
+DRAWS: Final = 64
+_HIGH: Final = 0.15
+#: Bytes of an element: codes of 4 bits and a scale of 8 for 16 of them, and BF16.
+_NBYTES: Final = 0.5625
+_HIGH_NBYTES: Final = 2.0
+
+
+@dataclass(frozen=True)
+class PartErrors:
+    """Relative errors of the products of one layer under one recipe.
+
+    Attributes:
+        y, dx, dw: of one product, the mean over the draws.
+        dw_mean: of the mean of all draws of dW.
+        g, g_mean: as `dw` and `dw_mean`, with the gradient alone quantized.
+    """
+
+    y: float
+    dx: float
+    dw: float
+    dw_mean: float
+    g: float
+    g_mean: float
+
+
+@dataclass(frozen=True)
+class LabParts:
+    """The layer that was looked at, how often each product was drawn, errors by recipe."""
+
+    layer: str
+    draws: int
+    errors: Mapping[str, PartErrors]
+
+
+@dataclass(frozen=True)
+class WholeErrors:
+    """Relative error of the gradient over all weights by recipe, of one batch; and the share of
+    the linear layers' weights that "full+high" leaves."""
+
+    errors: Mapping[str, float]
+    left: float
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """The products of one layer, the whole gradient, and a run a recipe and seed."""
+    shared = {"model": model, "text": settings["text"]}
+    found = [
+        Job("products", products, shared | {"layer": settings["layer"]}, LabParts, 14),
+        Job("gradients", whole_gradients, shared, WholeErrors, 12),
+    ]
+    steps = settings["steps"]
+    for seed in settings["seeds"] if steps else ():
+        for name in (TWIN, NULL, *settings["runs"]):
+            arguments = shared | {"name": name, "seed": seed, "steps": steps, "lr": settings["lr"]}
+            cost = steps * 0.3 if name in (TWIN, NULL) else steps * 0.8 + 8
+            found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
+    return found
+
+
+def products_of(name: str) -> Products:
+    """How a recipe quantizes."""
+    parts = RECIPES[name]
+    x = Operand("e2m1", "nv")
+    g = Operand("e2m1", "nv", stochastic="stochastic" in parts)
+    w = Operand("e2m1", "nv-tile" if "tiles" in parts else "nv")
+    made = Products(x, w, g, w, g, x, turned="rotation" in parts, fresh="signs" in parts)
+    for way in ("forward", "backward"):
+        if way in parts:
+            return made.only(forward=way == "forward")
+    return made
+
+
+def quantized_layers(name: str, layers: list[str]) -> list[str]:
+    """Those of the linear layers that a recipe quantizes."""
+    numbers = sorted({n for layer in layers if (n := layer_of(layer)) is not None})
+    if "high" not in RECIPES[name] or not numbers:
+        return layers
+    high = set(numbers[-math.ceil(_HIGH * len(numbers)) :])
+    return [layer for layer in layers if layer_of(layer) not in high]
+
+
+def products(see: See, *, model: str, text: str | None, layer: str | None) -> LabParts:
+    """Raises UsageError for a layer that the model does not have, ModelError for a model without
+    linear layers."""
+    names = inner_linears(subject_of(TASKS["prose"], model, text).start())
+    found = layer_chosen(names, layer)
+    part = capture(model, text, only=found)[found]
+    x, w, g = part.x.double(), part.w.double(), part.g.double()
+    exact = x @ w.T, g @ w, g.T @ x
+    errors = {}
+    for number, name in enumerate(_OF_PRODUCTS):
+        see(number, len(_OF_PRODUCTS), None)
+        kind, random = products_of(name), torch.Generator().manual_seed(0)
+        y = relative(kind.y(part.x, part.w, random), exact[0])
+        dx = relative(kind.dx(part.g, part.w, random), exact[1])
+        drawn = kind.g_dw.stochastic or kind.fresh
+        both = _errors(partial(kind.dw, part.g, part.x, random), exact[2], drawn)
+        alone = replace(kind, x_dw=EXACT)
+        only = _errors(partial(alone.dw, part.g, part.x, random), exact[2], drawn)
+        errors[name] = PartErrors(y, dx, *both, *only)
+    return LabParts(found, DRAWS, errors)
+
+
+def layer_chosen(names: list[str], layer: str | None) -> str:
+    """The layer of a name or of the end of one; without one the last of the middle block."""
+    if layer is not None:
+        fits = [name for name in names if name == layer or name.endswith(f".{layer}")]
+        if not fits:
+            raise UsageError(f"The model has no linear layer {layer!r}; its last is {names[-1]!r}.")
+        return fits[0]
+    numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
+    if not numbers:
+        return names[len(names) // 2]
+    middle = numbers[len(numbers) // 2]
+    return [name for name in names if layer_of(name) == middle][-1]
+
+
+def _errors(
+    make: Callable[[], torch.Tensor], exact: torch.Tensor, drawn: bool
+) -> tuple[float, float]:
+    """(error of one product, of the mean of DRAWS of them)."""
+    total, ones = torch.zeros_like(exact), []
+    for _ in range(DRAWS if drawn else 1):
+        made = make().double()
+        total += made
+        ones.append(relative(made, exact))
+    return fmean(ones), relative(total / len(ones), exact)
+
+
+def whole_gradients(see: See, *, model: str, text: str | None) -> WholeErrors:
+    """Raises ModelError for a model without linear layers."""
+    subject = subject_of(TASKS["prose"], model, text)
+    net = subject.start()
+    layers = inner_linears(net)
+    batch = next(subject.batches(0))
+    exact, _ = gradients_of(net, batch)
+    errors = {}
+    for number, name in enumerate(RECIPES):
+        see(number, len(RECIPES), None)
+        random = torch.Generator().manual_seed(0)
+        chosen = dict.fromkeys(quantized_layers(name, layers), products_of(name))
+        with quantized(net, chosen, random):
+            errors[name] = relative(gradients_of(net, batch)[0], exact)
+    sizes = {layer: net.get_submodule(layer).weight.numel() for layer in layers}
+    left = set(layers) - set(quantized_layers("full+high", layers))
+    return WholeErrors(errors, sum(sizes[layer] for layer in left) / sum(sizes.values()))
+
+
+def short_run(
+    see: See, *, model: str, text: str | None, name: str, seed: int, steps: int, lr: float
+) -> TrainedRun:
+    """A run of a recipe, or of its twin, or of the disturbed twin."""
+    subject = subject_of(TASKS["prose"], model, text)
+
+    def quantize(net: Any) -> None:
+        random = torch.Generator().manual_seed(seed)
+        kind = products_of(name)
+        chosen = quantized_layers(name, inner_linears(net))
+        convert(net, chosen, lambda linear: QuantizedLinear(linear, kind, random))
+
+    recipe = {TWIN: Recipe, NULL: null}.get(name, lambda: Recipe(prepare=quantize))()
+    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=name == TWIN)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a recipe, its errors as colours, the runs, and what each part does here."""
+    parts: LabParts | None = outcomes.get("products")
+    whole: WholeErrors | None = outcomes.get("gradients")
+    runs = LabComparison(settings["runs"], settings["seeds"], outcomes)
+    columns = (
+        LabColumn("recipe", "recipe"),
+        LabColumn("y", "Y"),
+        LabColumn("dx", "dX"),
+        LabColumn("dw", "dW, one"),
+        LabColumn("dw_mean", f"mean of {DRAWS}"),
+        LabColumn("g", "by G alone, one"),
+        LabColumn("g_mean", f"mean of {DRAWS}"),
+        LabColumn("gradient", "whole gradient"),
+        LabColumn("d", "d train", "nats"),
+        LabColumn("held_out", "d held out", "nats"),
+        LabColumn("seen", "against the floor"),
+    )
+    trained = {str(row["recipe"]): row for row in runs.rows()}
+    rows: list[dict[str, Cell]] = []
+    for name in RECIPES:
+        row: dict[str, Cell] = {"recipe": name}
+        if parts is not None and name in parts.errors:
+            row |= vars(parts.errors[name])
+        if whole is not None and name in whole.errors:
+            row["gradient"] = whole.errors[name]
+        if name in trained:
+            row |= {key: trained[name][key] for key in ("d", "held_out", "seen")}
+        if len(row) > 1:
+            rows.append(row)
+    pictures: list[Picture] = []
+    if parts is not None:
+        keys = ("y", "dx", "dw", "dw_mean", "g", "g_mean")
+        pictures.append(
+            Heat(
+                f"errors of the products of {parts.layer}",
+                tuple(parts.errors),
+                ("Y", "dX", "dW, one", f"dW, mean of {DRAWS}", "G alone, one", f"mean of {DRAWS}"),
+                tuple(tuple(vars(e)[key] for key in keys) for e in parts.errors.values()),
+                "relative error",
+                log=True,
+            )
+        )
+    pictures += runs.charts(f"{settings['steps']} steps at lr {settings['lr']:g}")
+    notes = ["Products are emulated in float32: their error is that of NVFP4, their time is not."]
+    if not settings["steps"]:
+        notes.append("No run was asked for; --steps runs the recipes beside float32.")
+    notes += filter(None, (runs.chaotic,))
+    said = (_of_parts(parts), _of_passes(runs), _of_blocks(whole))
+    return Findings(
+        columns,
+        tuple(rows),
+        tuple(pictures),
+        " ".join(filter(None, said)),
+        runs.floor,
+        tuple(notes) if rows else (),
+    )
+
+
+def _of_parts(found: LabParts | None) -> str:
+    """What each part does to one product and to the mean."""
+    if found is None:
+        return ""
+    plain, full = found.errors["nearest"], found.errors["full"]
+    if not plain.dw:
+        return f"NVFP4 changes no product of {found.layer} here."
+    added = {name: found.errors[f"+{name}"].dw for name in ("stochastic", "rotation", "tiles")}
+    worse = [f"{name} ({error:.3f})" for name, error in added.items() if error > plain.dw]
+    better = [f"{name} ({error:.3f})" for name, error in added.items() if error < plain.dw]
+    said = f"One dW of {found.layer} is {plain.dw:.3f} off in NVFP4 to nearest"
+    if worse:
+        said += f", more with {listed(worse)}"
+    if better:
+        said += f", less with {listed(better)}"
+    drawn, signs = found.errors["+stochastic"], found.errors["full+signs"]
+    said += (
+        f". What rounding the gradient adds to it is {plain.g:.3f}, and {plain.g_mean:.3f} in the "
+        f"mean of {found.draws}; stochastically {drawn.g:.3f} and {drawn.g_mean:.3f}"
+    )
+    if drawn.g > plain.g and drawn.g_mean < plain.g_mean:
+        said += ": worse once, better on average"
+    without = found.errors["full-rotation"]
+    gains = (full.dw < without.dw) + (full.dw_mean < without.dw_mean)
+    return (
+        f"{said}. Rotation takes one dW of the whole recipe from {without.dw:.3f} to {full.dw:.3f} "
+        f"and the mean from {without.dw_mean:.3f} to {full.dw_mean:.3f} ({signs.dw_mean:.3f} with "
+        f"signs drawn anew for each product): on this layer it "
+        f"{('does not pay', 'pays in one of both', 'pays')[gains]}."
+    )
+
+
+def _of_passes(runs: LabComparison) -> str:
+    """Which pass the loss is lost in."""
+    forward, backward = (runs.compared.get(name) for name in ("forward", "backward"))
+    if forward is None or backward is None or runs.floor is None or runs.chaotic:
+        return ""
+    for found in (forward, backward):
+        if found.diverged:
+            return f"Quantized in the {found.name} pass alone the run diverged, {found.diverged}."
+    one, other = runs.clears(forward.difference), runs.clears(backward.difference)
+    costs = {
+        found.name: f"{found.difference:+.4f} nats"
+        if runs.clears(found.difference)
+        else "no difference that this run can see"
+        for found in (forward, backward)
+    }
+    said = (
+        f"Quantized in the forward pass alone the loss shows {costs['forward']}, in the backward "
+        f"pass alone {costs['backward']}"
+    )
+    if one and not other:
+        return f"{said}: the forward pass is the one to spare."
+    if other and not one:
+        return f"{said}: the backward pass is the one to spare."
+    return f"{said}."
+
+
+def _of_blocks(whole: WholeErrors | None) -> str:
+    """What leaving the last blocks gains, and its price."""
+    if whole is None or not whole.left:
+        return ""
+    return (
+        f"The last blocks in BF16 take the error of the whole gradient from "
+        f"{whole.errors['full']:.3f} to {whole.errors['full+high']:.3f} and "
+        f"{_HIGH_NBYTES - _NBYTES:.2f} more bytes for each of {whole.left:.0%} of the weights."
+    )

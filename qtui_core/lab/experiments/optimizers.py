@@ -1,0 +1,295 @@
+"""What do low-bit states of an optimizer do to learning, and to what has no gradient?
+
+The optimizers are those of their libraries, each beside AdamW in float32 on the same batches. Read
+off them: bytes of the states, how their codes are used, what one pass of the moments through a map
+does to the update, and whether parameters move that never had a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from qtui_core.lab.experiments.underflow import EPSILON, group_of
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics import state_maps
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture, listed
+from qtui_core.lab.training import optimizers as libraries
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
+from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+
+#: Of the table, and seconds of one thread that a step of the demo takes.
+COSTS: Final = {
+    "bf16": 0.35,
+    "bitsandbytes 8-bit": 0.36,
+    "torchao 8-bit": 1.1,
+    "torchao fp8": 0.4,
+    "torchao 4-bit": 0.78,
+    "muon": 0.6,
+}
+#: It differs in what it does, not in its bits.
+_OTHER: Final = "muon"
+#: The map that an optimizer keeps its moments through, of those that are emulated for one pass.
+_MAP_OF: Final = {
+    "bf16": "bf16",
+    "bitsandbytes 8-bit": "8-bit",
+    "torchao 8-bit": "8-bit",
+    "torchao fp8": "fp8",
+    "torchao 4-bit": "4-bit",
+}
+_BLOCK: Final = 256
+_BLOCK_OF_4_BITS: Final = 128
+#: Tensors of fewer elements stay as they are.
+_SMALL: Final = 4096
+_GROUPS: Final = ("all", "embedding", "matrices", "output")
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """A run an optimizer and seed, with that of the twin, and of the disturbed twin."""
+    shared = {"model": model, "text": settings["text"]}
+    shared |= {"steps": settings["steps"], "lr": settings["lr"]}
+    found = []
+    for seed in settings["seeds"]:
+        for name in (TWIN, NULL, *settings["optimizers"]):
+            cost = settings["steps"] * COSTS.get(name, 0.3) + 4
+            arguments = shared | {"name": name, "seed": seed}
+            found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
+    return found
+
+
+def short_run(
+    see: See, *, model: str, text: str | None, name: str, seed: int, steps: int, lr: float
+) -> TrainedRun:
+    """A run with what is read off its optimizer: states in `nbytes`, the rest in `facts`. Raises
+    MissingLibrary where the optimizer's library is not there."""
+    subject = subject_of(TASKS["prose"], model, text)
+    kept: list[tuple[Any, Any]] = []
+
+    def make(net: Any, rate: float) -> Any:
+        betas = subject.task.betas
+        chosen = TWIN if name == NULL else name
+        optimizer = libraries.make(
+            chosen, net.named_parameters(), rate, betas, lambda n, p: group_of(n, p) == "matrices"
+        )
+        kept.append((net, optimizer))
+        return optimizer
+
+    recipe = replace(null() if name == NULL else Recipe(), optimizer=make)
+    torchao = name.startswith("torchao")
+    with libraries.eagerly() if torchao else nullcontext():
+        run = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=name == TWIN)
+        if name == NULL:
+            return run
+        net, optimizer = kept[0]
+        facts = {"parameters": float(sum(p.numel() for p in net.parameters() if p.requires_grad))}
+        for moment, (counts, bits) in libraries.codes_of(optimizer).items():
+            facts[f"entropy {moment}"] = libraries.entropy(counts)
+            facts[f"unused {moment}"] = float((counts == 0).sum())
+            facts["bits"] = float(bits)
+        facts["drifted"], facts["drift"] = libraries.drift(name)
+    if name == TWIN:
+        facts |= _one_pass(net, optimizer, subject)
+    nbytes = {"states": libraries.state_bytes(name, optimizer, net.named_parameters())}
+    notes: tuple[str, ...] = ()
+    if torchao:
+        notes = ("torchao's optimizers ran without compiling, which costs them time.",)
+    return replace(run, nbytes=nbytes, facts=facts, notes=notes)
+
+
+def _one_pass(net: Any, optimizer: Any, subject: LabSubject) -> dict[str, float]:
+    """|u' - u| / |u| with the moments passed once through each map, by part of the model."""
+    sums: dict[tuple[str, str], tuple[float, float]] = {}
+    first, second = subject.task.betas
+    for name, parameter in net.named_parameters():
+        state = optimizer.state.get(parameter)
+        if not state:
+            continue
+        step = float(state["step"])
+        corrections = 1 - first**step, 1 - second**step
+        m, v = state["exp_avg"].reshape(-1), state["exp_avg_sq"].reshape(-1)
+        exact = _update(m, v, corrections)
+        for kind in ("bf16", "8-bit", "fp8", "4-bit"):
+            kept = m.numel() < _SMALL or m.numel() % _BLOCK
+            whole = kind != "bf16" and kept
+            made = exact if whole else _update(*through(kind, m, v), corrections)
+            off, norm = float(((made - exact) ** 2).sum()), float((exact**2).sum())
+            for group in ("all", group_of(name, parameter)):
+                a, b = sums.get((kind, group), (0.0, 0.0))
+                sums[kind, group] = a + off, b + norm
+    return {
+        f"pass {kind} {group}": (off / norm) ** 0.5
+        for (kind, group), (off, norm) in sums.items()
+        if norm
+    }
+
+
+def _update(m: torch.Tensor, v: torch.Tensor, corrections: tuple[float, float]) -> torch.Tensor:
+    m, v = m.double() / corrections[0], v.double() / corrections[1]
+    return m / (v.sqrt() + EPSILON)
+
+
+def through(kind: str, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both moments, float32 `[n]`, as a map would keep them: the 4-bit one with its own block."""
+    if kind == "bf16":
+        return state_maps.nearest("bf16")(m), state_maps.nearest("bf16")(v)
+    if kind == "fp8":
+        return state_maps.fp8_blocks(_BLOCK)(m), state_maps.fp8_blocks(_BLOCK)(v)
+    if kind == "4-bit":
+        signed, unsigned = state_maps.dynamic_codes(True, 4), state_maps.linear_codes(4)
+        block = _BLOCK_OF_4_BITS
+    else:
+        signed, unsigned = state_maps.dynamic_codes(True), state_maps.dynamic_codes(False)
+        block = _BLOCK
+    return state_maps.blockwise(signed, block)(m), state_maps.blockwise(unsigned, block)(v)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row an optimizer, a row a part of the model for one pass, the curves, and what to take."""
+    names = settings["optimizers"]
+    runs = LabComparison(names, settings["seeds"], outcomes)
+    columns = (
+        LabColumn("states", "states"),
+        LabColumn("nbytes", "bytes", "bytes"),
+        LabColumn("each", "bytes a parameter"),
+        LabColumn("d", "d train", "nats"),
+        LabColumn("d_low", "lowest", "nats"),
+        LabColumn("d_high", "highest", "nats"),
+        LabColumn("held_out", "d held out", "nats"),
+        LabColumn("seen", "against the floor"),
+        LabColumn("pass", "update, one pass"),
+        LabColumn("entropy_m", "bits used of m"),
+        LabColumn("entropy_v", "bits used of v"),
+        LabColumn("unused_v", "codes of v unused"),
+        LabColumn("drifted", "untouched that moved", "share"),
+        LabColumn("drift", "farthest"),
+        LabColumn("seconds", "a step", "seconds"),
+        LabColumn("diverged", "diverged"),
+    )
+    twins = [run for seed in settings["seeds"] if (run := runs.run(TWIN, seed)) is not None]
+    rows: list[dict[str, Cell]] = []
+    if twins:
+        rows.append({"states": TWIN, "seconds": twins[0].seconds, **_read_off(twins)})
+    compared = {str(row["recipe"]): row for row in runs.rows()}
+    for name in names:
+        own = [run for seed in settings["seeds"] if (run := runs.run(name, seed)) is not None]
+        if not own:
+            continue
+        row: dict[str, Cell] = {"states": name} | _read_off(own)
+        row |= {key: cell for key, cell in compared.get(name, {}).items() if key != "recipe"}
+        if twins and name in _MAP_OF:
+            row["pass"] = twins[0].facts.get(f"pass {_MAP_OF[name]} all")
+        rows.append(row)
+    pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}")]
+    if twins and (chart := _parts_chart(twins[0])) is not None:
+        pictures.append(chart)
+    return Findings(
+        columns,
+        tuple(rows),
+        tuple(pictures),
+        _verdict(settings, runs, rows),
+        runs.floor,
+        _notes(names, runs, outcomes),
+    )
+
+
+def _read_off(runs: Sequence[TrainedRun]) -> dict[str, Cell]:
+    """What the runs of an optimizer say beside their losses: of the first seed."""
+    run = runs[0]
+    if "states" not in run.nbytes:
+        return {}
+    facts, nbytes = run.facts, run.nbytes["states"]
+    return {
+        "nbytes": nbytes,
+        "each": nbytes / facts["parameters"] if facts.get("parameters") else None,
+        "entropy_m": facts.get("entropy m"),
+        "entropy_v": facts.get("entropy v"),
+        "unused_v": _whole(facts.get("unused v")),
+        "drifted": facts.get("drifted"),
+        "drift": facts.get("drift"),
+    }
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _parts_chart(twin: TrainedRun) -> LabChart | None:
+    """The error of an update by part of the model, a line a map."""
+    lines = tuple(
+        LabLine(kind, tuple(twin.facts.get(f"pass {kind} {group}") for group in _GROUPS))
+        for kind in ("bf16", "8-bit", "fp8", "4-bit")
+        if f"pass {kind} all" in twin.facts
+    )
+    if not lines:
+        return None
+    title = "error of the update after one pass through a map"
+    return LabChart(title, ", ".join(_GROUPS), "relative error", lines, log_y=True)
+
+
+def _verdict(
+    settings: Mapping[str, Any], runs: LabComparison, rows: Sequence[Mapping[str, Cell]]
+) -> str:
+    twin = next((row for row in rows if row["states"] == TWIN), {})
+    found = {n: c for n, c in runs.compared.items() if n != _OTHER}
+    if not found or runs.floor is None:
+        return ""
+    if runs.chaotic:
+        return runs.chaotic
+    sizes = {str(row["states"]): row.get("each") for row in rows}
+    well = [n for n, c in found.items() if not c.diverged and not runs.clears(c.difference)]
+    ill = [n for n, c in found.items() if not c.diverged and runs.clears(c.difference)]
+    said = []
+    least = min(
+        (n for n in well if isinstance(sizes.get(n), float)),
+        key=lambda n: float(sizes[n] or 0),
+        default=None,
+    )
+    if least is not None:
+        whole = f" in the place of {twin['each']:.2f}" if twin.get("each") else ""
+        said.append(
+            f"After {settings['steps']} steps at lr {settings['lr']:g} {least} takes "
+            f"{sizes[least]:.2f} bytes a parameter{whole}, with no difference that this run can see"
+        )
+    if ill:
+        costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
+        said.append(f"{listed(costs)} can be told from fp32")
+    said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
+    verdict = f"{'; '.join(said)}." if said else ""
+    moved = [row for row in rows if row.get("drifted")]
+    if moved:
+        names = listed([str(row["states"]) for row in moved])
+        far = max(float(row["drift"] or 0) for row in moved)
+        verdict += (
+            f" Warning: on this CPU {names} moves parameters that never had a gradient, by up to "
+            f"{far:.1e} in 100 steps at lr 0.001."
+        )
+    return verdict.strip()
+
+
+def _notes(
+    names: Sequence[str], runs: LabComparison, outcomes: Mapping[str, Any]
+) -> tuple[str, ...]:
+    notes = []
+    if "bf16" in names:
+        notes.append("States in BF16 are emulated: rounded after each step of PyTorch's AdamW.")
+    if _OTHER in names:
+        notes.append(
+            "Muon is another rule, over matrices within the blocks with AdamW for the rest: its d "
+            "says how it learns, not what few bits cost."
+        )
+    notes += dict.fromkeys(
+        note for run in outcomes.values() if isinstance(run, TrainedRun) for note in run.notes
+    )
+    if outcomes:
+        notes.append(
+            "beta2 is 0.95 here; whether a second moment of few bits can fall again at 0.999 is "
+            "what the experiment ratchet shows."
+        )
+    if runs.chaotic:
+        notes.append(runs.chaotic)
+    return tuple(notes)

@@ -1,0 +1,191 @@
+"""States of optimizers: bytes against formulas and libraries, codes, drift, and what is said."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from every import every
+from lab_runs import trained
+from late import Late
+
+from qtui_core.extras import MissingLibrary
+from qtui_core.lab.catalog import OPTIMIZERS, experiment_named
+
+torch = Late("torch")
+libraries = Late("qtui_core.lab.training.optimizers")
+optimizers = Late("qtui_core.lab.experiments.optimizers")
+state_maps = Late("qtui_core.lab.numerics.state_maps")
+
+
+def stepped(name, *shapes):
+    """(parameters, an optimizer that made a step over them)."""
+    generator = torch.Generator().manual_seed(0)
+    named = [(f"p{i}", torch.nn.Parameter(torch.randn(shape))) for i, shape in enumerate(shapes)]
+    found = libraries.make(name, named, 1e-3, (0.9, 0.95), lambda name, p: True)
+    for _, parameter in named:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    with libraries.eagerly():
+        found.step()
+    return named, found
+
+
+def bytes_of(name, *sizes):
+    """The formula: tensors of less than 4096 elements, and those that blocks do not divide, stay
+    in float32."""
+    each = {"fp32": 8, "bf16": 4}.get(name)
+    if each is not None:
+        return each * sum(sizes)
+    block = 128 if name.endswith("4-bit") else 256
+    code = 0.5 if name.endswith("4-bit") else 1
+    small = [n for n in sizes if n < 4096]
+    return 8 * sum(small) + sum(2 * n * (code + 4 / block) for n in sizes if n >= 4096)
+
+
+def test_states_take_the_bytes_of_the_formulas():
+    """Those of the libraries themselves, of a matrix of each size and of a norm."""
+
+    def check(name):
+        named, found = stepped(name, (64, 128), (256,), (40, 512))
+        assert libraries.state_bytes(name, found, named) == bytes_of(name, 8192, 256, 20480)
+
+    every(["fp32", *OPTIMIZERS[:-1]], check)
+    named, muon = stepped("muon", (64, 128), (256,))
+    assert libraries.state_bytes("muon", muon, named) == 4 * 8192 + 8 * 256
+
+
+@pytest.mark.slow
+def test_states_of_the_demo_take_the_bytes_that_are_printed():
+    from qtui_core.lab.training.tasks import TASKS, subject_of
+
+    sizes = [p.numel() for p in subject_of(TASKS["prose"]).start().parameters()]
+    known = (36_464_640, 18_232_320, 9_278_464, 9_278_464, 9_278_464, 4_866_048)
+    for name, nbytes in zip(("fp32", *OPTIMIZERS[:-1]), known, strict=True):
+        assert bytes_of(name, *sizes) == nbytes
+
+
+def test_codes_are_counted_as_the_libraries_keep_them():
+    def check(name, bits, unused):
+        _, found = stepped(name, (64, 128))
+        codes = libraries.codes_of(found)
+        assert set(codes) == {"m", "v"}
+        for counts, width in codes.values():
+            assert (int(counts.sum()), len(counts), width) == (8192, 2**bits, bits)
+            assert 0 < libraries.entropy(counts) < bits
+        assert int((codes["v"][0] == 0).sum()) >= unused
+
+    # E4M3 has a sign that a second moment has no use for.
+    every([("torchao 8-bit", 8, 0), ("torchao fp8", 8, 128), ("torchao 4-bit", 4, 0)], check)
+    assert libraries.codes_of(stepped("bf16", (64, 128))[1]) == {}
+    even = torch.full((16,), 3)
+    assert libraries.entropy(even) == 4
+    assert libraries.entropy(torch.tensor([7, 0, 0])) == 0
+
+
+def test_torchao_moves_nothing_that_has_no_gradient():
+    def check(name):
+        with libraries.eagerly():
+            assert libraries.drift(name) == (0.0, 0.0)
+
+    every(["fp32", "bf16", *(n for n in OPTIMIZERS if n.startswith("torchao"))], check)
+
+
+def test_moments_of_bf16_are_on_its_grid_and_the_update_is_of_them():
+    _, found = stepped("bf16", (64, 128))
+    for state in found.state.values():
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(state[key], state[key].bfloat16().float())
+
+
+def test_maps_of_one_pass_are_those_of_torchao():
+    """A moment, passed through torchao's own state and through the emulation."""
+    from torchao.optim.subclass_4bit import OptimState4bit
+    from torchao.optim.subclass_8bit import OptimState8bit
+    from torchao.optim.subclass_fp8 import OptimStateFp8
+
+    x = torch.randn(8192, generator=torch.Generator().manual_seed(0)) ** 3
+
+    def check(kind, signed, theirs):
+        moment = x if signed else x.abs()
+        theirs.copy_(moment)
+        mine = optimizers.through(kind, moment, moment.abs())[0 if signed else 1]
+        read = theirs.dequantize()
+        # Their binary search and a search by midpoints part ways where a value lies in the middle.
+        off = (mine != read.view(-1)) & ((mine - read.view(-1)).abs() > 1e-6 * moment.abs())
+        assert float(off.double().mean()) < 1e-3, (kind, signed)
+
+    shape = (8192,)
+    every(
+        [
+            ("8-bit", True, OptimState8bit.zeros(shape, True, 256)),
+            ("8-bit", False, OptimState8bit.zeros(shape, False, 256)),
+            ("4-bit", True, OptimState4bit.zeros(shape, True, 128)),
+            ("4-bit", False, OptimState4bit.zeros(shape, False, 128)),
+            ("fp8", True, OptimStateFp8.zeros(shape, 256)),
+        ],
+        check,
+    )
+
+
+def test_a_library_that_is_not_there_is_a_sentence(monkeypatch):
+    parameter = [("a", torch.nn.Parameter(torch.zeros(4, 4)))]
+
+    def sentence(name):
+        with pytest.raises(MissingLibrary) as refused:
+            libraries.make(name, parameter, 1e-3, (0.9, 0.95), lambda name, p: True)
+        assert str(refused.value).endswith(".")
+        assert "pip install" in str(refused.value)
+
+    monkeypatch.setitem(__import__("sys").modules, "torchao.optim", None)
+    monkeypatch.setitem(__import__("sys").modules, "bitsandbytes.optim", None)
+    every(["torchao 4-bit", "bitsandbytes 8-bit"], sentence)
+    monkeypatch.delattr("torch.optim.Muon")
+    sentence("muon")
+
+
+def outcomes(eight=0.0, four=0.002, drifted=0.0):
+    def run(off, nbytes, **facts):
+        read = {"parameters": 100.0, "drifted": 0.0, "drift": 0.0} | facts
+        return trained(off, nbytes={"states": nbytes}, facts=read)
+
+    return {
+        "fp32 0": run(0, 800, **{"pass 8-bit all": 0.02, "pass 4-bit all": 0.3}),
+        "null 0": trained(1e-5),
+        "torchao 8-bit 0": run(eight, 204),
+        "torchao 4-bit 0": run(four, 107),
+        "bitsandbytes 8-bit 0": run(0.0, 205, drifted=drifted, drift=3e-4),
+        "muon 0": run(-0.3, 400),
+    }
+
+
+def test_what_is_said_holds_whatever_is_done_so_far():
+    settings = experiment_named("optimizers").settle({})
+    whole = outcomes(drifted=1.0)
+
+    def check(*keys):
+        found = optimizers.conclude(settings, {key: whole[key] for key in keys})
+        assert found.verdict == "" or found.verdict.endswith(".")
+        twins = {"fp32 0", "null 0"} <= {*keys}
+        assert ("torchao 4-bit (+0.0020 nats)" in found.verdict) == (
+            twins and "torchao 4-bit 0" in keys
+        )
+        assert "muon" not in found.verdict
+        assert len(found.rows) == len({*keys} - {"null 0"})
+
+    subsets = [c for n in range(len(whole) + 1) for c in itertools.combinations(whole, n)]
+    every([(*keys,) for keys in subsets], check)
+
+
+def test_the_fewest_bytes_without_a_difference_are_named_and_a_drift_is_warned_of():
+    settings = experiment_named("optimizers").settle({})
+
+    def said(**runs):
+        return optimizers.conclude(settings, outcomes(**runs)).verdict
+
+    assert "torchao 8-bit takes 2.04 bytes a parameter in the place of 8.00" in said()
+    assert "torchao 4-bit takes 1.07 bytes" in said(four=1e-5)
+    assert "Warning" not in said()
+    assert "bitsandbytes 8-bit moves parameters that never had a gradient" in said(drifted=1.0)
+    assert "torchao 8-bit diverged, step 3: a.weight" in said(eight=None)
+    chaotic = outcomes() | {"null 0": trained(0.1)}
+    assert "chaotic" in optimizers.conclude(settings, chaotic).verdict
