@@ -263,6 +263,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     notes = ["Products are emulated in float32: their error is that of NVFP4, their time is not."]
     if not settings["steps"]:
         notes.append("No run was asked for; --steps runs the recipes beside float32.")
+    elif len(settings["seeds"]) < 2:
+        notes.append("What is rounded at random was drawn once; --seeds 0,1 shows the spread.")
     notes += filter(None, (runs.chaotic,))
     said = (_of_parts(parts), _of_passes(runs), _of_blocks(whole))
     return Findings(
@@ -315,13 +317,14 @@ def _of_passes(runs: LabComparison) -> str:
     for found in (forward, backward):
         if found.diverged:
             return f"Quantized in the {found.name} pass alone the run diverged, {found.diverged}."
-    one, other = runs.clears(forward.difference), runs.clears(backward.difference)
+    differ = {name: runs.seen(name) in ("worse", "better") for name in ("forward", "backward")}
     costs = {
         found.name: f"{found.difference:+.4f} nats"
-        if runs.clears(found.difference)
+        if differ[found.name]
         else "no difference that this run can see"
         for found in (forward, backward)
     }
+    one, other = runs.seen("forward") == "worse", runs.seen("backward") == "worse"
     said = (
         f"Quantized in the forward pass alone the loss shows {costs['forward']}, in the backward "
         f"pass alone {costs['backward']}"

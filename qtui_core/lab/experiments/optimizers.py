@@ -94,7 +94,8 @@ def short_run(
         facts["drifted"], facts["drift"] = libraries.drift(name)
     if name == TWIN:
         facts |= _one_pass(net, optimizer, subject)
-    nbytes = {"states": libraries.state_bytes(name, optimizer, net.named_parameters())}
+    states = libraries.state_bytes(name, optimizer, net.named_parameters())
+    nbytes = {**run.nbytes, "states": states}
     notes: tuple[str, ...] = ()
     if torchao:
         notes = ("torchao's optimizers ran without compiling, which costs them time.",)
@@ -241,8 +242,8 @@ def _verdict(
     if runs.chaotic:
         return runs.chaotic
     sizes = {str(row["states"]): row.get("each") for row in rows}
-    well = [n for n, c in found.items() if not c.diverged and not runs.clears(c.difference)]
-    ill = [n for n, c in found.items() if not c.diverged and runs.clears(c.difference)]
+    well = [n for n in found if runs.seen(n) == "no difference"]
+    ill = [n for n in found if runs.seen(n) in ("worse", "better")]
     said = []
     least = min(
         (n for n in well if isinstance(sizes.get(n), float)),
