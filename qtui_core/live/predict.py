@@ -14,7 +14,7 @@ from qtui_core.memory.advice.fit import fit_on, largest
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
 from qtui_core.memory.replay.curve import Curve, peaks_by_phase
-from qtui_core.memory.replay.record import RESIDENT, Component, Phase
+from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.replay.timeline import STACK, Life, Span, Timeline
 from qtui_core.quantities import format_bytes
 
@@ -167,7 +167,3 @@ def _curve(curve: Curve, tensors: bool) -> PredictedCurve:
         bytes=tuple(row for _, row in rows),
         spans=tuple((span.name, span.start, span.stop) for span in curve.spans),
     )
-
-
-#: Components that stay from one step to the next, as recordings name them.
-STAYING = frozenset(component.value for component in RESIDENT)

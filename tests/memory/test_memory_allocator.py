@@ -31,9 +31,9 @@ from qtui_core.memory.replay.record import (
     OPERATION,
     PHASE,
     Event,
-    live_peak,
     rounded,
 )
+from tests.support.slow_timeline import live_peak
 
 KIB, MIB = 1 << 10, 1 << 20
 

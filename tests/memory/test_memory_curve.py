@@ -20,9 +20,9 @@ from qtui_core.memory.replay.record import (
     Component,
     Label,
     Phase,
-    live_peak,
 )
 from qtui_core.memory.replay.timeline import STACK, composition, read_timeline
+from tests.support.slow_timeline import live_peak
 
 WEIGHT = Label("model.weight", Component.WEIGHTS)
 STATE = Label("model.weight.exp_avg", Component.OPTIMIZER)
@@ -126,7 +126,7 @@ def test_peaks_of_phases_are_those_of_a_recount(events):
     assert peaks.by_phase == {name: most for name, (most, _) in found.items()}
     assert (peaks.bytes, peaks.by_phase[peaks.phase]) == (live_peak(events), live_peak(events))
     for name, (most, number) in found.items():
-        inside = [n for n in range(len(events)) if timeline.phase_at(n) == name]
+        inside = [n for s in timeline.spans if s.name == name for n in range(s.start, s.stop)]
         assert most == max(timeline.live[n] for n in inside)
         assert number == next(n for n in inside if timeline.live[n] == most)
 
@@ -177,11 +177,9 @@ def test_lifetimes(born, died, component):
     assert life.component is allocation.component is component
 
 
-def test_an_event_has_a_phase_and_an_operation_with_its_place():
+def test_an_event_has_an_operation_with_its_place():
     timeline = read_timeline(STEP)
-    assert timeline.phase_at(0) == "load"
     assert timeline.operation_at(1) == ""
-    assert timeline.phase_at(6) == "forward"
     assert timeline.operation_at(6) == "mul of mlp in layer 0"
     assert timeline.operation_at(14) == "mul_backward of mlp in the backward of layer 0"
     # The loss has begun no operation: that of the layer before is not taken for its own.

@@ -28,13 +28,13 @@ from qtui_core.memory.replay.record import (
     Component,
     Label,
     Recording,
-    live_peak,
     rounded,
 )
 from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.memory.step.collectives import record_on_one_gpu
 from qtui_core.memory.step.on_device import with_workspaces
 from qtui_core.memory.step.run import record_step
+from tests.support.slow_timeline import live_peak
 
 MIB = 1 << 20
 CONFIGS = Path(__file__).parent / "configs"

@@ -11,10 +11,11 @@ from tracing import traced
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, parse_loss, resolve
-from qtui_core.memory.replay.record import ALLOCATE, Component, Phase, live_peak, rounded
+from qtui_core.memory.replay.record import ALLOCATE, Component, Phase, rounded
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import tensors_of
 from qtui_core.memory.step.run import record_all, record_step
+from tests.support.slow_timeline import live_peak
 
 LLAMA = {
     "model_type": "llama",

@@ -15,16 +15,17 @@ from every import over
 from small_models import config_of
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.advice.parallel_notes import parallel_notes
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.plan.sharing import sharing_notes
-from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, live_peak
+from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.assemble import Batch, Model, forward
 from qtui_core.memory.step.parts import stages_of
 from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stream_of
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.tape.tape import Tape
+from tests.support.slow_timeline import live_peak
 
 LLAMA = {
     "model_type": "llama",
@@ -40,7 +41,7 @@ LLAMA = {
 
 def notes_of(shape, **chosen):
     plan = RunPlan(**({"method": "full", "sequence": 32} | chosen))
-    return " ".join(sharing_notes(estimate(shape, plan, allocator=False)))
+    return " ".join(parallel_notes(estimate(shape, plan, allocator=False)))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_further_micro_batch_in_flight_takes_what_is_said(tmp_path):
     shape = ModelShape.from_config(LLAMA)
     plan = pipelined(shape, accumulation=6, checkpointing=False)
     with on_cpu():
-        notes = " ".join(sharing_notes(estimate(shape, plan, allocator=False)))
+        notes = " ".join(parallel_notes(estimate(shape, plan, allocator=False)))
     said = int(re.search(r"([\d,]+) for each", notes)[1].replace(",", ""))
     assert said == pytest.approx((many - few) / 4, rel=0.05)
 
@@ -173,7 +174,7 @@ def test_the_fuller_stage_is_shown_and_no_step_of_it_differs_from_the_others():
     )
     buffer = 64 * shape.hidden * 4
     assert many.peak_live_bytes - few.peak_live_bytes == 26 * buffer
-    words = " ".join(sharing_notes(many))
+    words = " ".join(parallel_notes(many))
     assert ("in flight" in words) != ("logits. " in words.replace("has the logits:", ""))
 
 

@@ -28,7 +28,7 @@ from qtui_core.memory.replay.record import (
     Component,
     Phase,
 )
-from qtui_core.training.tracing.compare import first_difference, peaks, standing_bytes
+from tests.support.recording_difference import first_difference, peaks, standing_bytes
 
 torch = Late("torch")
 transformers = Late("transformers")

@@ -15,12 +15,12 @@ from typing import Any
 
 import peft  # it makes a few tensors when it is imported
 from cpu_kernels import on_cpu
+from recording_difference import first_difference, peaks, standing_bytes
 
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
-from qtui_core.training.tracing.compare import first_difference, peaks, standing_bytes
 from qtui_core.training.tracing.trace import record
 
 assert peft

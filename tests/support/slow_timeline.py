@@ -51,6 +51,11 @@ def live_after(events: Sequence[Event]) -> list[int]:
     return found
 
 
+def live_peak(events: Sequence[Event]) -> int:
+    """The most bytes alive after any event."""
+    return max(live_after(events), default=0)
+
+
 def buffers_of(events: Sequence[Event]) -> list[Told]:
     """Every buffer, by the event that allocates it."""
     found = []

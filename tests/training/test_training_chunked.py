@@ -139,7 +139,7 @@ from cpu_kernels import on_cpu
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
-from qtui_core.training.tracing.compare import peaks
+from tests.support.recording_difference import peaks
 from qtui_core.training.model import tiled
 from qtui_core.training.tracing.trace import record
 tiled._FOLDED = 1 << 12  # beside tiles as small as here 1 MiB of copies would count

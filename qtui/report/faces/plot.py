@@ -11,7 +11,7 @@ from qtui_core.dataclass import dataclass
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 16, 48
 TICKS = 6
-LABEL_WIDTH, LABEL_HEIGHT, CROWD = 130, 13, 40
+LABEL_WIDTH, LABEL_HEIGHT = 130, 13
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import See
 
 PRODUCTS: Final = ("Y = X W'", "dX = G W", "dW = G' X")
-#: The schemes in the table, from fine to coarse.
-TABLE: Final = tuple(name for name in SCHEMES if name not in ("fp32", "nvfp4 full"))
 _AXIS: Final = ("exact G", "folded into G", "requantized", "one scale", "mean of scales")
 _OUTLIER: Final = 100.0
 _OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")

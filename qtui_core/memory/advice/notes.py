@@ -49,9 +49,9 @@ def notes_of(
             yield f"{written} changes nothing: {option.idle}."
     yield from _logits_copy(found)
     if plan.gpus > 1:
-        from qtui_core.memory.plan.sharing import sharing_notes
+        from qtui_core.memory.advice.parallel_notes import parallel_notes
 
-        yield from sharing_notes(found)
+        yield from parallel_notes(found)
     if model.config.get("auto_map"):
         yield (
             "The model brings code of its own, which is never executed; the estimate is of the "

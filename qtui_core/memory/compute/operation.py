@@ -47,11 +47,6 @@ class Operation:
         """Operations per byte of device memory."""
         return self.operations / self.bytes
 
-    @property
-    def saved_bytes(self) -> int:
-        """Of all times, what fusing would not move."""
-        return 0 if self.fused_bytes is None else (self.bytes - self.fused_bytes) * self.times
-
 
 @dataclass(frozen=True)
 class Placed:

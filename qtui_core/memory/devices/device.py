@@ -114,13 +114,6 @@ class Device:
             return int(self.total * _ALLOCATABLE_SHARE)
         return int(self.memory_gb * 10**9 * _ALLOCATABLE_SHARE)
 
-    @property
-    def capacity_basis(self) -> str:
-        """ "reported" by a driver, "derived" from the total that it reports, or "nominal"."""
-        if self.allocatable is not None:
-            return "reported"
-        return "nominal" if self.total is None else "derived"
-
     def rate(self, dtype: str) -> float:
         """Operations a second on operands of a dtype (fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8,
         int4).

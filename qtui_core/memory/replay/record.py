@@ -23,7 +23,7 @@ allocated in the phases "load", "prepare" and "optimizer" of the step before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -120,17 +120,3 @@ def rounded(nbytes: int) -> int:
     """Bytes that the CUDA allocator takes for a tensor: a multiple of 512 (kMinBlockSize in
     c10/core/AllocatorConfig.h)."""
     return -(-int(nbytes) // 512) * 512
-
-
-def live_peak(events: Iterable[Event]) -> int:
-    """The most live bytes, each allocation rounded."""
-    live = peak = 0
-    sizes: dict[int, int] = {}
-    for event in events:
-        if event[0] == ALLOCATE:
-            size = sizes[event[1]] = rounded(event[2])
-            live += size
-            peak = max(peak, live)
-        elif event[0] == FREE:
-            live -= sizes.pop(event[1])
-    return peak

@@ -211,10 +211,6 @@ class Timeline:
                 return self.events.starts[number] + rises.index(max(rises))
         return None
 
-    def phase_at(self, number: int) -> str:
-        """The phase that an event belongs to; empty before the first."""
-        return next((s.name for s in self.spans if s.start <= number < s.stop), "")
-
     def operation_at(self, number: int) -> str:
         """The operation that an event belongs to and where it is, as "mul of mlp, backward of layer
         31"; empty if unknown."""

@@ -79,14 +79,6 @@ class ColumnStatistics:
         beyond = (self.absmax > ratio * self.median_absmax) | (self.rms > ratio * self.median_rms)
         return tuple(c for c in self.largest(self.absmax.size) if beyond[c.column])
 
-    def at_least(self, threshold: float) -> tuple[ColumnMagnitude, ...]:
-        """The columns with an element of at least this magnitude, which LLM.int8() keeps in 16
-        bits (Dettmers et al. 2022, threshold 6.0), the largest absmax first. Compared as
-        float32, as the elements are."""
-        with np.errstate(over="ignore"):
-            count = int(np.count_nonzero(self.absmax >= np.float32(threshold)))
-        return self.largest(count)
-
 
 def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
     """Thresholds, descending, from one that no column reaches down to one that an eighth of the

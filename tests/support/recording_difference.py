@@ -1,6 +1,6 @@
-"""Two recordings of one run held against each other, allocation by allocation.
+"""Compares two recordings of one run, allocation by allocation.
 
-Needs the standard library only: recordings of the estimate and of a trace are alike.
+Needs the standard library only: the recordings of the estimate and of a trace have the same form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 
-#: What stands when a step begins, and what an optimizer makes for each parameter, may be made in
+#: What exists when a step begins, and what an optimizer makes for each parameter, may be made in
 #: any order.
 _STANDING = (Phase.LOAD.value, Phase.PREPARE.value)
 _UNORDERED = ("", *_STANDING, Phase.OPTIMIZER.value)
@@ -33,13 +33,13 @@ class TracedAllocation:
     """One allocation of a step, and what is alive when it is made.
 
     Attributes:
-        phase: and which time it comes, as "forward 2".
-        layer: at work, OUTSIDE for none.
-        operation, module: that it was made in, empty where nothing says so.
+        phase: with a number for its occurrence, as "forward 2".
+        layer: the current layer, OUTSIDE for none.
+        operation, module: in which it was made, empty if unknown.
         what: its label.
-        bytes: asked for.
-        live: bytes alive once it is made, rounded as the allocator does, over those alive when
-            the first step began.
+        bytes: as requested.
+        live: bytes alive after it, rounded as the allocator does, less those alive when the first
+            step began.
     """
 
     phase: str
@@ -65,7 +65,7 @@ class FirstDifference:
 
     Attributes:
         index: how many allocations of the steps agree before it.
-        first, second: of the two recordings; None where one of them has ended.
+        first, second: of the two recordings; None if one of them has ended.
         last: the last allocation that agrees.
     """
 
@@ -82,11 +82,11 @@ class FirstDifference:
 
 
 def first_difference(a: Recording, b: Recording, smallest: int = 0) -> FirstDifference | None:
-    """The first allocation, in the order they are made, whose bytes differ, or before which
-    something else was freed; None where the recordings agree.
+    """The first allocation, in order, whose bytes differ or before which something else was freed;
+    None if the recordings agree.
 
-    What stands when the first step begins is not looked at (see `standing_bytes`); allocations
-    under `smallest` bytes neither, and of those of the optimizer only what is left of them.
+    Not compared are what is alive when the first step begins (see `standing_bytes`) and allocations
+    below `smallest` bytes; of the optimizer's allocations only those that remain are.
     """
     last = None
     pairs = zip_longest(allocations(a, smallest), allocations(b, smallest))
@@ -98,7 +98,7 @@ def first_difference(a: Recording, b: Recording, smallest: int = 0) -> FirstDiff
 
 
 def allocations(recording: Recording, smallest: int = 0) -> Iterator[TracedAllocation]:
-    """Allocations of the steps but for those of the optimizer, in order."""
+    """Allocations of the steps in order, without those of the optimizer."""
     phases: Counter[str] = Counter()
     sizes: dict[int, int] = {}
     phase, layer, operation, module = "", OUTSIDE, "", ""
@@ -122,7 +122,7 @@ def allocations(recording: Recording, smallest: int = 0) -> Iterator[TracedAlloc
             operation, module = event[1], event[2]
         elif kind == PHASE:
             if phase in ("", *_STANDING) and event[1] not in _STANDING:
-                live = 0  # what stands is compared apart
+                live = 0  # what is alive before the step is compared separately
             phase = str(event[1])
             phases[phase] += 1
             operation, module = "", ""
@@ -158,12 +158,3 @@ def peaks(recording: Recording) -> dict[str, int]:
         elif event[0] == FREE:
             live -= sizes.pop(event[1])
     return found
-
-
-def peak_differences(a: Recording, b: Recording) -> dict[str, float]:
-    """By how many percent the peak of each phase of `a` is above that of `b`, of `b`'s. Raises
-    ValueError where they have not the same phases."""
-    first, second = peaks(a), peaks(b)
-    if first.keys() != second.keys():
-        raise ValueError(f"phases {', '.join(first)} are not {', '.join(second)}")
-    return {name: 100 * (first[name] - second[name]) / second[name] for name in first}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     FREE,
@@ -14,9 +12,8 @@ from qtui_core.memory.replay.record import (
     Phase,
     Recording,
 )
-from qtui_core.training.tracing.compare import (
+from tests.support.recording_difference import (
     first_difference,
-    peak_differences,
     peaks,
     standing_bytes,
 )
@@ -86,11 +83,3 @@ def test_states_of_an_optimizer_may_come_in_any_order_but_must_be_there_after():
 def test_peaks_of_each_phase_count_what_lives_from_before():
     a = recording(*LOADED, (ALLOCATE, 2, 600), (FREE, 2), (PHASE, Phase.BACKWARD), (ALLOCATE, 3, 1))
     assert peaks(a) == {"load 1": 1024, "forward 1": 2048, "backward 1": 1536}
-    b = recording(*LOADED, (ALLOCATE, 2, 100), (PHASE, Phase.BACKWARD))
-    assert peak_differences(a, b) == {
-        "load 1": 0.0,
-        "forward 1": pytest.approx(100 / 3),
-        "backward 1": 0.0,
-    }
-    with pytest.raises(ValueError, match="phases"):
-        peak_differences(a, recording(*LOADED))

@@ -35,7 +35,7 @@ _ZERO: Final = {
 }
 
 
-def sharing_notes(found: Estimate) -> Iterator[str]:
+def parallel_notes(found: Estimate) -> Iterator[str]:
     """A sentence for each way in which an estimate divides its run over GPUs; none for one GPU."""
     plan = found.plan
     if plan.data_parallel > 1 and (plan.trains or plan.zero):
