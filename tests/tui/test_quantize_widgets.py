@@ -289,7 +289,7 @@ async def test_a_click_moves_the_cursor_and_two_choose() -> None:
     chosen: list[object] = []
 
     class Listening(Stage):
-        def on_heatmap_chosen(self, message: Heatmap.Chosen) -> None:
+        def on_heatmap_cell_chosen(self, message: Heatmap.CellChosen) -> None:
             chosen.append(message)
 
     async with Listening(heatmap).run_test(size=(60, 20)) as pilot:

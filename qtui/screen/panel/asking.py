@@ -64,7 +64,7 @@ class AskingPanel(Panel):
     """
 
     ENGINE: ClassVar[str] = "engine"
-    """What the process that the panel asks is called on the screen."""
+    """The process that the panel asks: as it is called on the screen, and by the app."""
 
     VIEWS: ClassVar[tuple[type[View[Any]], ...]]
 
@@ -99,7 +99,8 @@ class AskingPanel(Panel):
     @property
     def engine(self) -> EngineClient:
         """The process that the panel asks."""
-        return self.qtui.engine
+        found: EngineClient = getattr(self.qtui, self.ENGINE)
+        return found
 
     # What a subclass knows
 

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from qtui.screen.panel.hooks import ShellHooks
 from qtui.screen.panel.host import Host
 from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.sentence import Sentence
 
 
@@ -57,6 +58,13 @@ class Panel(ShellHooks, Container):
     def drawing(self) -> Drawing:
         """Ramps and glyphs of this terminal."""
         return self.qtui.drawing
+
+    def drawing_changed(self) -> None:
+        """The colours of the terminal changed: everything is drawn anew."""
+        for widget in self.query(Widget):
+            if isinstance(widget, DrawnLines):
+                widget.redraw()
+            widget.refresh()
 
     # Hooks. The shell calls them; each does nothing unless the panel has something to do.
 

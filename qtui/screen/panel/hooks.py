@@ -22,9 +22,6 @@ class PaletteEntry:
 class ShellHooks:
     """Each does nothing unless who is asked has something to do or to give."""
 
-    def drawing_changed(self) -> None:
-        """The theme changed: restyle what caches colours."""
-
     def palette(self) -> Iterable[PaletteEntry]:
         """Entries beyond the bindings, which the shell lists by itself."""
         return ()

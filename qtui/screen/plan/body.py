@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
-from textual.message import Message
 from textual.widgets import Input, Label
 
 from qtui.screen.plan.form import PlanForm
@@ -31,22 +30,13 @@ class PlanBody(Container):
     }
     """
 
-    class Typed(Message):
-        """A value was typed; it is not checked yet."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()
         self.drawing = drawing
         self.what = Label("", id="plan-what", markup=False)
         self.field = Field(compact=True, select_on_focus=True, id="plan-field")
         self.form = PlanForm(drawing)
-        self.title_line = TaskTitle()
-        self.title_line.line_glyph = drawing.glyphs.baseline
-        self.title_line.ellipsis = drawing.glyphs.ellipsis
+        self.title_line = TaskTitle(drawing)
 
     def compose_typing(self) -> ComposeResult:
         """The line for typing."""
@@ -83,8 +73,3 @@ class PlanBody(Container):
         # If another window of the desktop took the focus, typing continues afterwards.
         if self.app.app_focus:
             self.remove_class("-typing")
-
-    @on(Input.Submitted, "#plan-field")
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.post_message(self.Typed(event.value))

@@ -50,7 +50,7 @@ class PlanForm(DrawnLines, can_focus=True):
     }
     """
 
-    class Clicked(Message):
+    class FieldClicked(Message):
         """A field was clicked; `again`: it was the current one already."""
 
         def __init__(self, index: int, again: bool) -> None:
@@ -154,4 +154,4 @@ class PlanForm(DrawnLines, can_focus=True):
             return
         entry = self._lines[offset.y]
         if isinstance(entry, int):
-            self.post_message(self.Clicked(entry, entry == self._cursor))
+            self.post_message(self.FieldClicked(entry, entry == self._cursor))

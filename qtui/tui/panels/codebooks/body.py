@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from textual import events, on
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
-from textual.message import Message
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
@@ -49,24 +48,14 @@ class CodebooksBody(Container):
     }
     """
 
-    class Typed(Message):
-        """Schemes were typed; nobody knows yet whether they are any."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__()
         self.drawing = drawing
-        glyphs = drawing.glyphs
         self.tabs = tabs
         self.settings = Static(id="codebooks-settings", markup=False)
         self.field = Field(compact=True, select_on_focus=False, id="codebooks-schemes")
         self.side = TensorSide(drawing)
-        self.title_line = TaskTitle()
-        self.title_line.line_glyph = glyphs.baseline
-        self.title_line.ellipsis = glyphs.ellipsis
+        self.title_line = TaskTitle(drawing)
         self.picture = TextPicture(drawing)
 
     def compose(self) -> ComposeResult:
@@ -112,11 +101,6 @@ class CodebooksBody(Container):
         self.remove_class("-typing")
         self.focus_picture()
 
-    @on(Input.Submitted, "#codebooks-schemes")
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.post_message(self.Typed(event.value))
-
     def leave(self) -> None:
         """Leave the innermost of them; nothing that was typed takes effect."""
         if self.field.has_focus:
@@ -150,8 +134,3 @@ class CodebooksBody(Container):
         """A picture; `titled` says whether it is of the tensor."""
         self.set_class(not titled, "-untitled")
         self.picture.show(draw)
-
-    def redraw(self) -> None:
-        """The colours of the terminal changed."""
-        self.picture.refresh()
-        self.side.list.refresh()

@@ -11,6 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
+from textual.widgets import Input
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
@@ -71,9 +72,6 @@ class CodebooksPanel(AskingPanel):
 
     def maximise_target(self) -> Widget | None:
         return self.body.picture
-
-    def drawing_changed(self) -> None:
-        self.body.redraw()
 
     def copy_text(self) -> str | None:
         if self.shown.entry is None or not self.shown.current:
@@ -299,10 +297,10 @@ class CodebooksPanel(AskingPanel):
     def action_type_schemes(self) -> None:
         self.body.start_typing(" ".join(map(str, self.shown.asked)))
 
-    @on(CodebooksBody.Typed)
-    def _schemes_typed(self, message: CodebooksBody.Typed) -> None:
-        message.stop()
-        if self._change(partial(schemes.type_schemes, text=message.text)):
+    @on(Input.Submitted, "#codebooks-schemes")
+    def _schemes_typed(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self._change(partial(schemes.type_schemes, text=event.value)):
             self.body.stop_typing()
 
     def action_remove(self) -> None:

@@ -296,7 +296,3 @@ class FormatsPanel(Panel):
         state = self.state
         typed = Typed(state.value, state.source, state.code)
         return dict(value_document(typed, self.rows, state.rounding, state.saturate).data)
-
-    def drawing_changed(self) -> None:
-        self.grid.refresh()
-        self.query_one(NumberLine).refresh()

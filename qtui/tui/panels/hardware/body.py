@@ -28,11 +28,8 @@ class HardwareBody(Container):
 
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__()
-        glyphs = drawing.glyphs
         self.tabs = tabs
-        self.title_line = TaskTitle()
-        self.title_line.line_glyph = glyphs.baseline
-        self.title_line.ellipsis = glyphs.ellipsis
+        self.title_line = TaskTitle(drawing)
         self.picture = TextPicture(drawing)
         self.picture.id = "hardware-picture"
 
@@ -43,7 +40,3 @@ class HardwareBody(Container):
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < SHORT, "-short")
-
-    def redraw(self) -> None:
-        """The colours of the terminal changed."""
-        self.picture.refresh()

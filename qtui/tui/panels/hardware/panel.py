@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from qtui.engine.client import EngineClient, EngineState
+from qtui.engine.client import EngineState
 from qtui.screen.panel.asking import AskingPanel, AskingPhase
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.tui.panels.hardware.body import HardwareBody
@@ -48,10 +48,6 @@ class HardwarePanel(AskingPanel):
     ]
     ENGINE = "estimator"
 
-    @property
-    def engine(self) -> EngineClient:
-        return self.qtui.estimator
-
     def compose_body(self) -> ComposeResult:
         self.body = HardwareBody(self.drawing, self.tabs)
         yield self.body
@@ -75,9 +71,6 @@ class HardwarePanel(AskingPanel):
         self.shown.operations, self.shown.why = (), ""
         self._adopt(anew=True)
         self.draw()
-
-    def drawing_changed(self) -> None:
-        self.body.redraw()
 
     def maximise_target(self) -> Widget | None:
         return self.body.picture

@@ -110,9 +110,3 @@ class MemoryBody(PlanBody):
         """A message in place of the picture; the form stays, which may be the way out."""
         self.show_text(centred(text))
         self.add_class("-message")
-
-    def redraw(self) -> None:
-        """The colours of the terminal changed."""
-        self.curve.redraw()
-        for part in (self.form, self.levels, self.picture, self.numbers):
-            part.refresh()

@@ -135,9 +135,6 @@ class MemoryPanel(PlanPanel):
     def maximise_target(self) -> Widget | None:
         return self.body.main
 
-    def drawing_changed(self) -> None:
-        self.body.redraw()
-
     def copy_text(self) -> str | None:
         if self.shown.answer is None:
             return None

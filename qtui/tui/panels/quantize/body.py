@@ -69,9 +69,7 @@ class QuantizeBody(Container):
         glyphs = drawing.glyphs
         self.controls = SchemeControls(glyphs.pointer)
         self.side = TensorSide(drawing)
-        self.title_line = TaskTitle()
-        self.title_line.line_glyph = glyphs.baseline
-        self.title_line.ellipsis = glyphs.ellipsis
+        self.title_line = TaskTitle(drawing)
         self.tabs = panel.tabs
         self.table = TextPicture(drawing, id="quantize-numbers", focus=False)
 
@@ -195,10 +193,3 @@ class QuantizeBody(Container):
         """What is being done or why there is nothing, in place of the pictures."""
         for view in self.panel.views:
             view.say(message, keep=keep, trouble=trouble)
-
-    def redraw(self) -> None:
-        """The colours of the terminal changed."""
-        for view in self.panel.views:
-            view.drawing_changed()
-        for widget in (self.tabs, self.side.list, self.table):
-            widget.refresh()

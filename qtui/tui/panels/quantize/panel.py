@@ -10,16 +10,16 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
+from textual.widgets import Input
 
 from qtui.engine.client import EngineLost
-from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened
+from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, Resized
 from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys
 from qtui.screen.tensors.list import TensorList, TensorOrder
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
-from qtui.screen.widgets.histogram import Histogram
 from qtui.screen.widgets.scheme_bar import SchemeBar
 from qtui.tui.header_texts import device_of
 from qtui.tui.panels.quantize.activations.view import ActivationsView
@@ -34,7 +34,7 @@ from qtui.tui.panels.quantize.numbers import all_rows, number_lines
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.ranking import Ranking
-from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
+from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.errors import QtuiError, UsageError
@@ -88,9 +88,6 @@ class QuantizePanel(AskingPanel):
 
     def maximise_target(self) -> Widget | None:
         return self.view.maximise_target()
-
-    def drawing_changed(self) -> None:
-        self.body.redraw()
 
     def copy_text(self) -> str | None:
         return self.view.copy_text() or panel_text(self.shown, self.sentence)
@@ -264,8 +261,8 @@ class QuantizePanel(AskingPanel):
         elif self.phase is AskingPhase.STOPPED:
             self.reader.look()
 
-    @on(Heatmap.CapacityChanged)
-    @on(Histogram.CapacityChanged)
+    @on(Resized, "Heatmap")
+    @on(Resized, "Histogram")
     def _room_changed(self) -> None:
         if self.phase in (AskingPhase.READY, AskingPhase.WORKING):
             self.reader.look(pause=True)
@@ -298,8 +295,8 @@ class QuantizePanel(AskingPanel):
         self.forget_refusal()
         self.element.read()
 
-    @on(Heatmap.Chosen)
-    def _send_element(self, message: Heatmap.Chosen) -> None:
+    @on(Heatmap.CellChosen)
+    def _send_element(self, message: Heatmap.CellChosen) -> None:
         message.stop()
         self.element.send()
 
@@ -327,11 +324,11 @@ class QuantizePanel(AskingPanel):
         if self.shown.schemes:
             self.body.controls.start_typing(str(self.shown.scheme))
 
-    @on(SchemeControls.Typed)
-    def _scheme_typed(self, message: SchemeControls.Typed) -> None:
-        message.stop()
+    @on(Input.Submitted, "#scheme-text")
+    def _scheme_typed(self, event: Input.Submitted) -> None:
+        event.stop()
         try:
-            scheme = Scheme.parse(message.text)
+            scheme = Scheme.parse(event.value)
         except UsageError as error:
             self.refused(str(error))
             return

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
-from textual.widgets import Input
 
 from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
@@ -30,13 +27,6 @@ class SchemeControls(Vertical):
         &.-typing SchemeBar { display: none; }
     }
     """
-
-    class Typed(Message):
-        """A scheme was typed; nobody knows yet whether it is one."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
 
     def __init__(self, pointer: str) -> None:
         super().__init__()
@@ -65,11 +55,6 @@ class SchemeControls(Vertical):
 
     def stop_typing(self) -> None:
         self.remove_class("-typing")
-
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.post_message(self.Typed(event.value))
 
 
 def scheme_line(letter: str, scheme: Scheme) -> SchemeLine:

@@ -227,17 +227,6 @@ class TrainBody(PlanBody):
             self.remove_class("-curve", "-text", "-loss")
             self.add_class(name)
 
-    def redraw(self) -> None:
-        """The colours of the terminal changed."""
-        self.curve.redraw()
-        self.curve.refresh()
-        parts = (
-            self.form, self.levels, self.picture, self.phases, self.gap, self.loss,
-            self.small_loss, self.controls,
-        )  # fmt: skip
-        for part in parts:
-            part.refresh()
-
 
 def _text(drawing: Drawing, id: str, *, focus: bool = False) -> TextPicture:
     picture = TextPicture(drawing)

@@ -119,9 +119,6 @@ class TrainPanel(PlanPanel):
     def maximise_target(self) -> Widget | None:
         return self.body.main
 
-    def drawing_changed(self) -> None:
-        self.body.redraw()
-
     def copy_text(self) -> str | None:
         body, title = self.body, self.body.title_line
         head = "  ".join((title.subject, *title.details))

@@ -185,9 +185,6 @@ class ActivationsView(TensorView):
         self.screen.set_focus(self.lines)
         return True
 
-    def drawing_changed(self) -> None:
-        self.lines.update()
-
     def palette(self) -> Iterable[PaletteEntry]:
         yield PaletteEntry(
             "activations: Capture", "Let the model read the built-in text", self.action_capture

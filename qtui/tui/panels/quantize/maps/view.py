@@ -262,12 +262,6 @@ class MapsView(TensorView):
             self.legend.clear()
             self.histogram.show(None)
 
-    def drawing_changed(self) -> None:
-        for widget in self.maps:
-            widget.redraw()
-        self.legend.refresh()
-        self.histogram.refresh()
-
     # Changing what is shown
 
     def action_kind(self, direction: int) -> None:

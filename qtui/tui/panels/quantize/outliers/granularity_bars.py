@@ -116,7 +116,7 @@ class GranularityBars(TextPicture):
                 tooltip="Halve the injected outlier"),
     ]  # fmt: skip
 
-    class Resized(Message):
+    class SizeTurned(Message):
         """The injected outlier is to be larger (1) or smaller (-1)."""
 
         def __init__(self, direction: int) -> None:
@@ -124,4 +124,4 @@ class GranularityBars(TextPicture):
             self.direction = direction
 
     def action_resize(self, direction: int) -> None:
-        self.post_message(self.Resized(direction))
+        self.post_message(self.SizeTurned(direction))

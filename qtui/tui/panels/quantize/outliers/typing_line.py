@@ -29,7 +29,7 @@ class TypingLine(Horizontal):
     }
     """
 
-    class Typed(Message):
+    class Entered(Message):
         """A text was entered, or (`step`) an arrow key asks for it and then for more or less."""
 
         def __init__(self, purpose: Purpose, text: str, step: int = 0) -> None:
@@ -69,7 +69,7 @@ class TypingLine(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Typed(self._purpose, event.value))
+        self.post_message(self.Entered(self._purpose, event.value))
 
     def on_key(self, event: events.Key) -> None:
         """Up and down in the field change what is typed."""
@@ -77,4 +77,4 @@ class TypingLine(Horizontal):
             event.stop()
             event.prevent_default()
             step = 1 if event.key == "up" else -1
-            self.post_message(self.Typed(self._purpose, self.field.value, step))
+            self.post_message(self.Entered(self._purpose, self.field.value, step))

@@ -231,10 +231,6 @@ class OutliersView(TensorView):
     def maximise_target(self) -> Widget | None:
         return self.bars
 
-    def drawing_changed(self) -> None:
-        for part in (self.list, self.bars, self.curve):
-            part.update()
-
     # What the shell asks for
 
     def export_data(self) -> dict[str, Any] | None:
@@ -270,8 +266,8 @@ class OutliersView(TensorView):
             return self.found.decomposition is not None and len(self.found.decomposition.points) > 1
         return True
 
-    @on(TypingLine.Typed)
-    def _typed(self, message: TypingLine.Typed) -> None:
+    @on(TypingLine.Entered)
+    def _typed(self, message: TypingLine.Entered) -> None:
         message.stop()
         try:
             if message.purpose == "limit":
@@ -307,8 +303,8 @@ class OutliersView(TensorView):
             self.line.field.value = injection_text(wanted)
         self.panel.look_at(inject=wanted)
 
-    @on(GranularityBars.Resized)
-    def _resized(self, message: GranularityBars.Resized) -> None:
+    @on(GranularityBars.SizeTurned)
+    def _resized(self, message: GranularityBars.SizeTurned) -> None:
         message.stop()
         self.action_resize(message.direction)
 
