@@ -21,14 +21,12 @@ from screens import Running, screen_text, settled, until
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from qtui.screen.curve.dots import cells_of_track
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.gap_view import GapView
-from qtui.tui.panels.train.views.loss_view import LossView
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
@@ -614,25 +612,6 @@ async def test_lines_of_a_table_that_stay_are_not_painted_again(
         changed = {y for y, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1}
         assert 0 < len(changed) < len(after)
         assert painted == changed
-
-
-async def test_the_line_of_the_loss_is_made_once_for_all_its_rows(
-    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
-    async with running(recording=path) as pilot:
-        panel = await replay(pilot)
-        made = []
-
-        def counted(*given: Any, **more: Any) -> dict[tuple[int, int], str]:
-            made.append(given)
-            return cells_of_track(*given, **more)
-
-        monkeypatch.setattr("qtui.tui.panels.train.views.loss_picture.cells_of_track", counted)
-        panel.show_view(panel.view_of(LossView))
-        await settled(pilot)
-        assert panel.body.loss.size.height > 10
-        assert len(made) <= 2  # of the large picture and of the small one
 
 
 async def test_export_is_the_train_document_and_the_series(

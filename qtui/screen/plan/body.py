@@ -1,16 +1,20 @@
-"""What the bodies of panels with a plan share: the form, and a field to type into."""
+"""How panels with a plan are laid out."""
 
 from __future__ import annotations
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal
+from textual.containers import Container, Horizontal, Vertical
+from textual.widget import Widget
 from textual.widgets import Input, Label
 
+from qtui.screen.curve.picture import CurvePicture
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
+from qtui.screen.widgets.view_tabs import ViewTabs
 
 WIDE = 110
 SHORT = 26
@@ -18,8 +22,9 @@ VERY_TALL = 40
 
 
 class PlanBody(Container):
-    """Has the form, a title, and a line for typing a value, which is shown only while one is typed.
-    A subclass arranges them."""
+    """The tabs on top, then a line for typing a value, which is shown only while one is typed; the
+    form at the left; at its right a title, three lines, and a curve or a text. On a narrow screen
+    texts take the room of the form. A subclass adds to the top and below the picture."""
 
     DEFAULT_CSS = """
     PlanBody {
@@ -27,31 +32,99 @@ class PlanBody(Container):
         #plan-what { width: auto; padding: 0 1 0 0; color: $quiet; }
         #plan-field { width: 1fr; background: $panel; }
         &.-typing #plan-typing { display: block; }
+        #plan-top { height: 1; margin: 0 0 1 0; }
+        &.-typing #plan-top { display: none; }
+        #plan-main { height: 1fr; }
+        PlanForm { width: 34; padding: 0 1 0 1; }
+        #plan-centre { width: 1fr; padding: 0 1 0 0; }
+        TaskTitle { padding: 0; }
+        #plan-levels { height: 3; }
+        #plan-picture, CurvePicture { height: 1fr; }
+        &.-narrow PlanForm { width: 30; padding: 0 1 0 0; }
+        &.-short #plan-top, &.-short #plan-typing { margin: 0; }
+        &.-curve #plan-picture { display: none; }
+        &.-text CurvePicture { display: none; }
+        &.-text.-narrow PlanForm { display: none; }
+        &.-text.-narrow #plan-centre { padding: 0 1; }
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__()
-        self.drawing = drawing
+    def __init__(self, drawing: Drawing, tabs: ViewTabs, curve: CurvePicture) -> None:
+        super().__init__(classes="-curve")
+        self.tabs = tabs
         self.what = Label("", id="plan-what", markup=False)
         self.field = Field(compact=True, select_on_focus=True, id="plan-field")
         self.form = PlanForm(drawing)
         self.title_line = TaskTitle(drawing)
+        self.levels = TextPicture(drawing, id="plan-levels", focus=False)
+        self.curve = curve
+        self.picture = TextPicture(drawing, id="plan-picture")
 
-    def compose_typing(self) -> ComposeResult:
-        """The line for typing."""
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="plan-top"):
+            yield self.tabs
+            yield from self.compose_top()
         with Horizontal(id="plan-typing"):
             yield self.what
             yield self.field
+        with Horizontal(id="plan-main"):
+            yield self.form
+            with Vertical(id="plan-centre"):
+                yield self.title_line
+                yield self.levels
+                yield self.curve
+                yield self.picture
+                yield from self.compose_below()
+
+    def compose_top(self) -> ComposeResult:
+        """What stands beside the tabs."""
+        yield from ()
+
+    def compose_below(self) -> ComposeResult:
+        """What stands below the picture."""
+        yield from ()
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        self.set_class(width < WIDE, "-narrow")
+        self.set_class(height < SHORT, "-short")
+        self.set_class(height >= VERY_TALL, "-very-tall")
+
+    # Where the focus is
 
     @property
     def has_form(self) -> bool:
         """Whether there is room for the form beside the picture."""
-        return True
+        text = self.has_class("-text") and not self.has_class("-message")
+        return not (self.has_class("-narrow") and text)
 
     def focus_form(self) -> None:
         """Moves the focus to the form, or to what is shown in its place."""
-        self.screen.set_focus(self.form)
+        self.screen.set_focus(self.form if self.has_form else self.main)
+
+    @property
+    def main(self) -> Widget:
+        """The picture of the view that is shown."""
+        return self.curve if self.has_class("-curve") else self.picture
+
+    # What is shown
+
+    def show_curve(self) -> None:
+        """The curve stands in the middle; `curve` draws it."""
+        self.remove_class("-text", "-message")
+        self.add_class("-curve")
+
+    def show_text(self, draw: Draw) -> None:
+        """A picture of texts stands there."""
+        self.remove_class("-curve", "-message")
+        self.add_class("-text")
+        self.picture.show(draw)
+
+    def show_message(self, text: str) -> None:
+        """A message in place of the picture."""
+        self.show_text(centred(text))
+
+    # Typing
 
     @property
     def typing(self) -> bool:

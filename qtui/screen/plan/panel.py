@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from textual import on
+from textual.widget import Widget
 from textual.widgets import Input
 
 from qtui.engine.estimator.answers import Answer, Around, ModelFacts
@@ -77,6 +78,9 @@ class PlanPanel(AskingPanel):
     def activate(self) -> None:
         if self._adopt() and self.known:
             self._estimate()
+
+    def maximise_target(self) -> Widget | None:
+        return self.body.main
 
     # Opening
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widget import Widget
 
 from qtui.engine.estimator.answers import ModelFacts
 from qtui.screen.panel.asking import AskingPhase
@@ -131,9 +130,6 @@ class MemoryPanel(PlanPanel):
     def activate(self) -> None:
         super().activate()
         self.focus_view()
-
-    def maximise_target(self) -> Widget | None:
-        return self.body.main
 
     def copy_text(self) -> str | None:
         if self.shown.answer is None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widget import Widget
 
 from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.messages import Resized
@@ -115,9 +114,6 @@ class TrainPanel(PlanPanel):
         path, self.qtui.recording = self.qtui.recording, None
         if path is not None:
             self.run.open_recording(path)
-
-    def maximise_target(self) -> Widget | None:
-        return self.body.main
 
     def copy_text(self) -> str | None:
         body, title = self.body, self.body.title_line

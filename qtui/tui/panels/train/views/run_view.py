@@ -10,6 +10,7 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.log_view import held_lines
+from qtui.tui.panels.train.views.loss_view import LossView
 from qtui.tui.panels.train.views.phases_view import PhasesView, phase_lines
 from qtui.tui.panels.train.views.run_picture import Overlay
 from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
@@ -34,7 +35,7 @@ for the allocator, and the estimate leaves out the workspaces of a GPU.
         body, panel = self.panel.body, self.panel
         body.phases.show(partial(self.draw, shown))
         body.gap.show(partial(panel.view_of(GapView).draw, shown))
-        body.small_loss.show_run(shown.state)
+        body.loss.show(partial(panel.view_of(LossView).draw, shown))
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         """The phases; where memory ran out, what held it comes first."""
