@@ -1,4 +1,4 @@
-"""How panels with a plan are laid out."""
+"""How panels with a form are laid out."""
 
 from __future__ import annotations
 
@@ -21,17 +21,66 @@ SHORT = 26
 VERY_TALL = 40
 
 
-class PlanBody(Container):
-    """The tabs on top, then a line for typing a value, which is shown only while one is typed; the
-    form at the left; at its right a title, three lines, and a curve or a text. On a narrow screen
-    texts take the room of the form. A subclass adds to the top and below the picture."""
+class FormBody(Container):
+    """Has the tabs, the form, a title, and a line for typing a value, which is shown only while one
+    is typed. A subclass arranges them."""
 
     DEFAULT_CSS = """
-    PlanBody {
+    FormBody {
         #plan-typing { display: none; height: 1; margin: 0 0 1 0; padding: 0 1; }
         #plan-what { width: auto; padding: 0 1 0 0; color: $quiet; }
         #plan-field { width: 1fr; background: $panel; }
         &.-typing #plan-typing { display: block; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
+        super().__init__()
+        self.tabs = tabs
+        self.what = Label("", id="plan-what", markup=False)
+        self.field = Field(compact=True, select_on_focus=True, id="plan-field")
+        self.form = PlanForm(drawing)
+        self.title_line = TaskTitle(drawing)
+
+    def compose_typing(self) -> ComposeResult:
+        """The line for typing."""
+        with Horizontal(id="plan-typing"):
+            yield self.what
+            yield self.field
+
+    def focus_form(self) -> None:
+        """Moves the focus to the form, or to what is shown in its place."""
+        self.screen.set_focus(self.form)
+
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for the field."""
+        return self.field.has_focus
+
+    def start_typing(self, what: str, text: str) -> None:
+        self.add_class("-typing")
+        self.what.update(what)
+        self.field.value = text
+        self.screen.set_focus(self.field)
+
+    def stop_typing(self) -> None:
+        self.remove_class("-typing")
+        self.focus_form()
+
+    @on(Input.Blurred, "#plan-field")
+    def _left(self) -> None:
+        # If another window of the desktop took the focus, typing continues afterwards.
+        if self.app.app_focus:
+            self.remove_class("-typing")
+
+
+class PlanBody(FormBody):
+    """The tabs on top; below them the form at the left, and at its right a title, three lines, and
+    a curve or a text. On a narrow screen texts take the room of the form. A subclass adds to the
+    top and below the picture."""
+
+    DEFAULT_CSS = """
+    PlanBody {
         #plan-top { height: 1; margin: 0 0 1 0; }
         &.-typing #plan-top { display: none; }
         #plan-main { height: 1fr; }
@@ -50,12 +99,8 @@ class PlanBody(Container):
     """
 
     def __init__(self, drawing: Drawing, tabs: ViewTabs, curve: CurvePicture) -> None:
-        super().__init__(classes="-curve")
-        self.tabs = tabs
-        self.what = Label("", id="plan-what", markup=False)
-        self.field = Field(compact=True, select_on_focus=True, id="plan-field")
-        self.form = PlanForm(drawing)
-        self.title_line = TaskTitle(drawing)
+        super().__init__(drawing, tabs)
+        self.add_class("-curve")
         self.levels = TextPicture(drawing, id="plan-levels", focus=False)
         self.curve = curve
         self.picture = TextPicture(drawing, id="plan-picture")
@@ -64,9 +109,7 @@ class PlanBody(Container):
         with Horizontal(id="plan-top"):
             yield self.tabs
             yield from self.compose_top()
-        with Horizontal(id="plan-typing"):
-            yield self.what
-            yield self.field
+        yield from self.compose_typing()
         with Horizontal(id="plan-main"):
             yield self.form
             with Vertical(id="plan-centre"):
@@ -99,7 +142,6 @@ class PlanBody(Container):
         return not (self.has_class("-narrow") and text)
 
     def focus_form(self) -> None:
-        """Moves the focus to the form, or to what is shown in its place."""
         self.screen.set_focus(self.form if self.has_form else self.main)
 
     @property
@@ -123,26 +165,3 @@ class PlanBody(Container):
     def show_message(self, text: str) -> None:
         """A message in place of the picture."""
         self.show_text(centred(text))
-
-    # Typing
-
-    @property
-    def typing(self) -> bool:
-        """Whether keys are text for the field."""
-        return self.field.has_focus
-
-    def start_typing(self, what: str, text: str) -> None:
-        self.add_class("-typing")
-        self.what.update(what)
-        self.field.value = text
-        self.screen.set_focus(self.field)
-
-    def stop_typing(self) -> None:
-        self.remove_class("-typing")
-        self.focus_form()
-
-    @on(Input.Blurred, "#plan-field")
-    def _left(self) -> None:
-        # If another window of the desktop took the focus, typing continues afterwards.
-        if self.app.app_focus:
-            self.remove_class("-typing")

@@ -9,7 +9,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from qtui.screen.plan.body import SHORT, PlanBody
+from qtui.screen.plan.body import SHORT, FormBody
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
@@ -24,7 +24,7 @@ _HELP: Final = 6
 _SHORT_HELP: Final = 2
 
 
-class NumericsBody(PlanBody):
+class NumericsBody(FormBody):
     """The list of experiments over the form of the chosen one; the views at their right."""
 
     DEFAULT_CSS = """
@@ -45,8 +45,7 @@ class NumericsBody(PlanBody):
     """
 
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
-        super().__init__(drawing)
-        self.tabs = tabs
+        super().__init__(drawing, tabs)
         self.list = TextPicture(drawing, id="numerics-list")
         self.help = TextPicture(drawing, id="numerics-help", focus=False)
         self.picture = PaintedPicture(drawing, id="numerics-picture")

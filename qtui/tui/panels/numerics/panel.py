@@ -11,14 +11,13 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
+from textual.widgets import Input
 
-from qtui.engine.client import EngineClient
 from qtui.engine.lab.client import WORKER
 from qtui.report.lab.document import cost_text
 from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys, views_help
-from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (
@@ -53,6 +52,7 @@ class NumericsPanel(AskingPanel):
 
     PANEL_ID = "numerics"
     TITLE = "Numerics"
+    ENGINE = "estimator"
     NUMBER = 6
     VIEWS = (PictureView, TableView, RunsView)
     HELP = HELP.format(views=views_help(VIEWS))
@@ -63,10 +63,6 @@ class NumericsPanel(AskingPanel):
     ]
     COMMAND: ClassVar[Sequence[str]] = WORKER
     """The child that runs an experiment."""
-
-    @property
-    def engine(self) -> EngineClient:
-        return self.qtui.estimator
 
     def compose_body(self) -> ComposeResult:
         self.body = NumericsBody(self.drawing, self.tabs)
@@ -92,10 +88,6 @@ class NumericsPanel(AskingPanel):
     def open_model(self, model: str) -> None:
         self.shown.model = model
         self.draw()
-
-    def drawing_changed(self) -> None:
-        for picture in (self.body.list, self.body.help, self.body.picture):
-            picture.refresh()
 
     def maximise_target(self) -> Widget | None:
         return self.body.picture
@@ -162,8 +154,8 @@ class NumericsPanel(AskingPanel):
             self.shown.show(self.shown.kept[message.pick])
             self.draw()
 
-    @on(PlanForm.Clicked)
-    def _field_clicked(self, message: PlanForm.Clicked) -> None:
+    @on(PlanForm.FieldClicked)
+    def _field_clicked(self, message: PlanForm.FieldClicked) -> None:
         message.stop()
         self.shown.knob = message.index
         self.body.focus_form()
@@ -223,10 +215,10 @@ class NumericsPanel(AskingPanel):
         self._opening = True
         self.body.start_typing(_ASKED, "")
 
-    @on(PlanBody.Typed)
-    def _typed(self, message: PlanBody.Typed) -> None:
-        message.stop()
-        text = message.text.strip()
+    @on(Input.Submitted, "#plan-field")
+    def _typed(self, event: Input.Submitted) -> None:
+        event.stop()
+        text = event.value.strip()
         if self._opening:
             self.body.stop_typing()
             if text:
