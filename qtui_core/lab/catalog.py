@@ -265,7 +265,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             Setting(
                 "runs",
                 "several",
-                ("full", "forward", "backward"),
+                ("forward", "backward"),
                 "Recipes that are run.",
                 allowed=NVFP4_RECIPES,
             ),

@@ -93,7 +93,7 @@ def outcomes(forward=0.01, backward=0.0):
 
 
 def test_what_is_said_holds_whatever_is_done_so_far():
-    settings = experiment_named("nvfp4").settle({})
+    settings = experiment_named("nvfp4").settle({"runs": ("full", "forward", "backward")})
     whole = outcomes()
 
     def check(*keys):
@@ -109,7 +109,7 @@ def test_what_is_said_holds_whatever_is_done_so_far():
 
 
 def test_passes_are_told_apart_only_where_the_runs_can():
-    settings = experiment_named("nvfp4").settle({})
+    settings = experiment_named("nvfp4").settle({"runs": ("full", "forward", "backward")})
 
     def said(**runs):
         return nvfp4.conclude(settings, outcomes(**runs)).verdict
@@ -120,6 +120,18 @@ def test_passes_are_told_apart_only_where_the_runs_can():
     assert neither.count("no difference that this run can see") == 2
     assert "the one to spare" not in said(forward=0.01, backward=0.02)
     assert "forward pass alone the run diverged, step 3: a.weight" in said(forward=None)
+
+
+def test_what_rounds_at_random_is_run_again_for_a_floor_of_its_own():
+    settings = experiment_named("nvfp4").settle({"runs": ("nearest", "forward", "backward")})
+    names = [job.key for job in nvfp4.jobs(settings, "demo")]
+    assert names[2:] == [
+        *("fp32 0", "null 0", "nearest 0", "forward 0", "backward 0", "backward again 0"),
+    ]
+    own = outcomes(backward=-0.0005) | {"backward again 0": trained(0.0005)}
+    assert "the forward pass is the one to spare" in nvfp4.conclude(settings, own).verdict
+    seen = {row["recipe"]: row.get("seen") for row in nvfp4.conclude(settings, own).rows}
+    assert (seen["backward"], seen["forward"]) == ("no difference", "worse")
 
 
 @pytest.mark.slow

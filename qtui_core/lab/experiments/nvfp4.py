@@ -27,7 +27,7 @@ from qtui_core.lab.numerics.gradients import gradients_of, quantized
 from qtui_core.lab.numerics.operands import EXACT, Operand
 from qtui_core.lab.numerics.products import Products, QuantizedLinear, convert, inner_linears
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.comparison import AGAIN, NULL, TWIN, LabComparison
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 
@@ -104,11 +104,20 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     ]
     steps = settings["steps"]
     for seed in settings["seeds"] if steps else ():
-        for name in (TWIN, NULL, *settings["runs"]):
-            arguments = shared | {"name": name, "seed": seed, "steps": steps, "lr": settings["lr"]}
+        arguments = shared | {"seed": seed, "steps": steps, "lr": settings["lr"]}
+        names = [TWIN, NULL, *settings["runs"]]
+        # What is rounded at random differs from itself: that is a floor of its own.
+        names += [f"{name} {AGAIN}" for name in settings["runs"] if _draws(name)]
+        for name in names:
             cost = steps * 0.3 if name in (TWIN, NULL) else steps * 0.8 + 8
-            found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
+            run = arguments | {"name": name}
+            found.append(Job(f"{name} {seed}", short_run, run, TrainedRun, cost))
     return found
+
+
+def _draws(name: str) -> bool:
+    """Whether a recipe rounds at random."""
+    return bool(RECIPES[name] & {"stochastic", "signs"}) and "forward" not in RECIPES[name]
 
 
 def products_of(name: str) -> Products:
@@ -203,13 +212,15 @@ def whole_gradients(see: See, *, model: str, text: str | None) -> WholeErrors:
 def short_run(
     see: See, *, model: str, text: str | None, name: str, seed: int, steps: int, lr: float
 ) -> TrainedRun:
-    """A run of a recipe, or of its twin, or of the disturbed twin."""
+    """A run of a recipe, perhaps with random numbers of another seed, or of its twin, or of the
+    disturbed twin."""
     subject = subject_of(TASKS["prose"], model, text)
 
     def quantize(net: Any) -> None:
-        random = torch.Generator().manual_seed(seed)
-        kind = products_of(name)
-        chosen = quantized_layers(name, inner_linears(net))
+        recipe = name.removesuffix(f" {AGAIN}")
+        random = torch.Generator().manual_seed(seed + 1000 * (recipe != name))
+        kind = products_of(recipe)
+        chosen = quantized_layers(recipe, inner_linears(net))
         convert(net, chosen, lambda linear: QuantizedLinear(linear, kind, random))
 
     recipe = {TWIN: Recipe, NULL: null}.get(name, lambda: Recipe(prepare=quantize))()
@@ -263,8 +274,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     notes = ["Products are emulated in float32: their error is that of NVFP4, their time is not."]
     if not settings["steps"]:
         notes.append("No run was asked for; --steps runs the recipes beside float32.")
-    elif len(settings["seeds"]) < 2:
-        notes.append("What is rounded at random was drawn once; --seeds 0,1 shows the spread.")
     notes += filter(None, (runs.chaotic,))
     said = (_of_parts(parts), _of_passes(runs), _of_blocks(whole))
     return Findings(

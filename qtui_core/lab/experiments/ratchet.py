@@ -26,7 +26,7 @@ QUIET: Final = 0.1
 #: A second moment this many times too large is stuck.
 STUCK: Final = 2.0
 _POINTS: Final = 120
-MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "4-bit")
+MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "fp8 expanded", "4-bit")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def map_of(name: str, block: int, generator: torch.Generator) -> state_maps.Map:
         return state_maps.blockwise(state_maps.linear_codes(4), block)
     if name == "fp8":
         return state_maps.fp8_blocks(block)
+    if name == "fp8 expanded":
+        return state_maps.fp8_expanded(block)
     return state_maps.nearest(name)
 
 

@@ -6,6 +6,7 @@ and 4-bit maps are those of torchao.optim 0.18; tests compare them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -66,6 +67,26 @@ def fp8_blocks(block: int) -> Map:
     return apply
 
 
+def fp8_expanded(block: int) -> Map:
+    """As `fp8_blocks`, with each block raised to a power first so that it fills the range of E4M3:
+    sign(x)|x|^k, k = log(range of E4M3) / log(largest / smallest of the block), and back after it
+    (Xi et al., COAT, 2024). Zeros stay zero."""
+    inner = fp8_blocks(block)
+    whole = math.log(STORAGES["e4m3"].largest * 2**9)
+
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        blocks = x.view(-1, block)
+        size = blocks.abs()
+        most = size.amax(dim=1, keepdim=True).clamp_min(1e-30)
+        least = torch.where(size > 0, size, most).amin(dim=1, keepdim=True)
+        power = whole / (most / least).log().clamp_min(1e-6)
+        # Of the ratio to the largest, so that no power overflows.
+        raised = inner((size / most) ** power).view_as(blocks)
+        return (blocks.sign() * most * raised ** (1 / power)).view(x.shape)
+
+    return apply
+
+
 def nearest(name: str) -> Map:
     """A map to a format without scales, rounded to nearest."""
     return STORAGES[name].nearest
@@ -77,4 +98,11 @@ def stochastic(name: str, generator: torch.Generator) -> Map:
 
 
 #: Bytes of an element, without scales.
-BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "8-bit": 1.0, "fp8": 1.0, "4-bit": 0.5}
+BYTES: Final = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "8-bit": 1.0,
+    "fp8": 1.0,
+    "fp8 expanded": 1.0,
+    "4-bit": 0.5,
+}

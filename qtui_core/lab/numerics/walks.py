@@ -1,0 +1,138 @@
+"""What becomes of stored numbers that are moved a little many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.numerics.rounding import STORAGES
+from qtui_core.lab.results import LabChart, LabLine
+from qtui_core.lab.training.twins import See
+
+#: Copies of the single weight, how often each is moved, and by how much.
+_COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3
+#: What weights with scales are multiplied by, and how often.
+GROWN: Final = (1.0005, 100)
+#: Rows and columns of those weights.
+_SHAPE: Final = (256, 256)
+
+
+@dataclass(frozen=True)
+class OneWeight:
+    """Copies of a weight of 1.0, moved 1000 times by 0.001: mean and standard deviation over the
+    copies after every 20th move, and the share of moves that changed the stored number."""
+
+    stored: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    moved: float
+
+
+@dataclass(frozen=True)
+class GrownScales:
+    """INT8 weights with a scale for each row, codes rounded stochastically, that grow by a factor
+    again and again.
+
+    Attributes:
+        courses: by the format of the scales: the norm over that at the start, after each time.
+        moved, moved_after: the share of codes that are others after weights were read in BF16 and
+            stored again without any change, once and after all times.
+    """
+
+    courses: Mapping[str, tuple[float, ...]]
+    moved: float
+    moved_after: float
+
+    def kept(self, name: str) -> float:
+        """The share of the growth that arrives with scales in a format."""
+        factor, times = GROWN
+        return (self.courses[name][-1] - 1) / (factor**times - 1)
+
+
+def one_weight(see: See) -> tuple[OneWeight, ...]:
+    """Where a weight of 1.0 arrives that is moved by 0.001 a thousand times, in several formats.
+    The int8 weight has a scale of 1/32, so that 2 is well within its range."""
+    generator = torch.Generator().manual_seed(0)
+    ways = [("bf16", False), ("bf16", True), ("fp16", False), ("e4m3", False), ("e4m3", True)]
+    ways += [("int8", False), ("int8", True)]
+    found = []
+    for number, (name, drawn) in enumerate(ways):
+        see(number, len(ways), None)
+        storage = STORAGES[name]
+        scale = torch.tensor(1 / 32 if name == "int8" else 1.0)
+        weight = torch.ones(_COPIES)
+        mean, std, moved = [1.0], [0.0], 0
+        for move in range(1, _MOVES + 1):
+            wanted = weight + _MOVE
+            after = (
+                storage.stochastic(wanted, generator, scale)
+                if drawn
+                else storage.nearest(wanted, scale)
+            )
+            moved += int((after != weight).sum())
+            weight = after
+            if move % 20 == 0:
+                mean.append(float(weight.double().mean()))
+                std.append(float(weight.double().std()))
+        called = f"{name} stochastic" if drawn else name
+        found.append(OneWeight(called, tuple(mean), tuple(std), moved / (_COPIES * _MOVES)))
+    return tuple(found)
+
+
+def grown_scales(see: See) -> GrownScales:
+    """As quantized_training of torchao stores its weights: the codes are made with the exact scale
+    of a row, absmax / 127, and the scale is rounded to its format."""
+    factor, times = GROWN
+    start = torch.randn(_SHAPE, generator=torch.Generator().manual_seed(0)) * 0.02
+    courses = {}
+    for name in ("fp32", "bf16"):
+        generator = torch.Generator().manual_seed(1)
+        codes, scales = _stored(start, name, generator)
+        first = float((codes * scales).norm())
+        course = [1.0]
+        for _ in range(times):
+            see(len(course), 3 * times, None)
+            codes, scales = _stored(codes * scales * factor, name, generator)
+            course.append(float((codes * scales).norm()) / first)
+        courses[name] = tuple(course)
+    generator = torch.Generator().manual_seed(1)
+    codes, scales = _stored(start, "bf16", generator)
+    begun, shares = codes, []
+    for time in range(times):
+        see(2 * times + time, 3 * times, None)
+        read = STORAGES["bf16"].nearest(codes * scales)
+        codes, scales = _stored(read, "bf16", generator, "bf16")
+        shares.append(float((codes != begun).double().mean()))
+    return GrownScales(courses, shares[0], shares[-1])
+
+
+def _stored(
+    weight: torch.Tensor, scales: str, generator: torch.Generator, computed: str = "fp32"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(codes, scales) of float32 `[rows, columns]`; codes are made with the scale as it is
+    `computed`."""
+    scale = STORAGES[computed].nearest(STORAGES["int8"].scale_of(weight))
+    codes = STORAGES["int8"].stochastic(weight / scale, generator, torch.ones(()))
+    return codes, STORAGES[scales].nearest(scale)
+
+
+def walks_chart(weights: tuple[OneWeight, ...]) -> LabChart:
+    """Means over the moves, with a standard deviation as a band, beside the true sum."""
+    lines = [LabLine("true", tuple(1 + _MOVE * 20 * i for i in range(51)), faint=True)]
+    for w in weights:
+        pairs = list(zip(w.mean, w.std, strict=True))
+        low, high = tuple(m - s for m, s in pairs), tuple(m + s for m, s in pairs)
+        lines.append(LabLine(w.stored, w.mean, low=low, high=high))
+    return LabChart("a weight of 1.0, 1000 times +0.001", "moves / 20", "value", tuple(lines))
+
+
+def grown_chart(found: GrownScales) -> LabChart:
+    """Norms over the times, beside what they should be."""
+    factor, times = GROWN
+    lines = [LabLine("true", tuple(factor**i for i in range(times + 1)), faint=True)]
+    lines += [LabLine(f"scales in {name}", course) for name, course in found.courses.items()]
+    title = f"the norm of int8 weights, {times} times × {factor}"
+    return LabChart(title, "times", "norm over the first", tuple(lines))

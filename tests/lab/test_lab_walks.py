@@ -1,0 +1,97 @@
+"""Numbers that are moved a little many times, held against arithmetic and torchao's own weights."""
+
+from __future__ import annotations
+
+import pytest
+from late import Late
+
+from qtui_core.lab.catalog import experiment_named
+
+torch = Late("torch")
+state_maps = Late("qtui_core.lab.numerics.state_maps")
+underflow = Late("qtui_core.lab.experiments.underflow")
+walks = Late("qtui_core.lab.numerics.walks")
+
+
+def unseen(step, steps, value=None):
+    """No one looks."""
+
+
+def test_scales_of_bf16_lose_a_slow_growth_and_those_of_fp32_do_not():
+    factor, times = walks.GROWN
+    found = walks.grown_scales(unseen)
+    assert found.courses["fp32"][-1] == pytest.approx(factor**times, rel=1e-3)
+    assert found.courses["bf16"][-1] == pytest.approx(1, abs=2e-3)
+    assert found.kept("fp32") > 0.98
+    assert found.kept("bf16") < 0.05
+    # One time is an update of a BF16 scale by less than half of the way to the next.
+    assert factor - 1 < 2.0**-9
+    assert 0.01 < found.moved < 0.1 < 0.5 < found.moved_after
+
+
+@pytest.mark.slow
+def test_weights_of_torchao_lose_a_slow_growth_as_the_emulation_says():
+    from torchao.prototype.quantized_training.int8 import Int8QuantizedTrainingLinearWeight
+
+    factor, times = walks.GROWN
+    torch.manual_seed(0)
+    start = torch.randn(256, 256) * 0.02
+
+    def grown(dtype):
+        weight = Int8QuantizedTrainingLinearWeight.from_float(start.to(dtype))
+        first = weight.dequantize().float().norm()
+        for _ in range(times):
+            exact = weight.int_data.float() * weight.scale.float().view(-1, 1)
+            weight.copy_(exact * factor)  # in float32, as torchao's _AdamW gives it
+        return float(weight.dequantize().float().norm() / first)
+
+    found = walks.grown_scales(unseen)
+    assert grown(torch.float32) == pytest.approx(found.courses["fp32"][-1], abs=3e-3)
+    assert grown(torch.bfloat16) == pytest.approx(found.courses["bf16"][-1], abs=5e-3)
+
+
+def test_a_weight_arrives_where_the_exact_sum_says_or_stays():
+    found = {weight.stored: weight for weight in walks.one_weight(unseen)}
+    stays = ("bf16", "e4m3", "int8")
+    assert [found[name].mean[-1] for name in stays] == [1.0] * 3
+    assert [found[name].moved for name in stays] == [0.0] * 3
+    for name in stays:
+        drawn = found[f"{name} stochastic"]
+        assert drawn.mean[-1] == pytest.approx(2, abs=5 * drawn.std[-1] / 2000**0.5)
+        assert drawn.std[-1] > 0.05
+    assert found["fp16"].mean[-1] == pytest.approx(1.977, abs=2e-3)
+
+
+def test_the_scales_are_told_where_int8_is_asked_for():
+    grown = walks.GrownScales({"fp32": (1.0, 1.0512), "bf16": (1.0, 1.0)}, 0.04, 0.7)
+
+    def said(store):
+        settings = experiment_named("underflow").settle({"store": store})
+        return underflow.conclude(settings, {"scales": grown})
+
+    assert (
+        "scales in BF16 keep 0%, scales in fp32 (2 more bytes a row) 100%" in said("int8").verdict
+    )
+    assert said("bf16").verdict == ""
+    assert [row["kept"] for row in said("bf16").rows] == pytest.approx([1, 0], abs=0.01)
+    assert "4.0% other codes, after 100 times 70%" in said("bf16").notes[0]
+
+
+def test_nothing_is_lost_where_nothing_is_to_move():
+    settings = experiment_named("underflow").settle({"lr": 0.0})
+    zero = underflow.Updates((underflow.Reach("bf16", 0.0, "all", 0.0, 0.0, 0),), ((0,),))
+    assert "At lr 0 no weight is to move" in underflow.conclude(settings, {"updates": zero}).verdict
+
+
+def test_a_block_of_a_narrow_range_is_kept_better_when_it_is_expanded():
+    """Second moments within a factor of four: E4M3 alone has few codes for them."""
+    generator = torch.Generator().manual_seed(0)
+    x = 1 + 3 * torch.rand(4096, generator=generator)
+    x[:256] = 0
+    plain, expanded = state_maps.fp8_blocks(256), state_maps.fp8_expanded(256)
+    off = [float((keep(x) - x).norm() / x.norm()) for keep in (plain, expanded)]
+    assert off[1] < 0.3 * off[0]
+    assert (expanded(x)[:256] == 0).all()
+    signed = x * torch.where(torch.arange(4096) % 3 == 0, -1.0, 1.0)
+    assert torch.equal(expanded(signed).sign(), signed.sign())
+    assert torch.equal(expanded(torch.full((256,), 0.3)), torch.full((256,), 0.3))
