@@ -12,6 +12,7 @@ from screens import Running, screen_text, settled, until
 from test_train_panel import ready
 
 from qtui.tui.panels.train.panel import TrainPanel
+from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.live.compare import by_phase
 from qtui_core.live.recording import read_recording
 from qtui_core.live.state import RunState, after
@@ -64,8 +65,14 @@ async def test_a_killed_child_leaves_a_panel_that_runs_again(running: Running) -
         panel = await ready(pilot)
         choose_small(panel, None)
         await ready(pilot)
+        panel.show_view(panel.view_of(RangesView))
         await pilot.press("r")
-        await until(pilot, lambda: len(panel.run_shown.state.steps) > 0, PATIENCE)
+        await until(pilot, lambda: panel.run_shown.state.ranges is not None, PATIENCE)
+        first = panel.run_shown.state.ranges
+        assert first is not None
+        assert "of the output gradients zero" in panel.sentence or "holds them" in panel.sentence
+        later = first.step + 1
+        await until(pilot, lambda: panel.run_shown.state.ranges.step > later, PATIENCE)
         client = panel.run.client
         assert client is not None
         assert client.child.pid is not None

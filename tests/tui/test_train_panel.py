@@ -27,10 +27,12 @@ from qtui.tui.app import QtuiApp
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.gap_view import GapView
+from qtui.tui.panels.train.views.ranges_view import RangesView
+from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
-from qtui_core.live.snapshot import End, Fault, PhaseBegun
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, RangeKind, RangesSeen, TensorRange
 from qtui_core.live.summary import summary
 
 CHILD = Path(__file__).with_name("train_child.py")
@@ -512,6 +514,44 @@ async def test_each_view_says_what_it_means(running: Running, tmp_path: Path) ->
         assert "base is untouched" in said["Adapters"]
 
 
+async def test_ranges_of_all_layers_and_of_one(running: Running, tmp_path: Path) -> None:
+    def seen(kind: RangeKind, name: str, power: int) -> TensorRange:
+        counts = [0] * FIELDS
+        counts[BIAS + power] = 100
+        return TensorRange(kind, name, Magnitudes(tuple(counts), 0, 2.0**power))
+
+    told = [*train_runs.whole()]
+    looked = RangesSeen(
+        told[-1].seconds,
+        6,
+        1.0,
+        (
+            seen("activations", "a.proj", 1),
+            seen("output gradients", "a.proj", -30),
+            seen("output gradients", "b.proj", -12),
+        ),
+    )
+    path = train_runs.write(tmp_path / "run.jsonl", [*told[:-1], looked, told[-1]])
+    async with running((100, 30), recording=path) as pilot:
+        panel = await replay(pilot)
+        panel.show_view(panel.view_of(RangesView))
+        await settled(pilot)
+        assert "all linear layers" in panel.body.picture.text
+        assert "E4M3" in panel.body.picture.text
+        assert "FP16 would make 50.00% of the output gradients zero" in panel.sentence
+        assert "most in a.proj (100.00%)" in panel.sentence
+        await pilot.press("p", "p")
+        await settled(pilot)
+        assert panel.sentence.startswith("In b.proj: FP16 would make next to none of the")
+        assert "b.proj" in panel.body.picture.text
+        await pilot.press("S")
+        await settled(pilot)
+        assert "scaled by 2^24" in panel.body.picture.text
+        await pilot.press("p")
+        await settled(pilot)
+        assert "all linear layers" in panel.body.picture.text
+
+
 async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
     running: Running, tmp_path: Path
 ) -> None:
@@ -650,5 +690,6 @@ async def test_a_copy_has_the_picture_and_the_sentence(
         assert text.endswith(panel.sentence)
         expected = {"Run": "wwwww", "Phases": "between steps", "Parts": "optimizer states",
                     "Gap": "slack and fragmentation", "Loss": "step 6", "Log": "torch 2 imported",
+                    "Ranges": "does not tell where numbers lie",
                     "Adapters": "50.0%"}  # fmt: skip
         assert expected[view.TITLE] in text

@@ -25,6 +25,8 @@ from qtui_core.live.snapshot import RangeKind, RangesSeen
 #: Formats whose bars are drawn, and those that a step may be computed in.
 DRAWN: Final = ("fp32", "bf16", "fp16", "e5m2", "e4m3")
 HELD: Final = ("fp16", "e5m2", "e4m3")
+#: Kinds that a loss scale multiplies; the largest of their magnitudes bounds it.
+GRADIENTS: Final[tuple[RangeKind, ...]] = ("output gradients", "weight gradients")
 #: What is told of a gradient that becomes zero in so few cases is that none does.
 _NONE: Final = 5e-5
 
@@ -69,7 +71,10 @@ def ranges_blocks(seen: RangesSeen) -> Iterator[Block]:
 def ranges_picture(
     seen: RangesSeen, kinds: tuple[KindRange, ...], log_scale: int = 0, layer: str = ""
 ) -> ExponentHistogram | None:
-    """The histogram over the formats; `log_scale` slides what gradients are multiplied by."""
+    """The histogram over the formats; with a `log_scale`, of gradients that are multiplied by
+    2^log_scale alone."""
+    if log_scale:
+        kinds = tuple(each for each in kinds if each.kind in GRADIENTS)
     where = layer or "all linear layers"
     title = f"step {seen.step:,}, {where}: magnitudes by their power of two"
     return histogram(title, ((k.kind, k.found) for k in kinds), DRAWN, float(log_scale))
@@ -96,7 +101,7 @@ def ranges_table(kinds: tuple[KindRange, ...]) -> Table:
 def ranges_sentence(seen: RangesSeen, kinds: tuple[KindRange, ...]) -> str:
     """What it means for the format of activations and gradients, and the loss scale to take."""
     named = {each.kind: each for each in kinds}
-    gradients = [named[k] for k in ("output gradients", "weight gradients") if k in named]
+    gradients = [named[kind] for kind in GRADIENTS if kind in named]
     said = list(_overflow(named.get("activations")))
     if not gradients:
         said.append("No gradient other than zero came to a linear layer in this step.")

@@ -9,11 +9,11 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
+from qtui.screen.painted_picture import PaintedPicture
 from qtui.screen.plan.body import SHORT, FormBody
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
-from qtui.tui.panels.numerics.paints import PaintedPicture
 
 #: Below this width the left side is as narrow as it can be.
 NARROW = 100

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from qtui.report.lab.document import cost_text
 from qtui.report.pictures.drawing import picture_lines
+from qtui.screen.painted_picture import as_texts, brush_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
 from qtui.tui.panels.numerics.keys import PICTURE_KEYS
-from qtui.tui.panels.numerics.paints import as_texts, brush_of
 from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui.tui.panels.numerics.table_view import table_lines

@@ -33,6 +33,7 @@ from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.log_view import LogView
 from qtui.tui.panels.train.views.loss_view import LossView
 from qtui.tui.panels.train.views.phases_view import PhasesView
+from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui.tui.panels.train.views.run_view import RunView
 from qtui_core.errors import UsageError
 from qtui_core.live.planned import plan_of
@@ -57,7 +58,16 @@ class TrainPanel(PlanPanel):
     PANEL_ID = "train"
     TITLE = "Train"
     NUMBER = 5
-    VIEWS = (RunView, PhasesView, ComponentsView, GapView, LossView, LogView, AdaptersView)
+    VIEWS = (
+        RunView,
+        PhasesView,
+        ComponentsView,
+        GapView,
+        LossView,
+        RangesView,
+        LogView,
+        AdaptersView,
+    )
     HELP = HELP.format(views=views_help(VIEWS))
     BINDINGS: ClassVar[list[BindingType]] = [
         *TRAIN_BINDINGS, *view_keys(PANEL_ID, VIEWS), *LATER_BINDINGS,

@@ -1,4 +1,4 @@
-"""A picture of texts in which pictures of experiments stand: their paints as styles of the
+"""A picture of texts in which pictures of reports stand: their paints as styles of the
 terminal."""
 
 from __future__ import annotations
