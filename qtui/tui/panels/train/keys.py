@@ -20,6 +20,15 @@ Every run is recorded; `o` opens a recording, and `qtui replay FILE` starts with
 plays at 1, 4 or 16 times its own speed, and `[` and `]` jump from step to step.
 """
 
+#: What can be typed besides values of the plan: what is asked, as the field says it.
+ASKED = {
+    "steps": "steps (empty runs until it is stopped)",
+    "data": "a text file to learn from (empty takes the built-in text)",
+    "text": "the text that adapters are compared on",
+    "recording": "a recording",
+    "jump": "to step",
+}
+
 _binding = partial(panel_binding, "train")
 
 TRAIN_BINDINGS: list[BindingType] = [

@@ -21,7 +21,7 @@ from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui.tui.panels.train.body import ControlButtons, TrainBody
 from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
-from qtui.tui.panels.train.keys import HELP, LATER_BINDINGS, TRAIN_BINDINGS
+from qtui.tui.panels.train.keys import ASKED, HELP, LATER_BINDINGS, TRAIN_BINDINGS
 from qtui.tui.panels.train.recordings import recordings
 from qtui.tui.panels.train.running import DRAWN_SECONDS, TrainRun
 from qtui.tui.panels.train.sentences import before_run, first_of_all, going_on
@@ -41,14 +41,6 @@ from qtui_core.memory.plan.option import whole_number
 from qtui_core.memory.plan.run_plan import RunPlan
 
 LARGEST = "largest"
-#: What can be typed besides values of the plan: what is asked, as the field says it.
-ASKED = {
-    "steps": "steps (empty runs until it is stopped)",
-    "data": "a text file to learn from (empty takes the built-in text)",
-    "text": "the text that adapters are compared on",
-    "recording": "a recording",
-    "jump": "to step",
-}
 LOCKED = "The plan of a run stays as it is while it is shown going on; x ends it."
 
 
