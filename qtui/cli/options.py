@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+
 if TYPE_CHECKING:
+    from qtui.report.document import Document
     from qtui_core.files import Target
 
 Command = Callable[..., Any]
@@ -38,9 +44,84 @@ def as_stdout(ctx: click.Context, option: click.Parameter, path: str | None) -> 
     return "-" if path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else path
 
 
-def report_format(command: Command) -> Command:
-    """`--format`, `--json`, `-o FILE` and `--force`; the command gets `format` (or None), `output`
-    and `force`."""
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a command prints its report, as its options say.
+
+    Attributes:
+        format: of `--format` or `--json`; None for what `output` says.
+        output: the file of `-o`; None for stdout.
+        force: whether a file that exists is replaced.
+        color, ascii, debug: as `appearance` gives them.
+    """
+
+    format: str | None
+    output: str | None
+    force: bool
+    color: str
+    ascii: bool
+    debug: bool
+
+    @property
+    def face(self) -> str:
+        """The format to print: "text", "json", "markdown" or "html".
+
+        Raises UsageError if the name of the file ends in an unknown suffix.
+        """
+        from qtui.report.faces.render import choose_format
+
+        return choose_format(self.format, self.output)
+
+    def target(self, *inputs: str | None) -> Target | None:
+        """The file of `-o`; None for stdout. `inputs` are the files and models that the command
+        reads.
+
+        Call it before the work begins: it raises QtuiError if the file may not be written, and
+        UsageError if it says no format.
+        """
+        from qtui.report.faces.render import choose_format
+        from qtui_core.files import STDOUT, target_of
+
+        found = None
+        if self.output is not None and self.output != STDOUT:
+            found = target_of(self.output, force=self.force, inputs=inputs)
+        choose_format(self.format, self.output)
+        return found
+
+    def record_target(
+        self, record: str | None, target: Target | None, *inputs: str | None
+    ) -> Target | None:
+        """The file of a command's `--record`, or None without it; `target` and `inputs` are as for
+        the report. Raises UsageError if the report would go to the same place, QtuiError if the
+        file may not be written."""
+        from qtui_core.files import STDOUT, target_of
+
+        if record is None:
+            return None
+        kept = target_of(record, force=self.force, inputs=inputs)
+        if record == STDOUT and target is None:
+            raise UsageError("--record - and the report would both go to stdout: give -o FILE too.")
+        if target is not None and kept.path == target.path:
+            raise UsageError("--record and -o name one file: give two.")
+        return kept
+
+    def write(self, document: Document, target: Target | None) -> None:
+        """Prints the report to `target`. Raises QtuiError if the file cannot be written."""
+        from qtui.report.faces.render import write_report
+
+        write_report(document, self.face, target, color=self.color, ascii=self.ascii)
+
+
+def report_options(command: Command) -> Command:
+    """`--format`, `--json`, `-o FILE` and `--force`, and what `appearance` adds; the command gets
+    them as `report`, a ReportOptions."""
+
+    @wraps(command)
+    def with_report(*args: Any, **values: Any) -> Any:
+        report = {field.name: values.pop(field.name) for field in fields(ReportOptions)}
+        return command(*args, report=ReportOptions(**report), **values)
+
+    wrapped = appearance(with_report)
     for option in (
         click.option("--force", is_flag=True, help="Replace a file that is there already."),
         click.option(
@@ -59,17 +140,5 @@ def report_format(command: Command) -> Command:
             help="What to write.  [default: text]",
         ),
     ):
-        command = option(command)
-    return command
-
-
-def report_target(output: str | None, force: bool, *inputs: str | None) -> Target | None:
-    """The file of `-o`; None for stdout. `inputs` are the files and models that the command reads.
-
-    Call it before the work begins: it raises QtuiError where the file may not be written.
-    """
-    from qtui_core.files import STDOUT, target_of
-
-    if output is None or output == STDOUT:
-        return None
-    return target_of(output, force=force, inputs=inputs)
+        wrapped = option(wrapped)
+    return wrapped

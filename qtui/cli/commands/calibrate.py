@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.options import ReportOptions, report_options
 
 
 @click.command("calibrate", context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,18 +17,12 @@ from qtui.cli.options import appearance, report_format, report_target
 )
 @click.option("--no-steps", is_flag=True, help="Run no real steps: seconds instead of minutes.")
 @click.option("--dry-run", is_flag=True, help="Measure, and write no profile.")
-@report_format
-@appearance
+@report_options
 def command(
     device: str,
     no_steps: bool,
     dry_run: bool,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """Measure what the GPU of this machine takes besides tensors: the context of CUDA, workspaces
     of cuBLAS, segments of the allocator; and a few real steps, in under two minutes.
@@ -42,12 +36,10 @@ def command(
     from qtui.engine.calibration.profile import make_profile
     from qtui.profiles import write_profile
     from qtui.report.calibrate import calibrate_document
-    from qtui.report.faces.render import choose_format, write_report
     from qtui_core.errors import UsageError
     from qtui_core.training.run.placement import NoGpu
 
-    target = report_target(output, force)
-    chosen = choose_format(format, output)
+    target = report.target()
     if device == "cpu":
         raise NoGpu("A profile is of a GPU; name one with --device cuda or cuda:N.")
     if not device.startswith("cuda"):
@@ -57,4 +49,4 @@ def command(
             device, lambda text: narrator.say(f"qtui: {text}"), steps=not no_steps
         )
     path = None if dry_run else write_profile(profile)
-    write_report(calibrate_document(profile, path), chosen, target, color=color, ascii=ascii)
+    report.write(calibrate_document(profile, path), target)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.options import ReportOptions, report_options
 
 if TYPE_CHECKING:
     from qtui_core.conformance.standing import Standing
@@ -21,19 +21,13 @@ if TYPE_CHECKING:
     help="Ask this library only, and say everything about it. May be given more than once.",
 )
 @click.option("--no-conformance", is_flag=True, help="Ask no library; the rest takes an instant.")
-@report_format
-@appearance
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
     libraries: tuple[str, ...],
     no_conformance: bool,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """What this machine has, and whether its libraries do what qtui says they do.
 
@@ -47,7 +41,6 @@ def command(
     """
     from qtui.cli.surroundings import installed_versions, read_files, read_terminal
     from qtui.report.doctor import doctor_document
-    from qtui.report.faces.render import choose_format, write_report
     from qtui.report.surroundings import Surroundings
     from qtui_core.errors import UsageError
     from qtui_core.telemetry.device import read_devices, read_driver
@@ -55,19 +48,18 @@ def command(
 
     if libraries and no_conformance:
         raise UsageError("--library asks a library and --no-conformance asks none: choose one.")
-    target = report_target(output, force)
-    chosen = choose_format(format, output)
+    target = report.target()
     standings = None if no_conformance else _check(libraries)
     around = Surroundings(
-        terminal=read_terminal(color=color, ascii=ascii),
+        terminal=read_terminal(color=report.color, ascii=report.ascii),
         machine=read_machine(),
         driver=read_driver(),
         devices=read_devices(),
         versions=installed_versions(),
         files=read_files(),
     )
-    document = doctor_document(around, standings, details=bool(libraries) or chosen != "text")
-    write_report(document, chosen, target, color=color, ascii=ascii)
+    document = doctor_document(around, standings, details=bool(libraries) or report.face != "text")
+    report.write(document, target)
     if standings is not None and any(standing.broken for standing in standings):
         ctx.exit(1)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.options import ReportOptions, report_options
 from qtui.report.document import Document
-from qtui.report.faces.render import choose_format, write_report
 from qtui.report.formats import catalogue_document, value_document
 from qtui_core.errors import UsageError
 from qtui_core.formats import FORMATS, Format, Rounding, get_format
@@ -38,20 +37,14 @@ from qtui_core.formats.text import parse_input
     help="The draw of stochastic rounding, as 0x and 1 to 8 hex digits.  [default: the middle one]",
 )
 @click.option("--only", metavar="F,F", help="These formats only, in this order, e.g. bf16,e4m3.")
-@report_format
-@appearance
+@report_options
 def command(
     value: str | None,
     rounding: str,
     saturate: bool | None,
     random_bits: str | None,
     only: str | None,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """VALUE in every number format: bits, exact value, error, neighbours, what happened.
 
@@ -60,7 +53,7 @@ def command(
     """
     if value is not None and value.startswith("--"):
         raise UsageError(f"{value} is no option of `qtui formats`; see `qtui formats --help`.")
-    target = report_target(output, force)
+    target = report.target()
     formats = list(FORMATS.values())
     if only is not None:
         formats = [get_format(name) for name in only.split(",")]
@@ -68,7 +61,7 @@ def command(
         document = catalogue_document(formats)
     else:
         document = _describe(value, formats, Rounding(rounding), saturate, random_bits)
-    write_report(document, choose_format(format, output), target, color=color, ascii=ascii)
+    report.write(document, target)
 
 
 def _describe(

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.options import ReportOptions, report_options
 from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
-from qtui.report.faces.render import choose_format, write_report
 from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import UsageError
 
@@ -61,8 +60,7 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     help="Compare with this model: the same weights, quantized or trained further.",
 )
 @plan_options
-@report_format
-@appearance
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -76,12 +74,7 @@ def command(
     budget: str | None,
     calibration: str | None,
     against: str | None,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """Weights by dtype, outliers, and the error of each scheme on each tensor of MODEL.
 
@@ -104,15 +97,15 @@ def command(
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
     if against is not None:
         _refuse_beside_against(ctx, headers, sensitivity)
-    target = report_target(output, force, model, against, calibration)
+    target = report.target(model, against, calibration)
     from qtui_core.models import open_model
 
-    chosen = choose_format(format, output)
+    chosen = report.face
     if against is not None:
         document = _compare(
             model, against, full=full, pattern=tensors, all_tensors=chosen != "text"
         )
-        write_report(document, chosen, target, color=color, ascii=ascii)
+        report.write(document, target)
         return
     wanted = [] if headers else [text.strip() for text in schemes.split(",") if text.strip()]
     if not headers and not wanted:
@@ -142,7 +135,7 @@ def command(
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
         document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
-    write_report(document, chosen, target, color=color, ascii=ascii)
+    report.write(document, target)
 
 
 def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool) -> None:

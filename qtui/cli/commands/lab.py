@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from qtui.cli.options import appearance, as_stdout, report_format, report_target
+from qtui.cli.options import ReportOptions, as_stdout, report_options
 from qtui_core.lab.catalog import EXPERIMENTS, Experiment
 from qtui_core.lab.settings import Setting
 
@@ -56,8 +56,7 @@ def _command_of(row: Experiment) -> click.Command:
         short_help=row.question,
         context_settings=_HELP,
     )
-    function: Any = appearance(run)
-    function = report_format(function)
+    function: Any = report_options(run)
     for option in (
         click.option(
             "--resume",
@@ -95,24 +94,12 @@ def _command_of(row: Experiment) -> click.Command:
 def _run(row: Experiment, ctx: click.Context, values: dict[str, Any]) -> None:
     from qtui.cli.lab_run import run_to_end
     from qtui.engine.lab.request import LabRequest
-    from qtui.report.faces.render import choose_format, write_report
     from qtui.report.lab.document import lab_document
-    from qtui_core.errors import UsageError
-    from qtui_core.files import STDOUT, target_of
 
     model, text = values.get("model", "demo"), values.get("text")
-    resume, record, output = values["resume"], values["record"], values["output"]
-    target = report_target(output, values["force"], model, text, resume)
-    kept = (
-        None
-        if record is None
-        else target_of(record, force=values["force"], inputs=(model, text, resume))
-    )
-    if kept is not None and record == STDOUT and target is None:
-        raise UsageError("--record - and the report would both go to stdout: give -o FILE too.")
-    if kept is not None and target is not None and kept.path == target.path:
-        raise UsageError("--record and -o name one file: give two.")
-    chosen = choose_format(values["format"], output)
+    resume, report = values["resume"], values["report"]
+    target = report.target(model, text, resume)
+    kept = report.record_target(values["record"], target, model, text, resume)
     settings = {setting.name: values[setting.name] for setting in row.settings}
     request = LabRequest(row.name, row.settle(settings), model)
     if resume is not None:
@@ -123,9 +110,9 @@ def _run(row: Experiment, ctx: click.Context, values: dict[str, Any]) -> None:
         }
         typed = model if _typed(ctx, "model") else None
         request = _resumed(row, resume, given, typed)
-    outcome = run_to_end(request, kept, debug=values["debug"])
+    outcome = run_to_end(request, kept, debug=report.debug)
     document = lab_document(outcome.result, ctx.command_path)
-    write_report(document, chosen, target, color=values["color"], ascii=values["ascii"])
+    report.write(document, target)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.exit_code:
@@ -170,17 +157,11 @@ def _resumed(row: Experiment, file: str, given: Mapping[str, Any], model: str | 
     context_settings=_HELP,
     subcommand_metavar="[NAME] [MODEL] ...",
 )
-@report_format
-@appearance
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """What low precision does to learning, shown by training: an experiment by name, or the list
     of them with what each asks and costs.
@@ -190,9 +171,7 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from qtui.report.faces.render import choose_format, write_report
     from qtui.report.lab.document import catalog_document
 
-    target = report_target(output, force)
-    chosen = choose_format(format, output)
-    write_report(catalog_document(), chosen, target, color=color, ascii=ascii)
+    target = report.target()
+    report.write(catalog_document(), target)

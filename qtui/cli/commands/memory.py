@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.options import ReportOptions, report_options
 from qtui.cli.plan_options import plan_options
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -39,8 +39,7 @@ DOES_NOT_FIT = 1
     help="Run the classes of the installed transformers on tensors without values instead: for "
     "families that have no built-in shape. Takes seconds.",
 )
-@report_format
-@appearance
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -51,12 +50,7 @@ def command(
     knob: Knob | None,
     explain: bool,
     trace: bool,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """What a run of MODEL needs on a GPU, from its config.json alone: the peak of a training step
     by component and phase, what it fits on, and what each change would save.
@@ -67,14 +61,11 @@ def command(
     """
     # Nothing here makes reference cycles, and the collector would visit 100,000 events in vain.
     gc.disable()
-    from qtui.report.faces.render import choose_format, write_report
-
     if gpu is not None and vram is not None:
         raise UsageError("--gpu names a GPU with its memory and --vram a memory: choose one.")
     if knob is not None and gpu is None and vram is None:
         raise UsageError(f"--max {knob} asks what fits: say where, with --gpu or --vram.")
-    target = report_target(output, force, model)
-    chosen = choose_format(format, output)
+    target = report.target(model)
     if trace and knob is not None:
         raise UsageError("--max needs many estimates and --trace is slow: choose one.")
     from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
@@ -83,14 +74,14 @@ def command(
     device = chosen_device(gpu, vram)
     with open_model(model) as source:
         if trace:
-            report = report_on_trace(source, plan, device)
+            found = report_on_trace(source, plan, device)
         else:
-            report = report_on(source, plan, device, knob, alone=True)
+            found = report_on(source, plan, device, knob, alone=True)
     # Imported only now: meanwhile the forked process works on the advice.
     from qtui.report.memory.document import memory_document
 
-    document = memory_document(report, explain=explain, picture=chosen == "html")
-    write_report(document, chosen, target, color=color, ascii=ascii)
+    document = memory_document(found, explain=explain, picture=report.face == "html")
+    report.write(document, target)
     gc.freeze()  # So that the collector does not visit them at the exit of the program either.
-    if report.asked is not None and report.fits[0].verdict == "no":
+    if found.asked is not None and found.fits[0].verdict == "no":
         ctx.exit(DOES_NOT_FIT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, as_stdout, report_format, report_target
+from qtui.cli.options import ReportOptions, as_stdout, report_options
 from qtui.cli.plan_options import given_options, plan_options
 from qtui_core.memory.plan.run_plan import RunPlan
 
@@ -42,8 +42,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
     help="Tell where the numbers of the last step lie, against what formats hold.",
 )
 @plan_options
-@report_format
-@appearance
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -55,12 +54,7 @@ def command(
     prompt: str | None,
     ranges: bool,
     plan: RunPlan,
-    format: str | None,
-    output: str | None,
-    force: bool,
-    color: str,
-    ascii: bool,
-    debug: bool,
+    report: ReportOptions,
 ) -> None:
     """Train MODEL for some steps, and hold what it takes against the estimate: memory by phase and
     component, what the difference is made of, time, and loss.
@@ -72,19 +66,11 @@ def command(
     means that the run failed, 4 that there is no GPU where one was asked for.
     """
     from qtui.cli.training_run import run_to_end
-    from qtui.report.faces.render import choose_format, write_report
     from qtui.report.train.document import train_document
-    from qtui_core.errors import UsageError
-    from qtui_core.files import STDOUT, target_of
     from qtui_core.training.run.request import RunRequest
 
-    target = report_target(output, force, model, data)
-    kept = None if record is None else target_of(record, force=force, inputs=(model, data))
-    if kept is not None and record == STDOUT and target is None:
-        raise UsageError("--record - and the report would both go to stdout: give -o FILE too.")
-    if kept is not None and target is not None and kept.path == target.path:
-        raise UsageError("--record and -o name one file: give two.")
-    chosen = choose_format(format, output)
+    target = report.target(model, data)
+    kept = report.record_target(record, target, model, data)
     request = RunRequest(
         model,
         plan,
@@ -95,9 +81,9 @@ def command(
         usual="--seq" not in given_options(ctx),
         ranges=ranges,
     )
-    outcome = run_to_end(request, kept, debug=debug)
+    outcome = run_to_end(request, kept, debug=report.debug)
     document = train_document(outcome.state, f"qtui train {model}")
-    write_report(document, chosen, target, color=color, ascii=ascii)
+    report.write(document, target)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.exit_code:
