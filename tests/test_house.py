@@ -125,7 +125,9 @@ def test_a_base_class_has_two_subclasses() -> None:
 
 
 def test_a_class_name_stands_for_one_class() -> None:
-    counts = Counter(node.name for _, node in classes())
+    """Those inside of classes too."""
+    nodes = (node for tree in trees().values() for node in ast.walk(tree))
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert [name for name, count in counts.items() if count > 1] == []
 
 

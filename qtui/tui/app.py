@@ -298,7 +298,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     # Messages
 
-    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+    def on_tab_bar_tab_chosen(self, message: TabBar.TabChosen) -> None:
         self.run_worker(self.action_show_panel(message.panel_id), group="panel", exclusive=True)
 
     async def on_send_value(self, message: SendValue) -> None:

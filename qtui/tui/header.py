@@ -75,7 +75,7 @@ class TabBar(Widget):
 
     active: reactive[str] = reactive("")
 
-    class Chosen(Message):
+    class TabChosen(Message):
         """A tab was clicked."""
 
         def __init__(self, panel_id: str) -> None:
@@ -119,4 +119,4 @@ class TabBar(Widget):
         event.stop()
         for start, entry, text in self._spans():
             if start <= event.x < start + len(text):
-                self.post_message(self.Chosen(entry.id))
+                self.post_message(self.TabChosen(entry.id))

@@ -9,7 +9,11 @@ from quantize_model import write_model
 from screens import Running, settled
 
 from qtui.screen.panel.asking import AskingPanel
+from qtui.screen.panel.view import View, view_keys, views_help
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine
 from qtui.screen.widgets.view_tabs import ViewTabs
+from qtui.tui.panels.hardware.panel import HardwarePanel
+from qtui.tui.panels.hardware.shown import HardwareShown
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +21,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_model(tmp_path_factory.mktemp("views"))
 
 
-@pytest.mark.parametrize("name", ["quantize", "codebooks", "memory", "train", "hardware"])
+@pytest.mark.parametrize(
+    "name", ["quantize", "codebooks", "memory", "train", "numerics", "hardware"]
+)
 async def test_keys_and_clicks_go_through_the_views(running: Running, model: str, name: str):
     async with running((120, 40), model=model, start_panel=name) as pilot:
         await settled(pilot)
@@ -34,3 +40,33 @@ async def test_keys_and_clicks_go_through_the_views(running: Running, model: str
         assert await pilot.click(tabs, offset=(tabs.styles.padding.left + start, 0))
         await settled(pilot)
         assert tabs.active == 2
+
+
+class SaltView(View[HardwareShown]):
+    """The one that CONTRIBUTING.md adds."""
+
+    TITLE = "Salt"
+    HELP = "**Salt**: how much of it each GPU holds.\n"
+
+    def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+        return [[Put(0, "a pinch", "label")]]
+
+    def meaning(self, shown: HardwareShown) -> str:
+        return "Salt is no bottleneck here: add batches."
+
+
+async def test_a_view_is_a_class_and_its_name_in_the_panel(
+    running: Running, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = (*HardwarePanel.VIEWS, SaltView)
+    monkeypatch.setattr(HardwarePanel, "VIEWS", views)
+    assert view_keys("hardware", views)[0].tooltip.endswith("roofline, operations, salt")
+    assert views_help(views).endswith(SaltView.HELP)
+    async with running((120, 40), model=model, start_panel="hardware") as pilot:
+        await settled(pilot)
+        await pilot.press("V")
+        await settled(pilot)
+        panel = cast(Any, pilot.app).panel
+        assert panel.query_one(ViewTabs).titles[-1] == "Salt"
+        assert panel.body.picture.text == "a pinch"
+        assert panel.sentence == "Salt is no bottleneck here: add batches."

@@ -45,7 +45,7 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("s", "next_saturation", "Saturate", "saturation",
              "Choose what too large values become", show=True),
     _binding("d", "draw", "Draw", "draw", "Draw new random bits to round by", show=True),
-    _binding("t", "next_view", "Ranges", "view", "Show what each format can hold", show=True),
+    _binding("t", "ranges", "Ranges", "view", "Show what each format can hold", show=True),
     _binding("right_square_bracket", "zoom(-1)", "Zoom in", "zoom_in", "Narrow the line"),
     _binding("left_square_bracket", "zoom(1)", "Zoom out", "zoom_out", "Widen the line"),
     _binding("home", "move_bit(-64)", "First bit", "first_bit", "Move to the sign bit"),

@@ -27,7 +27,7 @@ from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
-from qtui.tui.panels.formats.rows import ColumnView, bit_row, grid_layout, table_text
+from qtui.tui.panels.formats.rows import bit_row, grid_layout, table_text
 from qtui.tui.panels.formats.state import FORMAT_LIST, SATURATION, FormatsState, initial_state
 from qtui_core.errors import UsageError
 from qtui_core.formats import Exact, Rounding
@@ -47,7 +47,10 @@ class FormatsPanel(Panel):
     BINDINGS: ClassVar[list[BindingType]] = FORMATS_BINDINGS
 
     state: reactive[FormatsState] = reactive(initial_state, init=False, repaint=False)
-    view: reactive[ColumnView] = reactive(ColumnView.VALUE, init=False, repaint=False)
+    ranges: reactive[bool] = reactive(False, init=False, repaint=False)
+    """Whether what each format can hold stands right of the names, where there is not room for all
+    columns, and not its value."""
+
     zoom: reactive[int] = reactive(0, init=False, repaint=False)
 
     def compose_body(self) -> ComposeResult:
@@ -89,7 +92,7 @@ class FormatsPanel(Panel):
     def watch_state(self) -> None:
         self._show_all()
 
-    def watch_view(self) -> None:
+    def watch_ranges(self) -> None:
         self._show_rows()
         self.refresh_bindings()
 
@@ -126,7 +129,7 @@ class FormatsPanel(Panel):
         grid, state = self.grid, self.state
         if not grid.size.width:
             return  # not laid out yet; its first size brings it back here
-        layout = grid_layout(grid.size.width, self.view)
+        layout = grid_layout(grid.size.width, ranges=self.ranges)
         grid.name_width = layout.name_width
         grid.exponent_width = layout.exponent_width
         grid.bits_width = layout.bits_width
@@ -259,8 +262,8 @@ class FormatsPanel(Panel):
     def action_draw(self) -> None:
         self.state = verbs.with_new_draw(self.state)
 
-    def action_next_view(self) -> None:
-        self.view = ColumnView.RANGE if self.view is ColumnView.VALUE else ColumnView.VALUE
+    def action_ranges(self) -> None:
+        self.ranges = not self.ranges
 
     def action_zoom(self, by: int) -> None:
         self.zoom = max(ZOOM_RANGE.start, min(self.zoom + by, ZOOM_RANGE.stop - 1))
@@ -271,7 +274,7 @@ class FormatsPanel(Panel):
         if typing or action == "leave":
             return typing and action in ("leave", "move_row")
         if action in ("flip", "move_bit"):
-            return self.view is ColumnView.VALUE or bool(self.grid.bits_width)
+            return not self.ranges or bool(self.grid.bits_width)
         if action == "draw":
             return self.state.rounding is Rounding.STOCHASTIC
         return True

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 
 from qtui.screen.widgets.bits import BitField, BitRow, BitsColumn
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.table import FormatOutcome, FormatRow
-
-
-class ColumnView(StrEnum):
-    """Which columns stand right of the names when there is not room for all."""
-
-    VALUE = "value"
-    RANGE = "range"
-
 
 # What is said in place of an error, where the size of the error is not the point.
 LOST = {
@@ -55,23 +46,23 @@ _RANGE = (
 )
 
 
-def grid_layout(width: int, view: ColumnView) -> GridLayout:
+def grid_layout(width: int, *, ranges: bool) -> GridLayout:
     """What fits: names, bits, value and error always; then the ranges, all the bits of FP64,
     ulp, class, relative error and hex."""
     name = 12 if width >= 76 else 9
     left = width - 2 - name - 1
-    if view is ColumnView.RANGE and width < 160:
+    if ranges and width < 160:
         bits = _FP32_BITS if left >= _FP32_BITS + 50 else 0
         return GridLayout(name, 8, bits, _RANGE)
     value = 14
     bits = max(12, min(_FP32_BITS, left - value - 1 - _ERROR.width))
     columns = [BitsColumn("value", min(value, left - bits)), _ERROR]
     room = left - bits - sum(column.width + 1 for column in columns) + 1
-    ranges = sum(column.width + 1 for column in _RANGE)
+    limits = sum(column.width + 1 for column in _RANGE)
     exponent = 8
-    if room >= ranges:
+    if room >= limits:
         columns += _RANGE
-        room -= ranges
+        room -= limits
     if room >= _FP64_BITS - bits:
         exponent, room, bits = 11, room - (_FP64_BITS - bits), _FP64_BITS
     for extra in (_ULP, _CLASS, _RELATIVE):

@@ -20,7 +20,7 @@ from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.schemes import SchemeControls
-from qtui.tui.panels.quantize.views import TensorView
+from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.models.quoting import printable
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui.tui.panels.quantize.views import TensorView
+from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme

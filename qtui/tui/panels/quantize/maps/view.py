@@ -27,7 +27,7 @@ from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui.tui.panels.quantize.views import TensorView
+from qtui.tui.panels.quantize.view import TensorView
 
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel

@@ -40,7 +40,7 @@ from qtui.tui.panels.quantize.outliers.keys import HELP, KEYS
 from qtui.tui.panels.quantize.outliers.listing import listing_lines
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
-from qtui.tui.panels.quantize.views import TensorView
+from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
