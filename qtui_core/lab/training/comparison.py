@@ -170,12 +170,15 @@ class LabComparison:
         return "worse" if found.difference > 0 else "better"
 
     def _apart(self, one: str, other: str) -> float | None:
-        """The largest difference between two runs of a seed; None where there are none."""
+        """How far two runs of a seed are apart, in the seed where that is most: the size of the
+        mean difference over the last steps and its standard error, as the mean alone may be near
+        zero by chance. None where there are no such runs."""
         found = []
         for seed in self.seeds:
             a, b = self.run(one, seed), self.run(other, seed)
-            if a is not None and b is not None and (d := difference(a, b)) is not None:
-                found.append(abs(d))
+            if a is not None and b is not None and (pairs := paired(a, b)):
+                error = stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
+                found.append(abs(fmean(pairs)) + error)
         return max(found, default=None)
 
     def _floor_of(self, name: str) -> float | None:
