@@ -256,6 +256,48 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         ),
     ),
     Experiment(
+        "qat",
+        "Is training with quantized weights better than quantizing afterwards?",
+        60,
+        (
+            Setting("bits", "wholes", (2, 3, 4), "Widths of the weights.", 2, 8),
+            Setting(
+                "group", "whole", 64, "Weights that share a scale.", 8, 4096, steps=(32, 64, 128)
+            ),
+            STEPS,
+            LR.but(None, help="The learning rate; without one that of each width."),
+            Setting(
+                "schedule",
+                "choice",
+                "linear",
+                "Whether the learning rate falls to 0.",
+                allowed=("linear", "constant"),
+            ),
+            SEEDS,
+            TEXT,
+        ),
+    ),
+    Experiment(
+        "range-test",
+        "How many bits do weights and activations need to learn?",
+        90,
+        (
+            Setting("bits", "wholes", (2, 3, 4, 5, 6, 8), "Widths to try.", 2, 8),
+            Setting("periods", "wholes", (1, 2, 4), "Periods of each cyclic schedule.", 1, 1000),
+            Setting("low", "whole", 3, "Bits at which a cycle begins.", 2, 8),
+            Setting("high", "whole", 8, "Bits at which a cycle ends.", 2, 8),
+            Setting(
+                "threshold", "number", 0.5, "Of fp32's improvement, to count as learning.", 0, 1
+            ),
+            Setting("tolerance", "number", 0.03, "Nats behind fp32 that count as even.", 0, 10),
+            STEPS.but(80),
+            LR.but(1e-3),
+            SEEDS,
+            _TASK,
+            TEXT,
+        ),
+    ),
+    Experiment(
         "nvfp4",
         "What does each part of the NVFP4 recipe do?",
         60,

@@ -1,0 +1,401 @@
+"""Is quantization-aware training (QAT) better than quantizing afterwards (PTQ)?
+
+Three held-out losses for each width: PTQ of the model as it is; the control, which is the model
+trained for as many steps in float32 and then quantized; and QAT, whose forward passes see quantized
+weights. All three quantize alike, with torchao's fake quantizer: symmetric integers by groups. The
+floor of a width is how far the control moves if its weights start a millionth away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.extras import importing
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.products import is_head, linears
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
+from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
+from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
+from qtui_core.quantities import format_bytes
+
+#: Rates at which few bits still learn and many are not spoiled, where none is given.
+_RATES: Final = {2: 3e-4, 3: 1e-4}
+_RATE: Final = 5e-5
+#: Bytes of the scale of a group.
+_SCALE: Final = 4
+_STEP: Final = 0.3
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """The model as it is: held-out losses, nats per token.
+
+    Attributes:
+        exact: in float32.
+        quantized: width -> after PTQ.
+        weights: how many weights are quantized.
+    """
+
+    exact: float
+    quantized: Mapping[str, float]
+    weights: int
+
+
+def rate_of(bits: int, settings: Mapping[str, Any]) -> float:
+    """The learning rate of a width."""
+    given: float | None = settings["lr"]
+    return _RATES.get(bits, _RATE) if given is None else given
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """The model as it is; QAT for each width and seed; and a control for each rate and seed, of the
+    first seed twice."""
+    names = ("text", "group", "schedule")
+    shared = {"model": model} | {name: settings[name] for name in names}
+    steps, bits = settings["steps"], settings["bits"]
+    found = [Job("as it is", as_it_is, shared | {"bits": bits}, Untouched, 3 + 3 * len(bits))]
+    for seed in settings["seeds"]:
+        run = shared | {"seed": seed, "steps": steps}
+        for width in bits:
+            arguments = run | {"bits": width, "lr": rate_of(width, settings)}
+            cost = 4 + _STEP * steps
+            found.append(Job(f"qat {width} {seed}", trained_so, arguments, TrainedRun, cost))
+        for rate, widths in _widths(settings).items():
+            for name in ("control", "null")[: 2 if seed == settings["seeds"][0] else 1]:
+                arguments = run | {"name": name, "bits": widths, "lr": rate}
+                cost = 4 + 3 * len(widths) + _STEP * steps
+                found.append(Job(f"{name} {rate:g} {seed}", control, arguments, TrainedRun, cost))
+    return found
+
+
+def _widths(settings: Mapping[str, Any]) -> dict[float, tuple[int, ...]]:
+    """Which widths are trained at each rate."""
+    found: dict[float, tuple[int, ...]] = {}
+    for bits in settings["bits"]:
+        rate = rate_of(bits, settings)
+        found[rate] = (*found.get(rate, ()), bits)
+    return found
+
+
+def _task(schedule: str) -> LabTask:
+    return replace(TASKS["code"], decays=schedule == "linear")
+
+
+def as_it_is(
+    see: See, *, model: str, text: str | None, group: int, schedule: str, bits: Sequence[int]
+) -> Untouched:
+    """The held-out loss before and after PTQ. Raises as `fake_quantized`."""
+    subject = subject_of(_task(schedule), model, text)
+    net = subject.start()
+    weights = sum(net.get_submodule(name).weight.numel() for name in body(net))
+    see(0, len(bits) + 1, None)
+    exact = held_out_loss(net, subject.held_out)
+    return Untouched(exact, _quantized(subject, net, bits, group, see), weights)
+
+
+def _quantized(
+    subject: LabSubject, net: nn.Module, bits: Sequence[int], group: int, see: See
+) -> dict[str, float]:
+    """Held-out losses of a model after PTQ, by width."""
+    found = {}
+    for number, width in enumerate(bits, 1):
+        see(number, len(bits) + 1, None)
+        quantized = fake_quantized(deepcopy(net), width, group)
+        found[str(width)] = held_out_loss(quantized, subject.held_out)
+    return found
+
+
+def body(model: nn.Module) -> list[str]:
+    """The linear layers that are quantized, all but the head. Raises ModelError if there are
+    none."""
+    found = [name for name in linears(model) if not is_head(name)]
+    if not found:
+        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
+    return found
+
+
+def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
+    """The model, changed: its layers multiply by weights of so many bits and keep them in float32.
+    The gradient is that of the rounded weight, and 0 if the weight was clipped.
+
+    Raises ModelError without layers, MissingLibrary without torchao, UsageError if `group` does not
+    divide the inputs of a layer.
+    """
+    chosen = set(body(model))
+    for name in chosen:
+        layer: Any = model.get_submodule(name)
+        if layer.in_features % group:
+            raise UsageError(
+                f"--group {group} does not divide the {layer.in_features} inputs of {name}."
+            )
+    with importing("QAT", "torchao"):
+        from torchao.quantization import quantize_
+        from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
+    weights = IntxFakeQuantizeConfig(
+        getattr(torch, f"int{bits}"), group_size=group, is_symmetric=True
+    )
+    config = QATConfig(weight_config=weights, step="prepare")
+    quantize_(model, config, filter_fn=lambda module, name: name in chosen)
+    return model
+
+
+def trained_so(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    group: int,
+    schedule: str,
+    seed: int,
+    steps: int,
+    bits: int,
+    lr: float,
+) -> TrainedRun:
+    """QAT. Raises as `fake_quantized`."""
+    recipe = Recipe(prepare=lambda net: fake_quantized(net, bits, group))
+    subject = subject_of(_task(schedule), model, text)
+    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
+
+
+def control(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    group: int,
+    schedule: str,
+    seed: int,
+    steps: int,
+    name: str,
+    bits: Sequence[int],
+    lr: float,
+) -> TrainedRun:
+    """Training in float32, then PTQ: losses by width are its facts."""
+    subject = subject_of(_task(schedule), model, text)
+    disturb = null().prepare if name == "null" else None
+    kept: list[Any] = []
+
+    def keep(net: Any) -> None:
+        if disturb is not None:
+            disturb(net)
+        kept.append(net)
+
+    found = train(subject, Recipe(prepare=keep), seed=seed, steps=steps, lr=lr, see=see)
+    if found.diverged:
+        return found
+    return replace(found, facts=_quantized(subject, kept[0], bits, group, lambda *at: None))
+
+
+@dataclass(frozen=True)
+class _Width:
+    """What is known of a width: one value for each seed that is done."""
+
+    bits: int
+    ptq: float | None
+    control: tuple[float, ...]
+    qat: tuple[float, ...]
+    better: tuple[float, ...]
+    floor: float | None
+
+    @property
+    def seen(self) -> str | None:
+        """What QAT is beside the control; None if that is not known yet."""
+        if not self.better or self.floor is None:
+            return None
+        one_way = all(d > 0 for d in self.better) or all(d < 0 for d in self.better)
+        if not one_way or abs(fmean(self.better)) <= FLOORS * self.floor:
+            return "no difference"
+        return "better" if self.better[0] > 0 else "worse"
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row for each width, the three losses over the width, and what the control says."""
+    start: Untouched | None = outcomes.get("as it is")
+    widths = [_width(bits, settings, outcomes, start) for bits in settings["bits"]]
+    columns = (
+        LabColumn("bits", "bits"),
+        LabColumn("lr", "lr"),
+        LabColumn("nbytes", "stored", "bytes"),
+        LabColumn("ptq", "PTQ as it is", "nats"),
+        LabColumn("control", "trained, then PTQ", "nats"),
+        LabColumn("qat", "QAT", "nats"),
+        LabColumn("d", "QAT − control", "nats"),
+        LabColumn("seen", "against the floor"),
+        LabColumn("recovered", "of PTQ's loss recovered", "share"),
+    )
+    rows: list[dict[str, Cell]] = [
+        {
+            "bits": width.bits,
+            "lr": rate_of(width.bits, settings),
+            "nbytes": None if start is None else _stored(start, width.bits, settings),
+            "ptq": width.ptq,
+            "control": _mean(width.control),
+            "qat": _mean(width.qat),
+            "d": -fmean(width.better) if width.better else None,
+            "seen": width.seen,
+            "recovered": _recovered(width, start),
+        }
+        for width in widths
+    ]
+    floors = [width.floor for width in widths if width.floor is not None]
+    moved = _moved(settings, outcomes, start)
+    notes = tuple(
+        f"Training at lr {rate:g} alone moved the held-out loss in fp32 by {by:+.2g}."
+        for rate, by in moved.items()
+    )
+    return Findings(
+        columns,
+        tuple(rows),
+        _pictures(widths, start),
+        _verdict(settings, widths, start, moved),
+        max(floors, default=None),
+        notes,
+    )
+
+
+def _width(
+    bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
+) -> _Width:
+    rate, key = rate_of(bits, settings), str(bits)
+    controls, trained, better = [], [], []
+    for seed in settings["seeds"]:
+        one, other = outcomes.get(f"control {rate:g} {seed}"), outcomes.get(f"qat {bits} {seed}")
+        before = one.facts.get(key) if one is not None else None
+        after = other.held_after if other is not None else None
+        controls += [before] if before is not None else []
+        trained += [after] if after is not None else []
+        if before is not None and after is not None:
+            better.append(before - after)
+    first = settings["seeds"][0]
+    ends = [outcomes.get(f"{name} {rate:g} {first}") for name in ("control", "null")]
+    known = [run.facts[key] for run in ends if run is not None and key in run.facts]
+    floor = abs(known[0] - known[1]) if len(known) == 2 else None
+    ptq = None if start is None else start.quantized.get(key)
+    return _Width(bits, ptq, tuple(controls), tuple(trained), tuple(better), floor)
+
+
+def _mean(values: tuple[float, ...]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _stored(start: Untouched, bits: int, settings: Mapping[str, Any]) -> int:
+    """Bytes of the quantized weights, with their scales."""
+    return start.weights * bits // 8 + start.weights // int(settings["group"]) * _SCALE
+
+
+def _recovered(width: _Width, start: Untouched | None) -> float | None:
+    """The share of what PTQ costs that QAT takes back; None if PTQ costs nothing to speak of."""
+    if start is None or width.ptq is None or not width.qat or width.floor is None:
+        return None
+    gap = width.ptq - start.exact
+    return (width.ptq - fmean(width.qat)) / gap if gap > FLOORS * width.floor else None
+
+
+def _moved(
+    settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
+) -> dict[float, float]:
+    """Rate -> how far training alone moved the held-out loss, mean over the seeds."""
+    found: dict[float, float] = {}
+    for rate in _widths(settings) if start is not None else ():
+        runs = [outcomes.get(f"control {rate:g} {seed}") for seed in settings["seeds"]]
+        held = [run.held_after for run in runs if run is not None and run.held_after is not None]
+        if held and start is not None:
+            found[rate] = fmean(held) - start.exact
+    return found
+
+
+def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabChart, ...]:
+    order = sorted(widths, key=lambda width: width.bits)
+    lines = []
+    if start is not None:
+        ends = (float(order[0].bits), float(order[-1].bits))
+        lines.append(LabLine("fp32 as it is", (start.exact,) * 2, ends, faint=True))
+    for name, values in (
+        ("PTQ as it is", [(w.bits, (w.ptq,)) for w in order if w.ptq is not None]),
+        ("trained, then PTQ", [(w.bits, w.control) for w in order if w.control]),
+        ("QAT", [(w.bits, w.qat) for w in order if w.qat]),
+    ):
+        if values:
+            lines.append(
+                LabLine(
+                    name,
+                    tuple(fmean(each) for _, each in values),
+                    tuple(float(bits) for bits, _ in values),
+                    low=tuple(min(each) for _, each in values),
+                    high=tuple(max(each) for _, each in values),
+                )
+            )
+    return (LabChart("held-out loss by width", "bits", "nats", tuple(lines)),) if lines else ()
+
+
+def _verdict(
+    settings: Mapping[str, Any],
+    widths: Sequence[_Width],
+    start: Untouched | None,
+    moved: Mapping[float, float],
+) -> str:
+    known = [width for width in widths if width.seen is not None]
+    if start is None or not known:
+        return ""
+    count = len(settings["seeds"])
+    seeds = "one seed" if count == 1 else f"{count} seeds"
+    said = []
+    for width in known:
+        by = abs(fmean(width.better))
+        share = _recovered(width, start)
+        if width.seen == "no difference":
+            said.append(f"at {width.bits} bits no difference that this run can see")
+        elif width.seen == "better":
+            back = "" if share is None or share <= 0 else f" and recovers {share:.0%} of PTQ's loss"
+            said.append(f"at {width.bits} bits it is {by:.2g} nats better{back}")
+        else:
+            said.append(f"at {width.bits} bits it is {by:.2g} nats worse")
+    text = (
+        f"QAT beside equal training and then PTQ, {settings['steps']} steps, {seeds}: "
+        f"{'; '.join(said)}."
+    )
+    return text + _against_ptq(settings, known, moved) + _cost(settings, known, start)
+
+
+def _against_ptq(
+    settings: Mapping[str, Any], known: Sequence[_Width], moved: Mapping[float, float]
+) -> str:
+    """What a comparison without the control would say wrongly, if it would."""
+    spoilt = [
+        width
+        for width in known
+        if width.ptq is not None
+        and width.qat
+        and width.seen != "worse"
+        and fmean(width.qat) > width.ptq
+        and moved.get(rate_of(width.bits, settings), 0) > 0
+    ]
+    if not spoilt:
+        return ""
+    bits = listed([str(width.bits) for width in spoilt])
+    cure = "a lower --lr" if settings["schedule"] == "linear" else "--schedule linear"
+    return (
+        f" At {bits} bits PTQ of the model as it is stays ahead of both, because training itself "
+        f"cost that much here; {cure} would tell, at no byte more."
+    )
+
+
+def _cost(settings: Mapping[str, Any], known: Sequence[_Width], start: Untouched) -> str:
+    helps = [width for width in known if width.seen == "better"]
+    if not helps:
+        return ""
+    least = min(helps, key=lambda width: width.bits)
+    return (
+        f" What QAT stores is what PTQ stores: at {least.bits} bits "
+        f"{format_bytes(_stored(start, least.bits, settings))} in place of "
+        f"{format_bytes(4 * start.weights)}; while it trains it holds float32."
+    )

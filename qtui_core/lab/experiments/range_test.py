@@ -1,0 +1,319 @@
+"""How many bits does learning need? The precision range test, and cyclic precision training (CPT).
+
+Weights and activations in b bits, symmetric by rows; gradients in 8 bits, rounded stochastically,
+throughout (Fu et al., CPT: Efficient Deep Neural Network Training via Cyclic Precision, 2021). In
+the backward pass weights and activations are quantized anew in b bits along the other axis.
+
+The published test takes the least b that improves by more than a threshold: B_learn, here with the
+loss for accuracy. B_match is the least b from which on the loss is near that of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, variance
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.operands import Operand
+from qtui_core.lab.numerics.products import (
+    Products,
+    QuantizedLinear,
+    alike,
+    convert,
+    is_head,
+    linears,
+)
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.tasks import TASKS, subject_of
+from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.models.opening import DEMO
+
+#: Steps at either end whose mean loss counts.
+ENDS: Final = 10
+#: Bits of the gradients, and of the widest weights and activations.
+WIDEST: Final = 8
+_STEP: Final = 0.1
+
+
+def products_of(bits: int) -> Products:
+    """Weights and activations in so many bits, gradients in 8."""
+    return alike(Operand(f"int{bits}", "row"), Operand(f"int{WIDEST}", "row", stochastic=True))
+
+
+def width_at(step: int, steps: int, periods: int, low: int, high: int) -> int:
+    """Bits of a step of the cyclic schedule: round(low + (high-low)/2 (1 - cos(pi (t mod T)/T))),
+    T = steps / periods."""
+    period = steps / periods
+    turn = math.pi * math.fmod(step, period) / period
+    return round(low + (high - low) / 2 * (1 - math.cos(turn)))
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """A run for each width and each cyclic schedule, of the twin and of the disturbed twin. Raises
+    UsageError for a cycle that begins above its end or is shorter than a step."""
+    low, high, steps = settings["low"], settings["high"], settings["steps"]
+    if low > high:
+        raise UsageError(f"--low {low} is more than --high {high}.")
+    if max(settings["periods"]) > steps:
+        raise UsageError(f"--periods {max(settings['periods'])} is more than --steps {steps}.")
+    own = model != DEMO or settings["text"] is not None
+    shared = {
+        "model": model,
+        "text": settings["text"],
+        "task": settings["task"] or ("prose" if own else "nano"),
+        "steps": steps,
+        "lr": settings["lr"],
+        "low": low,
+        "high": high,
+    }
+    found = []
+    for seed in settings["seeds"]:
+        for name in (TWIN, NULL, *_names(settings)):
+            arguments = shared | {"name": name, "seed": seed}
+            cost = 2 + _STEP * steps * (0.6 if name in (TWIN, NULL) else 1)
+            found.append(Job(f"{name} {seed}", run, arguments, TrainedRun, cost))
+    return found
+
+
+def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        *(f"{bits} bits" for bits in sorted(settings["bits"])),
+        *(f"cycle {periods}" for periods in settings["periods"]),
+    )
+
+
+def run(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    task: str,
+    name: str,
+    seed: int,
+    steps: int,
+    lr: float,
+    low: int,
+    high: int,
+) -> TrainedRun:
+    """A width, "cycle PERIODS", the twin or the disturbed one. What cycles is evaluated at its
+    widest; its fact "operations" is the mean of b² over that of 8 bits."""
+    subject = subject_of(TASKS[task], model, text)
+    if name in (TWIN, NULL):
+        recipe = null() if name == NULL else Recipe()
+        return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
+    kind, _, number = name.partition(" ")
+    if kind == "cycle":
+        widths = [width_at(step, steps, int(number), low, high) for step in range(steps)]
+        last = high
+    else:
+        last = int(kind)
+        widths = [last] * steps
+    recipe = scheduled(widths, last, seed)
+    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
+    operations = fmean(bits * bits for bits in widths) / WIDEST**2
+    return replace(found, facts={"operations": operations})
+
+
+def scheduled(widths: Sequence[int], last: int, seed: int) -> Recipe:
+    """Linear layers but the head in the bits of each step, and in `last` bits after them. Preparing
+    raises ModelError for a model without any."""
+    random = torch.Generator().manual_seed(seed)
+    layers: list[QuantizedLinear] = []
+
+    def make(linear: nn.Linear) -> nn.Module:
+        layers.append(QuantizedLinear(linear, products_of(widths[0]), random))
+        return layers[-1]
+
+    def prepare(model: nn.Module) -> None:
+        names = [name for name in linears(model) if not is_head(name)]
+        if not names:
+            raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
+        convert(model, names, make)
+
+    def turn(bits: int) -> None:
+        for layer in layers:
+            layer.products = products_of(bits)
+
+    def stepped(model: Any, step: int) -> None:
+        turn(widths[step + 1] if step + 1 < len(widths) else last)
+
+    return Recipe(prepare, stepped=stepped)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row for each width and cycle, the gap to float32 over the width, and both figures."""
+    names = _names(settings)
+    runs = LabComparison(names, settings["seeds"], outcomes)
+    columns = (
+        LabColumn("name", "weights and activations"),
+        LabColumn("gap", "gap at the end", "nats"),
+        LabColumn("learned", "of fp32's improvement", "share"),
+        LabColumn("held", "held out", "nats"),
+        LabColumn("operations", "bit operations", "share"),
+        LabColumn("d", "d train", "nats"),
+        LabColumn("seen", "against the floor"),
+    )
+    learned = {name: _learned(runs, name, settings) for name in names}
+    rows: list[dict[str, Cell]] = [
+        {
+            "name": name,
+            "gap": gap_of(runs, name),
+            "learned": learned[name],
+            "held": _held(runs, name),
+            "operations": found.runs[0].facts.get("operations"),
+            "d": found.difference,
+            "seen": runs.seen(name),
+        }
+        for name, found in runs.compared.items()
+    ]
+    pictures = _gaps(settings, runs) + runs.charts("weights and activations in few bits")
+    notes = (runs.chaotic,) if runs.chaotic else ()
+    verdict = _verdict(settings, runs, learned)
+    return Findings(columns, tuple(rows), pictures, verdict, runs.floor, notes)
+
+
+def gap_of(runs: LabComparison, name: str) -> float | None:
+    """The mean loss over the last steps less that of float32, over the seeds; None if it is not
+    known or diverged."""
+    found = [
+        _end(run) - _end(twin)
+        for seed in runs.seeds
+        if (run := runs.run(name, seed)) and (twin := runs.run(TWIN, seed)) and not run.diverged
+    ]
+    return fmean(found) if found else None
+
+
+def _end(run: TrainedRun) -> float:
+    return fmean(run.losses[-ENDS:])
+
+
+def improvement(run: TrainedRun) -> tuple[float, float]:
+    """(how far the loss fell from the first steps to the last ones, its standard error). The two
+    ends never share a step."""
+    ends = min(ENDS, len(run.losses) // 2)
+    if ends < 2:
+        return 0.0, math.inf
+    first, last = run.losses[:ends], run.losses[-ends:]
+    return fmean(first) - fmean(last), math.sqrt((variance(first) + variance(last)) / ends)
+
+
+def _learned(runs: LabComparison, name: str, settings: Mapping[str, Any]) -> float | None:
+    """The share of float32's improvement; None if float32 itself does not improve by more than its
+    batches scatter."""
+    shares = []
+    for seed in settings["seeds"]:
+        run, twin = runs.run(name, seed), runs.run(TWIN, seed)
+        if run is None or twin is None or twin.diverged:
+            continue
+        whole, error = improvement(twin)
+        if whole <= 2 * error:
+            return None
+        shares.append(0.0 if run.diverged else improvement(run)[0] / whole)
+    return fmean(shares) if shares else None
+
+
+def _held(runs: LabComparison, name: str) -> float | None:
+    held = [run.held_after for seed in runs.seeds if (run := runs.run(name, seed))]
+    known = [loss for loss in held if loss is not None]
+    return fmean(known) if known else None
+
+
+def least_learning(learned: Mapping[int, float | None], threshold: float) -> int | None:
+    """B_learn: the least width that improves by more than the threshold."""
+    return next((b for b in sorted(learned) if (learned[b] or 0) > threshold), None)
+
+
+def least_matching(gaps: Mapping[int, float | None], tolerance: float) -> int | None:
+    """B_match: the least width from which on every gap is within the tolerance."""
+    found = None
+    for bits in sorted(gaps, reverse=True):
+        gap = gaps[bits]
+        if gap is None or gap > tolerance:
+            break
+        found = bits
+    return found
+
+
+def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> tuple[LabChart, ...]:
+    known = [(b, gap) for b in sorted(settings["bits"]) if (gap := gap_of(runs, f"{b} bits"))]
+    if not known:
+        return ()
+    bits, gaps = zip(*known, strict=True)
+    wanted = settings["tolerance"]
+    lines = (
+        LabLine("gap to fp32", tuple(gaps), tuple(map(float, bits))),
+        LabLine("tolerance", (wanted, wanted), (float(bits[0]), float(bits[-1])), faint=True),
+    )
+    return (LabChart("gap at the end over the width", "bits", "nats", lines),)
+
+
+def _verdict(
+    settings: Mapping[str, Any], runs: LabComparison, learned: Mapping[str, float | None]
+) -> str:
+    names = {bits: f"{bits} bits" for bits in settings["bits"]}
+    if runs.floor is None or any(runs.run(n, settings["seeds"][0]) is None for n in names.values()):
+        return ""
+    if runs.chaotic:
+        return runs.chaotic
+    gaps = {bits: gap_of(runs, name) for bits, name in names.items()}
+    match = least_matching(gaps, settings["tolerance"])
+    shares = {bits: learned[name] for bits, name in names.items()}
+    learn = least_learning(shares, settings["threshold"])
+    count = len(settings["seeds"])
+    said = [f"At lr {settings['lr']:g}, {settings['steps']} steps and "]
+    said[0] += "one seed" if count == 1 else f"{count} seeds"
+    if match is None:
+        said.append(f"no width up to {max(names)} bits stays within {settings['tolerance']:g} nats")
+        said[-1] += " of fp32"
+    else:
+        said.append(
+            f"learning as fp32 does takes {match} bits (B_match, within "
+            f"{settings['tolerance']:g} nats; {match / WIDEST:.3g} bytes a value in place of 4)"
+        )
+    if all(share is None for share in shares.values()):
+        said.append(
+            "the published test has no answer, because fp32 itself does not improve by more than "
+            "its batches scatter"
+        )
+    elif learn is None:
+        said.append(f"no width improves by more than {settings['threshold']:.0%} of fp32")
+    else:
+        passed = f"the published test is passed from {learn} bits on (B_learn)"
+        if match is None or learn < match:
+            passed += f", which are {gaps[learn]:.2g} nats behind" if gaps[learn] else ""
+        said.append(passed)
+    cycle = _cycle(settings, runs, match)
+    return f"{said[0]}, {'; '.join(said[1:])}.{cycle}"
+
+
+def _cycle(settings: Mapping[str, Any], runs: LabComparison, match: int | None) -> str:
+    """The best cycle beside the static width that costs no more than it, or that matches."""
+    held = {f"cycle {n}": _held(runs, f"cycle {n}") for n in settings["periods"]}
+    known = {name: loss for name, loss in held.items() if loss is not None}
+    if not known:
+        return ""
+    best = min(known, key=known.__getitem__)
+    cost = runs.compared[best].runs[0].facts["operations"]
+    rivals = [b for b in settings["bits"] if b * b / WIDEST**2 <= cost]
+    static = max(rivals, default=match)
+    if static is None or (beside := _held(runs, f"{static} bits")) is None:
+        return ""
+    price = static * static / WIDEST**2
+    apart = known[best] - beside
+    if not runs.clears(apart):
+        wins = "shows no difference that this run can see"
+    else:
+        wins = f"ends {abs(apart):.2g} nats {'behind' if apart > 0 else 'ahead'}"
+    return (
+        f" The best cycle, {settings['low']} to {settings['high']} bits in {best.split()[1]} "
+        f"periods, at {cost:.0%} of the bit operations of 8 bits, {wins} beside a fixed {static} "
+        f"bits at {price:.0%}."
+    )

@@ -1,0 +1,151 @@
+"""The precision range test: its products, its schedule, both figures, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+from every import every
+from lab_runs import conducted, made_run, small_subject
+from late import Late
+
+from qtui_core.errors import UsageError
+from qtui_core.lab.catalog import experiment_named
+
+torch = Late("torch")
+range_test = Late("qtui_core.lab.experiments.range_test")
+twins = Late("qtui_core.lab.training.twins")
+
+STEPS = 20
+
+
+def settled(**given):
+    return experiment_named("range-test").settle({"steps": STEPS, **given})
+
+
+def said(outcomes, **given):
+    return range_test.conclude(settled(**given), outcomes)
+
+
+def course(behind=0.0, slope=0.1, **more):
+    losses = [5 - slope * step for step in range(STEPS)]
+    losses[-10:] = [loss + behind for loss in losses[-10:]]
+    return made_run(*losses, **more)
+
+
+def outcomes(gaps, slope=0.1, **cycles):
+    found = {"fp32 0": course(slope=slope), "null 0": course(1e-5, slope)}
+    for bits, gap in gaps.items():
+        facts = {"operations": bits * bits / 64}
+        found[f"{bits} bits 0"] = course(gap, slope, facts=facts)
+    for periods, gap in cycles.items():
+        found[f"cycle {periods[1:]} 0"] = course(gap, slope, facts={"operations": 0.5})
+    return found
+
+
+GAPS = {2: 0.4, 3: 0.2, 4: 0.08, 5: 0.004, 6: -0.02, 8: 0.001}
+
+
+def test_the_cycle_is_the_published_one():
+    """From low to high by half a cosine in each period; in one of 8 steps by hand."""
+    widths = [range_test.width_at(step, 16, 2, 3, 8) for step in range(16)]
+    assert widths[:8] == widths[8:]
+    assert widths[:8] == [3, 3, 4, 5, 6, 6, 7, 8]
+    every(
+        [(3, 8, 32), (2, 8, 5)],
+        lambda low, high, periods: every(
+            range(64), lambda step: low <= range_test.width_at(step, 64, periods, low, high) <= high
+        ),
+    )
+
+
+def test_layers_turn_from_width_to_width_and_are_evaluated_at_the_last():
+    """Few bits are far from float32 in one step; all of them train."""
+    subject = small_subject()
+    seeing = {"seed": 0, "lr": 1e-3, "see": lambda *at: None}
+    seen = []
+    recipe = range_test.scheduled([2, 8], 5, 0)
+    stepped = recipe.stepped
+
+    def spy(model, step):
+        stepped(model, step)
+        layers = [m for m in model.modules() if type(m).__name__ == "QuantizedLinear"]
+        seen.append({layer.products.x.storage for layer in layers})
+
+    recipe.stepped = spy
+    turned = twins.train(subject, recipe, steps=2, **seeing)
+    assert seen == [{"int8"}, {"int5"}]
+    exact = twins.train(subject, twins.Recipe(), steps=1, **seeing)
+    assert turned.losses[0] != exact.losses[0]
+    assert abs(turned.losses[0] - exact.losses[0]) < 0.5
+
+
+def test_gradients_stay_in_8_bits_and_are_rounded_stochastically():
+    made = range_test.products_of(4)
+    assert {o.storage for o in (made.x, made.w, made.w_dx, made.x_dw)} == {"int4"}
+    assert not made.x.stochastic
+    assert {(o.storage, o.stochastic) for o in (made.g_dx, made.g_dw)} == {("int8", True)}
+
+
+def test_both_figures():
+    assert range_test.least_matching(GAPS, 0.03) == 5
+    assert range_test.least_matching({2: 0.0, 3: 0.5, 4: 0.0}, 0.03) == 4
+    assert range_test.least_matching({2: 0.0, 3: None, 4: 0.5}, 0.03) is None
+    assert range_test.least_learning({2: 0.4, 3: 0.9}, 0.5) == 3
+    assert range_test.least_learning({2: None}, 0.5) is None
+
+
+def test_the_verdict_tells_both_and_what_a_cycle_is_worth():
+    assert said({}).verdict == ""
+    found = outcomes(GAPS, p1=0.1, p2=0.09, p4=0.2)
+    verdict = said(found).verdict
+    assert verdict.startswith(
+        "At lr 0.001, 20 steps and one seed, learning as fp32 does takes 5 bits (B_match, within "
+        "0.03 nats; 0.625 bytes a value in place of 4); the published test is passed from 2 bits "
+        "on (B_learn), which are 0.4 nats behind."
+    )
+    assert (
+        "The best cycle, 3 to 8 bits in 2 periods, at 50% of the bit operations of 8 bits, ends "
+        "0.086 nats behind beside a fixed 5 bits at 39%."
+    ) in verdict
+    del found["null 0"]
+    assert said(found).verdict == ""
+
+
+def test_a_twin_that_does_not_improve_leaves_the_published_test_without_an_answer():
+    verdict = said(outcomes(GAPS, slope=0.0)).verdict
+    assert "takes 5 bits" in verdict
+    assert "the published test has no answer" in verdict
+
+
+def test_no_width_may_do_and_widths_may_diverge():
+    found = outcomes(dict.fromkeys(GAPS, 0.5))
+    assert "no width up to 8 bits stays within 0.03 nats of fp32" in said(found).verdict
+    found = outcomes(GAPS)
+    found["2 bits 0"] = made_run(5.0, float("nan"), diverged=2, first="the loss", held_after=None)
+    made = said(found)
+    assert made.rows[0]["seen"] == "diverged"
+    assert "from 3 bits on (B_learn)" in made.verdict
+
+
+def test_a_cycle_that_cannot_be_is_a_sentence():
+    every(
+        [({"low": 6, "high": 4}, "--low 6"), ({"periods": (32,)}, "--periods 32")],
+        lambda given, words: _refused(given, words),
+    )
+
+
+def _refused(given, words):
+    with pytest.raises(UsageError, match=words):
+        range_test.jobs(settled(**given), "demo")
+
+
+@pytest.mark.slow
+def test_the_range_test_on_nano():
+    """B_match is 4 to 6, B_learn is 2, and 2 bits are more than 0.1 nats behind."""
+    _, result = conducted("range-test", periods=(2,))
+    gaps = {row["name"]: row["gap"] for row in result.findings.rows}
+    shares = {row["name"]: row["learned"] for row in result.findings.rows}
+    widths = (2, 3, 4, 5, 6, 8)
+    match = range_test.least_matching({b: gaps[f"{b} bits"] for b in widths}, 0.03)
+    assert 4 <= match <= 6
+    assert range_test.least_learning({b: shares[f"{b} bits"] for b in widths}, 0.5) == 2
+    assert gaps["2 bits"] > 0.1
