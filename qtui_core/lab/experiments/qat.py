@@ -350,15 +350,12 @@ def _verdict(
     seeds = "one seed" if count == 1 else f"{count} seeds"
     said = []
     for width in known:
-        by = abs(fmean(width.better))
-        share = _recovered(width, start)
         if width.seen == "no difference":
             said.append(f"at {width.bits} bits no difference that this run can see")
-        elif width.seen == "better":
-            back = "" if share is None or share <= 0 else f" and recovers {share:.0%} of PTQ's loss"
-            said.append(f"at {width.bits} bits it is {by:.2g} nats better{back}")
-        else:
-            said.append(f"at {width.bits} bits it is {by:.2g} nats worse")
+            continue
+        by, share = abs(fmean(width.better)), _recovered(width, start) or 0
+        back = f" and recovers {share:.0%} of PTQ's loss" if share > 0 else ""
+        said.append(f"at {width.bits} bits it is {by:.2g} nats {width.seen}{back}")
     text = (
         f"QAT beside equal training and then PTQ, {settings['steps']} steps, {seeds}: "
         f"{'; '.join(said)}."

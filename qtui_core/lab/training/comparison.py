@@ -19,7 +19,7 @@ AGAIN: Final = "again"
 #: A run is chaotic if weights that differ by a millionth change the loss by more than this.
 CHAOTIC: Final = 3e-4
 #: A difference must exceed this many of its standard errors over the steps, of at least FEWEST.
-ERRORS: Final = 2
+ERRORS: Final = 3
 FEWEST: Final = 5
 #: Steps in the mean of each point of a curve, at least.
 _SMOOTH: Final = 5
