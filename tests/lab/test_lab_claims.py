@@ -1,0 +1,299 @@
+"""What the lab claims of low precision: each claim small and fast, and as slow as on the demo."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from every import every
+from lab_runs import conducted, small_subject
+from late import Late
+
+torch = Late("torch")
+layers = Late("qtui_core.lab.experiments.layers")
+libraries = Late("qtui_core.lab.training.optimizers")
+matmul = Late("qtui_core.lab.experiments.matmul")
+ratchet = Late("qtui_core.lab.experiments.ratchet")
+rounding = Late("qtui_core.lab.numerics.rounding")
+twins = Late("qtui_core.lab.training.twins")
+underflow = Late("qtui_core.lab.experiments.underflow")
+
+
+def unseen(step, steps, value=None):
+    """No one looks."""
+
+
+def some_weights(count=200_000):
+    """(weights as a model has them, updates of AdamW in units of the learning rate)."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(count, generator=generator) * 0.05
+    return weight, torch.rand(count, generator=generator) * 2 - 1
+
+
+# --- what is lost of an update
+
+
+def test_the_formula_and_the_cast_lose_the_same_updates():
+    """Below half of the distance to the next number, computed by numpy alone; downwards of a power
+    of two, half of that."""
+    weight, u = some_weights()
+
+    def check(name, mantissa, rate):
+        storage = rounding.unscaled(rounding.STORAGES[name])
+        stored = storage.nearest(weight)
+        wanted, lost, _, _ = underflow.reach(storage, weight, -rate * u)
+        w, delta = stored.double().numpy(), (-rate * u).double().numpy()
+        fraction, exponent = np.frexp(np.abs(w))
+        half = np.ldexp(1.0, exponent - 1 - mantissa - 1)
+        half = np.where((fraction == 0.5) & (np.sign(w) != np.sign(delta)), half / 2, half)
+        formula = np.mean((np.abs(delta) < half)[delta != 0])
+        assert abs(lost / wanted - formula) < 1e-3
+
+    every(
+        [(n, p, rate) for n, p in (("bf16", 7), ("fp16", 10)) for rate in (1e-3, 1e-4, 1e-5)],
+        check,
+    )
+
+
+def test_more_is_lost_as_the_rate_falls_and_gains_near_one_lose_all():
+    weight, u = some_weights()
+
+    def check(name):
+        storage = rounding.STORAGES[name]
+        shares = []
+        for rate in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+            wanted, lost, _, _ = underflow.reach(storage, weight, -rate * u)
+            shares.append(lost / wanted)
+        assert shares == sorted(shares)
+
+    every(["bf16", "fp16", "e4m3", "int8"], check)
+    gains = 1 + 0.05 * torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    wanted, lost, _, _ = underflow.reach(rounding.STORAGES["bf16"], gains, -1e-3 * u[:1000])
+    assert lost / wanted > 0.99
+
+
+def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
+    weight, u = some_weights()
+    storage = rounding.STORAGES["bf16"]
+    delta = -1e-5 * u
+    _, _, arrived, whole = underflow.reach(storage, weight, delta)
+    assert arrived / whole < 0.15
+    stored = storage.nearest(weight)
+    moved = storage.stochastic(stored + delta, torch.Generator().manual_seed(7)) - stored
+    kept = float((moved.double() * delta.double()).sum()) / whole
+    assert kept == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.slow
+def test_runs_keep_the_share_that_one_step_keeps():
+    def of(**given):
+        _, result = conducted("underflow", **given)
+        run = {
+            r["stored"].split(",")[0]: r for r in result.findings.rows if "steps run" in r["stored"]
+        }
+        shares = [r for r in result.findings.rows if r["part"] == "all" and "kept" in r]
+        return run, shares
+
+    run, shares = of(lr=1e-5, steps=40)
+    assert run["bf16 nearest"]["gain"] < 0.15
+    assert run["bf16 stochastic"]["gain"] > 0.9
+    here = next(r for r in shares if (r["stored"], r["lr"]) == ("bf16", 1e-5))
+    assert run["bf16 nearest"]["gain"] == pytest.approx(here["kept"], abs=0.05)
+    for stored in ("bf16", "fp16", "e4m3", "int8"):
+        lost = [r["lost"] for r in shares if r["stored"] == stored]  # from the largest rate on
+        assert lost == sorted(lost)
+    run, _ = of(lr=3e-4, steps=25, store="int8")
+    assert run["int8 nearest"]["d"] > 0.03
+    assert abs(run["int8 stochastic"]["d"]) < 0.003
+
+
+@pytest.mark.slow
+def test_gains_of_norms_never_move_at_a_usual_rate():
+    _, result = conducted("underflow", lr=1e-3, steps=1)
+    norms = [r for r in result.findings.rows if r["part"] == "norms and biases"]
+    assert [r["lost"] > 0.99 for r in norms if r["stored"] == "bf16"] == [True]
+
+
+# --- terms that do nothing
+
+
+def test_decay_of_adamw_on_bf16_does_nothing_below_its_threshold():
+    """torch.optim.AdamW itself, with gradients of zero."""
+
+    def moved(rate, decay, foreach):
+        weight = torch.nn.Parameter((torch.randn(4096) * 0.02).bfloat16())
+        start = weight.detach().clone()
+        optimizer = torch.optim.AdamW([weight], lr=rate, weight_decay=decay, foreach=foreach)
+        for _ in range(100):
+            weight.grad = torch.zeros_like(weight)
+            optimizer.step()
+        return float((weight.detach() != start).float().mean())
+
+    def check(rate, decay, share, foreach):
+        assert moved(rate, decay, foreach) == share
+
+    every(
+        [
+            (rate, decay, share, foreach)
+            for rate, decay, share in ((1e-4, 0.1, 0), (1e-2, 0.1, 0), (4e-2, 0.1, 1))
+            for foreach in (False, True)
+        ],
+        check,
+    )
+
+
+# --- second moments that cannot fall
+
+
+def ratios(beta2, loud, quiet, *names):
+    """v of the quiet half over that of fp32, by map."""
+    found = {
+        name: ratchet.ratchet(
+            unseen, name=name, seed=0, beta2=beta2, block=256, loud=loud, quiet=quiet
+        ).ratio
+        for name in ("fp32", *names)
+    }
+    return {name: found[name] / found["fp32"] for name in names}
+
+
+def test_a_second_moment_of_few_bits_ratchets_at_a_long_memory_and_not_at_a_short_one():
+    long = ratios(0.999, 300, 2500, "bf16", "8-bit", "bf16 stochastic")
+    assert min(long["bf16"], long["8-bit"]) > 5
+    assert long["bf16 stochastic"] == pytest.approx(1, abs=0.05)
+    short = ratios(0.95, 200, 400, "bf16", "8-bit")
+    assert short == pytest.approx({"bf16": 1, "8-bit": 1}, abs=0.02)
+
+
+@pytest.mark.slow
+def test_every_map_ratchets_as_the_table_says():
+    def of(beta2):
+        _, result = conducted("ratchet", beta2=beta2)
+        return {row["states"]: row["against"] for row in result.findings.rows}
+
+    long, short = of(0.999), of(0.95)
+    assert all(long[name] > 5 for name in ("bf16", "8-bit", "fp8", "4-bit"))
+    assert long["bf16 stochastic"] == pytest.approx(1, abs=0.05)
+    assert [short[name] for name in ("bf16", "8-bit")] == pytest.approx([1, 1], abs=0.02)
+    assert short["4-bit"] > 5
+
+
+# --- the three products
+
+
+def made_operands(monkeypatch):
+    """Layers whose channels, rows and tokens have sizes of their own, as a model's have."""
+
+    def made(model, text, only=None):
+        generator = torch.Generator().manual_seed(0)
+
+        def sized(rows, columns, spread_rows, spread_columns):
+            size = torch.exp(spread_rows * torch.randn(rows, 1, generator=generator))
+            size = size * torch.exp(spread_columns * torch.randn(1, columns, generator=generator))
+            return torch.randn(rows, columns, generator=generator) * size
+
+        return {
+            str(n): matmul.LayerOperands(
+                sized(128, 96, 0.3, 0.6), sized(64, 96, 0.4, 0.2), sized(128, 64, 1.2, 0.5) * 1e-5
+            )
+            for n in range(3)
+        }
+
+    monkeypatch.setattr("qtui_core.lab.experiments.matmul.capture", made)
+
+
+def orders(rows):
+    """That products lose as the theory says, whatever the model."""
+    at = {row["scheme"]: row for row in rows}
+    for product in ("dx", "dw"):
+        row, tile, tensor = (at[f"int8 {kind}"][product] for kind in ("row", "tile", "tensor"))
+        assert row < tile < tensor, product
+        e4m3, e5m2 = at["fp8 tensor"][product], at["fp8 tensor e5m2"][product]
+        assert e4m3 < e5m2 < at["fp8 unscaled"][product], product
+        assert at["fp8 row"][product] < at["fp8 unscaled"][product]
+    folded, again, mean = (
+        at[f"int8 weight by rows: {way}"]["dx"]
+        for way in ("folded into G", "requantized", "mean of scales")
+    )
+    assert folded < again < mean
+    assert mean > 5 * again
+
+
+_SCHEMES = ("int8 row", "int8 tile", "int8 tensor", "fp8 unscaled", "fp8 tensor e5m2")
+
+
+def test_products_lose_in_the_order_of_their_scales(monkeypatch):
+    made_operands(monkeypatch)
+    names = (*_SCHEMES, "fp8 tensor", "fp8 row")
+    outcomes = {
+        "schemes": matmul.schemes(unseen, model="", text=None, names=names),
+        "axis": matmul.axis(unseen, model="", text=None),
+    }
+    orders(matmul.conclude({}, outcomes).rows)
+
+
+@pytest.mark.slow
+def test_products_of_the_demo_lose_in_the_order_of_their_scales():
+    _, result = conducted("matmul", schemes=(*_SCHEMES, "fp8 tensor", "fp8 row"))
+    orders(result.findings.rows)
+
+
+# --- layers add up, and twins stay together
+
+
+def test_errors_of_layers_add_up(monkeypatch):
+    """In `nano`, whose layers are fewer."""
+    subject = small_subject(batch=2, sequence=64)
+    monkeypatch.setattr("qtui_core.lab.experiments.layers.subject_of", lambda *given: subject)
+    found = layers.layers(unseen, model="", text=None, scheme="int8 row")
+    summed = math.sqrt(sum(error**2 for error in found.errors))
+    assert summed == pytest.approx(found.whole, rel=0.1)
+
+
+@pytest.mark.slow
+def test_errors_of_the_layers_of_the_demo_add_up():
+    def check(scheme):
+        found = layers.layers(unseen, model="demo", text=None, scheme=scheme)
+        summed = math.sqrt(sum(error**2 for error in found.errors))
+        assert summed == pytest.approx(found.whole, rel=0.1)
+
+    every(["int8 row", "fp8 tensor"], check)
+
+
+def apart(subject, recipe, steps, lr):
+    """How far a recipe is from its twin after some steps, nats a token."""
+    runs = [
+        twins.train(subject, each, seed=0, steps=steps, lr=lr, see=unseen)
+        for each in (recipe, twins.Recipe())
+    ]
+    return abs(twins.difference(*runs))
+
+
+def test_a_millionth_on_the_weights_and_states_of_eight_bits_change_next_to_nothing():
+    subject = small_subject(batch=2, sequence=64)
+    assert apart(subject, twins.null(), 8, 1e-3) < 3e-4
+
+    def check(name, most):
+        recipe = twins.Recipe(
+            optimizer=lambda model, lr: libraries.make(
+                name, model.named_parameters(), lr, (0.9, 0.95), lambda name, p: True
+            )
+        )
+        with libraries.eagerly():
+            assert apart(subject, recipe, 8, 3e-4) < most
+
+    every([("bf16", 0.001), ("torchao 8-bit", 0.003), ("torchao 4-bit", 0.03)], check)
+
+
+@pytest.mark.slow
+def test_states_of_eight_bits_train_the_demo_as_fp32_does():
+    """With the disturbed twin, whose difference is the floor."""
+    names = ("torchao 8-bit", "torchao 4-bit")
+    _, result = conducted("optimizers", steps=20, optimizers=names)
+    assert result.findings.floor < 3e-4
+    at = {row["states"]: row for row in result.findings.rows}
+    assert abs(at["torchao 8-bit"]["d"]) < 0.003
+    assert abs(at["torchao 4-bit"]["d"]) < 0.01
+    assert at["torchao 8-bit"]["nbytes"] == 9_278_464
+    assert at["fp32"]["nbytes"] == 36_464_640
+    assert at["torchao 8-bit"]["drifted"] == 0
