@@ -16,6 +16,7 @@ from qtui_core.errors import UsageError
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "hub": ("huggingface_hub",),
     "torch": ("torch", "transformers", "peft", "bitsandbytes", "safetensors"),
+    "lab": ("torchao",),
     "checkpoints": ("gguf", "compressed-tensors"),
 }
 

@@ -29,12 +29,14 @@ WORKS = {
     "inspect demo --tensors *.0.mlp.up* --sensitivity": "nf4:block64:dq",
     "inspect demo --tensors *.0.mlp.up* --against demo": "identical",
     f"replay {RECORDING} --json": '"measured"',
+    "lab": "Does the update reach the weight?",
     "doctor --library torch": "not installed: pip install 'qtui[torch]'",
 }
 #: Command -> its exit code, what it lacks, how its only line on stderr ends.
 LACKS = {
     "train demo": (2, "A run takes torch, ", TORCH),
     "memory demo --trace": (2, "A trace takes torch, ", TORCH),
+    "lab dead": (2, "An experiment takes torch", TORCH),
     "calibrate": (2, "A calibration takes torch, ", TORCH),
     f"inspect demo --sensitivity --calibration {TEXT}": (2, "--calibration takes torch", TORCH),
     "inspect org/name": (3, "'org/name' is not on this machine. ", "'qtui[hub]'."),

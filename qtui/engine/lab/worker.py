@@ -25,6 +25,7 @@ from qtui.engine.line_sink import LineSink, control_of, end_soon
 from qtui.engine.worker import NICENESS, take_over_streams
 from qtui_core.codec import CodecError, from_plain
 from qtui_core.errors import QtuiError, UsageError
+from qtui_core.extras import importing
 from qtui_core.lab.catalog import experiment_named
 from qtui_core.lab.recording import LAB_LINES
 from qtui_core.lab.results import LabFault, LabTold
@@ -122,7 +123,8 @@ def _run(child: _Child, line: bytes) -> None:
     settings = experiment.settle(asked.settings)
     if asked.behind:
         os.nice(NICENESS)  # threads of torch are started by this one and take after it
-    from qtui_core.lab.conduct import Conductor
+    with importing("An experiment", "torch", "transformers"):
+        from qtui_core.lab.conduct import Conductor
 
     child.conductor = conductor = Conductor(
         experiment, settings, asked.model, child.tell, child.check, asked.done

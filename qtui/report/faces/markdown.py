@@ -16,7 +16,7 @@ def to_markdown(document: Document) -> str:
             if isinstance(block, Facts):
                 lines += [f"- **{escape(name)}**: {escape(value)}" for name, value in block.pairs]
             elif isinstance(block, Table):
-                lines += _table(block)
+                lines += markdown_table(block)
             elif isinstance(block, HeatMap):
                 lines += ["```", *draw_lines(block, ascii=True), "```"]
                 if block.note:
@@ -38,7 +38,7 @@ def escape(text: str) -> str:
     return text
 
 
-def _table(table: Table) -> list[str]:
+def markdown_table(table: Table) -> list[str]:
     lines = [
         "| " + " | ".join(escape(c.title) for c in table.columns) + " |",
         "|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|",

@@ -1,0 +1,165 @@
+"""Writes docs/lab.md and its pictures from recordings of the experiments.
+
+    for e in underflow dead ...; do qtui lab $e --record runs/$e.jsonl; done
+    python docs/make_lab.py runs
+
+Every figure and sentence of the page but those of PARAGRAPHS and SURPRISES is of the recordings.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from qtui.report.faces.markdown import markdown_table
+from qtui.report.lab.document import conclusion_of, findings_table
+from qtui.report.pictures.in_svg import picture_svg, standalone
+from qtui_core.lab.catalog import EXPERIMENTS, Experiment
+from qtui_core.lab.recording import LabRecording, read_lab_recording
+from qtui_core.lab.results import LabResult
+
+FOLDER = Path(__file__).parent
+#: Rows of a table that are printed.
+ROWS = 24
+PARAGRAPHS = {
+    "underflow": (
+        "A stored weight moves only by whole steps of its format. With 7 bits of mantissa an "
+        "update smaller than half of such a step is rounded away, every time. The experiment "
+        "takes the "
+        "updates that AdamW wants after ten batches and holds them against what each format lets "
+        "through (*lost*: the share of updates that change nothing; *kept*: how much of the wanted "
+        "step arrives). Then it trains: float32, and the same with weights in the format, rounded "
+        "to nearest and stochastically. The share of the gain that survives is the share that was "
+        "predicted from one step."
+    ),
+    "dead": (
+        "A term that multiplies (weight decay, the decay of a moment, of an average of weights) "
+        "does nothing at all in nearest rounding once it is smaller than 2^-(p+2), p the bits of "
+        "the mantissa, whatever the weight: 0.002 in BF16. The experiment runs each term of your "
+        "settings alone and holds it against exact arithmetic."
+    ),
+    "ratchet": (
+        "A second moment that is stored in few bits rises with a large gradient and, with nearest "
+        "rounding, does not fall again: each decay by 1 - beta2 is less than half of a step. Half "
+        "of the elements fall quiet here, and v of that half is followed for as long again as it "
+        "takes float32 to fall."
+    ),
+    "survive": (
+        "`underflow` for your model, text, learning rate and format, tensor by tensor: how much of "
+        "a step each keeps, which terms of the optimizer are dead, and from which learning rate on "
+        "the run would survive. Of a large tensor 65,536 elements are looked at."
+    ),
+    "matmul": (
+        "A linear layer is three products: Y = X W', dX = G W, dW = G' X. A scale can be taken out "
+        "of the sum only along an axis that is not summed, and each product sums another one. The "
+        "errors are those of real X, W and G against float64, median over the layers."
+    ),
+    "layers": (
+        "Which linear layers to leave in high precision. Each is quantized alone, in all three "
+        "products, and the error of the whole gradient is taken. The squares add up, so the choice "
+        "is by error bought for each parameter; the rules that people publish are points beside "
+        "the frontier."
+    ),
+    "noise": (
+        "The noise of a batch falls with its size, and a part of a format's error does not. From "
+        "micro batches, their exact and quantized gradients and the products between their errors, "
+        "both parts are taken apart, without a fit; the batch at which the part that stays equals "
+        "the noise of the batch says how large a batch the format can use."
+    ),
+    "lossscale": (
+        "A gradient under half of the smallest number of its format becomes zero, and the loss is "
+        "scaled so that fewer do. One histogram of exponents answers every format and every scale. "
+        "The error of the weight gradient is measured beside it, and PyTorch's GradScaler is run "
+        "from scales that are too small, right and too large, and on a gradient that is spoilt."
+    ),
+    "nvfp4": (
+        "The recipe for training in NVFP4, part by part: stochastic rounding of gradients, a "
+        "random Hadamard rotation, square blocks of weights. The error of one product says that "
+        "each part "
+        "does harm, the error of the mean of many that stochastic rounding makes it right: a "
+        "gradient is a mean."
+    ),
+    "optimizers": (
+        "States of 16, 8 and 4 bits by the libraries that people use, on the same batches: their "
+        "bytes, the difference to float32 states, how many of their codes are used, and whether "
+        "parameters that never got a gradient move."
+    ),
+    "lowbit": (
+        "Recipes of training in few bits, side by side, each against float32 on the same batches "
+        "and against a floor. What has no kernel on a CPU is emulated and not timed."
+    ),
+    "qat": (
+        "Quantization-aware training beside quantization of the model as it is, and beside the "
+        "control that most comparisons leave out: float32 training of the same length, quantized "
+        "afterwards."
+    ),
+    "range-test": (
+        "The precision range test of cyclic precision training: the fewest bits at which the loss "
+        "falls at all (B_learn, as published), and the fewest at which it matches float32 "
+        "(B_match), which is the one that is wanted; and the cyclic schedule beside a fixed width."
+    ),
+    "adapters": ("LoRA, rsLoRA, DoRA and QLoRA beside full training, by the bytes that train."),
+}
+SURPRISES = (
+    "**E4M3 beats E5M2 for gradients once there is a scale** (`matmul`, `lossscale`): the range of "
+    "E5M2 is only needed where nothing is scaled.",
+    "**Second moments of few bits at beta2 0.999 rise and never fall** (`ratchet`): the step stays "
+    "several times too small where gradients fall quiet. 0.999 is the default of the libraries.",
+    "**Weight decay under 2e-3 a step does nothing in BF16** (`dead`): lr times decay is what "
+    "counts, and it is nearly always less.",
+    "**Every part of the NVFP4 recipe makes one product worse, and the mean of many better** "
+    "(`nvfp4`).",
+    "**QAT that is held against training of the same length gains less than it seems, and more "
+    "than "
+    "the reports that find nothing** (`qat`).",
+)
+
+
+def page(found: dict[str, LabRecording]) -> str:
+    """The whole page."""
+    lines = ["# What low precision does to learning", ""]
+    lines += [
+        "`qtui lab NAME [MODEL]` runs each of these, and so does the Numerics panel. The figures "
+        "are of the default settings on the demo model and the text inside the package.",
+        "",
+        "What surprised us:",
+        "",
+        *(f"- {each}" for each in SURPRISES),
+        "",
+    ]
+    for experiment in EXPERIMENTS:
+        recording = found.get(experiment.name)
+        if recording is not None and recording.result is not None:
+            lines += section(experiment, recording.result)
+    return "\n".join(lines)
+
+
+def section(experiment: Experiment, result: LabResult) -> list[str]:
+    """One experiment: paragraph, picture, table, sentence."""
+    name = experiment.name
+    lines = [f"## {experiment.question}", "", f"`qtui lab {name}`", "", PARAGRAPHS[name], ""]
+    if result.findings.pictures:
+        picture = result.findings.pictures[0]
+        (FOLDER / "lab").mkdir(exist_ok=True)
+        (FOLDER / "lab" / f"{name}.svg").write_text(standalone(picture_svg(picture)))
+        lines += [f"![{picture.title}](lab/{name}.svg)", ""]
+    table = findings_table(result.findings)
+    if len(table.rows) <= ROWS:
+        lines += [*markdown_table(table), ""]
+    lines += [f"**{conclusion_of(result)}**", ""]
+    lines += [f"- {note}" for note in result.findings.notes]
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    lines += ["", f"Seeds {', '.join(map(str, result.seeds)) or 'none'}; {versions}.", ""]
+    return lines
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    recordings = {
+        row.name: read_lab_recording(folder / f"{row.name}.jsonl")
+        for row in EXPERIMENTS
+        if (folder / f"{row.name}.jsonl").exists()
+    }
+    (FOLDER / "lab.md").write_text(page(recordings))
+    missing = [row.name for row in EXPERIMENTS if row.name not in recordings]
+    print("missing: " + ", ".join(missing) if missing else "all are there")
