@@ -26,7 +26,7 @@ _TONES: Final = {
     "point": "strong", "": "value",
 }  # fmt: skip
 #: Magnitudes that are lost or behind something are drawn in the lower part of the greys.
-_GREYS: Final = 0.6
+_GREYS: Final = 0.35
 
 
 def brush_of(drawing: Drawing) -> Brush:

@@ -59,8 +59,8 @@ class Heat:
     """Numbers in rows and columns, drawn as colours; `values[row][column]`, None for no number.
 
     `unit` is the unit of the numbers. `log` colours by their logarithm. `scaled` names for each row
-    the axis along which its scales lie, `summed` for each column the axis that it sums over; either
-    may be empty.
+    the axes along which its scales lie, with commas between, `summed` for each column the axis that
+    it sums over; either may be empty.
     """
 
     title: str

@@ -96,10 +96,10 @@ def test_the_scale_slides_the_bars_and_changes_what_is_lost() -> None:
     from dataclasses import replace
 
     plain, scaled = scene_of(HISTOGRAM), scene_of(replace(HISTOGRAM, shift=8.0))
-    assert scaled.spans[1].note != plain.spans[1].note
+    assert scaled.spans[1].notes != plain.spans[1].notes
     assert "2^8" in scaled.title
     zero = sum(HISTOGRAM.series[0][1][:10]) / sum(HISTOGRAM.series[0][1])
-    assert plain.spans[1].note == f"{zero:.2%} to 0"
+    assert plain.spans[1].notes == (f"{zero:.2%} to 0",)
 
 
 def test_an_earlier_run_is_faint_and_named_so() -> None:
@@ -146,6 +146,6 @@ def test_numbers_of_a_heat_are_written_and_so_is_where_scales_lie() -> None:
     for value in ("0.005", "0.008", "0.009"):
         assert value in text
     where = drawn(HEAT, 80, 20, scales=True)
-    assert "scale inside the sum" in where[2]
-    assert "scale outside it" in where[2]
-    assert "scale inside the sum" not in where[3]
+    assert "inside the sum" in where[2]
+    assert "outside of it" in where[2]
+    assert "inside the sum" not in where[3]

@@ -158,18 +158,37 @@ async def test_a_child_that_cannot_begin_or_dies_is_a_sentence(
         assert panel.sentence.endswith("c goes on with what is not done.")
 
 
-async def test_a_recording_plays_and_one_that_is_none_is_refused(
+@pytest.mark.slow
+async def test_the_real_child_runs_an_experiment_from_the_panel(
     running: Running, tmp_path: Path
 ) -> None:
-    path = tmp_path / "mine.jsonl"
+    """`dead`, whose figures are known: weight decay at lr 1e-4 never moves a weight in BF16."""
+    async with running(start_panel="numerics", look_ahead=True) as pilot:
+        panel = pilot.app.panel
+        await until(pilot, lambda: panel.runs.client is not None)  # nobody asked yet
+        await pilot.press("down", "r")
+        await until(pilot, lambda: bool(panel.shown.run and panel.shown.run.over))
+        assert panel.shown.run.phase is LabPhase.DONE, panel.sentence
+        rows = {row["term"]: row for row in panel.shown.run.result.findings.rows}
+        assert rows["decay"]["judged"] == "dead"
+        assert rows["decay"]["moved"] == 0
+        await until(pilot, lambda: "Weight decay does nothing in BF16" in panel.sentence)
+        assert "torch" not in sys.modules
+
+
+async def test_a_recording_plays_and_one_that_is_none_is_refused(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine"
     settings = dict(EXPERIMENTS[0].settle({"lr": 1e-3}))
     path.write_text("\n".join(map(LAB_LINES.to_line, told(settings))))
     small = {"size": (80, 24), "color": "none", "ascii": True}
     async with running(start_panel="numerics", **small) as pilot:
         panel = pilot.app.panel
-        await pilot.press("o", *str(tmp_path / "none.jsonl"), "enter")
+        await pilot.press("o", *"none", "enter")
         await until(pilot, lambda: "cannot be read" in panel.sentence)
-        await pilot.press("o", *str(path), "enter")
+        await pilot.press("o", *"mine", "enter")
         await until(pilot, lambda: panel.shown.run is not None)
         await until(pilot, lambda: "1 of 2 parts are done" in panel.sentence)
         await pilot.press("x")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from qtui.report.faces.columns import shorten
+from qtui.report.faces.columns import fold, shorten
 from qtui.report.numbers import format_value
 from qtui.report.pictures.cells import LABEL, QUIET, TITLE, Brush, Painted, PaintedLine, heat
 from qtui_core.lab.results import Heat
@@ -15,8 +15,12 @@ from qtui_core.lab.results import Heat
 #: Cells of a number at least, and of the names of rows at most as a share of the width.
 _LEAST: Final = 11
 _NAMES: Final = 0.4
-#: What is written where the axis that scales lie along is the one that is summed.
-ALONG, ACROSS = "scale inside the sum", "scale outside it"
+#: What is written where scales lie along the axis that is summed, and where they do not.
+ALONG, ACROSS = "inside the sum", "outside of it"
+_WHY: Final = (
+    "A scale outside of the sum multiplies its result, once. One inside cannot be taken out: the "
+    "operand is quantized anew along its other axis, or its scale folded into the other operand."
+)
 
 
 def shares_of(found: Heat) -> list[list[float | None]]:
@@ -45,7 +49,7 @@ def heat_lines(
     columns = max(1, len(found.columns))
     cell = max(_LEAST, *(len(name) + 2 for name in found.columns)) if found.columns else _LEAST
     if scales:
-        cell = max(cell, len(ALONG) + 2)
+        cell = max(cell, len(ALONG) + 3)
     cell = max(3, min(cell, (width - left - 1) // columns))
     lines: list[PaintedLine] = [[Painted(0, found.title, TITLE)]]
     lines.append(
@@ -54,7 +58,8 @@ def heat_lines(
             for at, name in enumerate(found.columns)
         ]
     )
-    room = len(found.rows) if height is None else max(1, height - 4)
+    why = fold(_WHY, width) if scales else []
+    room = len(found.rows) if height is None else max(1, height - 4 - len(why))
     shown = len(found.rows) if len(found.rows) <= room else room - 1
     shares = shares_of(found)
     for row in range(shown):
@@ -63,7 +68,7 @@ def heat_lines(
             column = left + 1 + at * cell
             if scales and found.scaled and found.summed:
                 along = inside_sum(found, row, at)
-                text = _fitting((ALONG, "inside") if along else (ACROSS, "free"), cell - 1)
+                text = _fitting((ALONG, "inside") if along else (ACROSS, "outside"), cell - 1)
                 paint = QUIET if along else heat(0.7)
                 line.append(Painted(column, text.center(cell - 1), paint))
             else:
@@ -72,7 +77,9 @@ def heat_lines(
     if shown < len(found.rows):
         lines.append([Painted(0, f"and {len(found.rows) - shown} rows more", QUIET)])
     lines.append([])
-    lines.append(_legend(found, brush))
+    lines += [[Painted(0, text, QUIET)] for text in why]
+    if not scales:
+        lines.append(_legend(found, brush))
     return [[_cut(painted, width) for painted in line] for line in lines]
 
 
@@ -82,9 +89,9 @@ def _cut(painted: Painted, width: int) -> Painted:
 
 
 def inside_sum(found: Heat, row: int, column: int) -> bool:
-    """Whether the scales of a row lie along the axis that a column sums over, so that they cannot
-    be taken out of the sum."""
-    return found.scaled[row] == found.summed[column]
+    """Whether scales of a row lie along the axis that a column sums over, so that they cannot be
+    taken out of the sum."""
+    return found.summed[column] in found.scaled[row].split(", ")
 
 
 def _fitting(texts: Iterable[str], width: int) -> str:

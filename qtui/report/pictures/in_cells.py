@@ -21,7 +21,7 @@ from qtui.report.pictures.cells import (
     heat,
     hue,
 )
-from qtui.report.pictures.scene import Scene, SceneLine, SceneSpan, height_at
+from qtui.report.pictures.scene import ALL_HELD, Scene, SceneLine, SceneSpan, height_at
 
 #: Columns between two letters on a line, and of the names at the right at most.
 _LETTERS_APART: Final = 26
@@ -29,6 +29,8 @@ _NAMES: Final = 34
 #: A picture of this width has the names of its lines beside it; others have them below.
 _BESIDE: Final = 72
 _LEAST_HEIGHT: Final = 4
+#: Below this height nothing is said of formats that hold everything.
+_LOW: Final = 20
 #: A longer name of the x axis takes a row of its own.
 _SHORT_TITLE: Final = 16
 
@@ -57,21 +59,26 @@ class _Plane:
         self.gutter = min(gutter, _NAMES, width // 3) if self.beside else 1
         self.width = max(8, width - self.left - self.gutter)
         self.legend = [] if self.beside else _flowed(self.names, width)
-        self.notes = [self._note_at(span, width) for span in scene.spans]
+        letters = [_letter(number) for number in range(len(scene.bars))]
+        self.texts = [span.note(letters) for span in scene.spans]
+        if height < _LOW:  # no row for what goes without saying
+            self.texts = ["" if text == ALL_HELD else text for text in self.texts]
+        pairs = zip(scene.spans, self.texts, strict=True)
+        self.notes = [self._note_at(span, text, width) for span, text in pairs]
         below = 2 + self.titled + len(scene.spans) + self.notes.count(None)
         self.height = max(_LEAST_HEIGHT, height - 2 - below - len(self.legend))
         self.grid = CellGrid(width, 2 + self.height + below + len(self.legend))
         self.top = 2
 
-    def _note_at(self, span: SceneSpan, width: int) -> int | None:
+    def _note_at(self, span: SceneSpan, text: str, width: int) -> int | None:
         """The column of what a span does not hold, on the side where its bar leaves room; None
         where that takes a row of its own."""
         first, last = self._column(span.low), self._column(span.high)
-        if last + 3 + len(span.note) <= width:
+        if last + 3 + len(text) <= width:
             return last + 2
-        if first - 2 - len(span.note) >= self.left:
-            return first - 1 - len(span.note)
-        return None
+        if first - 2 - len(text) >= self.left:
+            return first - 1 - len(text)
+        return None if text else self.left
 
     def draw(self) -> list[PaintedLine]:
         scene, grid = self.scene, self.grid
@@ -243,14 +250,14 @@ class _Plane:
     def _spans(self) -> None:
         row = self.top + self.height + 2 + self.titled
         shades = self.brush.shades
-        for span, at in zip(self.scene.spans, self.notes, strict=True):
+        for span, text, at in zip(self.scene.spans, self.texts, self.notes, strict=True):
             first, whole, last = map(self._column, (span.low, span.whole, span.high))
             self.grid.put(row, 0, span.name[: self.left - 1].rjust(self.left - 1), LABEL)
             self.grid.put(row, first, shades[2] * (whole - first), hue(1))
             self.grid.put(row, whole, shades[4] * max(1, last - whole), hue(1))
             if at is None:
                 row += 1
-            self.grid.put(row, self.left if at is None else at, span.note, LABEL)
+            self.grid.put(row, self.left if at is None else at, text, LABEL)
             row += 1
 
     def _legend(self) -> None:

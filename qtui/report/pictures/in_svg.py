@@ -86,7 +86,7 @@ def _py(share: float) -> float:
 
 def _scene(scene: Scene) -> str:
     height = HEIGHT + SPAN * len(scene.spans)
-    beside = [*(f"{line.name} {line.last}" for line in scene.lines), *(s.note for s in scene.spans)]
+    beside = [*(f"{line.name} {line.last}" for line in scene.lines), *_span_notes(scene)]
     width = max([WIDTH, *(WIDTH - RIGHT + 20 + _LETTER * len(text) for text in beside)])
     parts = [_open(width, height, f"{scene.title}: {scene.y.title} over {scene.x.title}")]
     parts.append(_text(LEFT, 14, scene.title))
@@ -112,15 +112,19 @@ def _scene(scene: Scene) -> str:
         parts.append(
             _text(x - 8 if right else x + 8, y + 4, point.name, "end" if right else "start")
         )
-    for at, span in enumerate(scene.spans):
+    for at, (span, note) in enumerate(zip(scene.spans, _span_notes(scene), strict=True)):
         y = HEIGHT + SPAN * at
         parts.append(_text(LEFT - 6, y + 4, span.name, "end"))
         parts.append(_box(_px(span.low), y - 5, _px(span.whole) - _px(span.low), 10, HUES[1], 0.35))
         parts.append(
             _box(_px(span.whole), y - 5, _px(span.high) - _px(span.whole), 10, HUES[1], 0.9)
         )
-        parts.append(_text(WIDTH - RIGHT + 10, y + 4, span.note))
+        parts.append(_text(WIDTH - RIGHT + 10, y + 4, note))
     return "".join([*parts, "</svg>"])
+
+
+def _span_notes(scene: Scene) -> list[str]:
+    return [span.note([kind.name for kind in scene.bars]) for span in scene.spans]
 
 
 def _axes(scene: Scene) -> Iterable[str]:

@@ -26,8 +26,14 @@ Place = tuple[float, float]
 
 #: What a line of an earlier run is called, after its name.
 BEFORE: Final = "before"
+#: What is said of a format that holds every value.
+ALL_HELD: Final = "all held"
 #: Room at the ends of a histogram, in powers of two.
 _BESIDE: Final = 1.0
+#: A share of the values that is not seen any more, and the powers of two that are shown besides
+#: those of the values.
+_RARE: Final = 1e-5
+_AROUND: Final = 12
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,19 @@ class SceneBars:
 @dataclass(frozen=True)
 class SceneSpan:
     """A bar beneath the picture: what lies between `low` and `high` can be held, and between `low`
-    and `whole` in part; `note` says what is not."""
+    and `whole` in part; `notes` say what is not, one for each kind of bars above."""
 
     name: str
     low: float
     whole: float
     high: float
-    note: str = ""
+    notes: tuple[str, ...] = ()
+
+    def note(self, names: Sequence[str]) -> str:
+        """What is not held, of the kinds that are called so."""
+        if len(set(self.notes)) < 2:
+            return self.notes[0] if self.notes else ""
+        return "; ".join(f"{name} {note}" for name, note in zip(names, self.notes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -205,14 +217,17 @@ def _frontier(frontier: LabFrontier, behind: LabFrontier | None) -> Scene:
 
 
 def _histogram(found: ExponentHistogram) -> Scene:
-    most = max((len(counts) for _, counts in found.series), default=0)
-    ends = [float(found.first), float(found.first + max(1, most))]
-    for span in found.spans:
-        ends += [span.low - found.shift, span.high - found.shift]
-    x = exponents("magnitude", min(ends) - _BESIDE, max(ends) + _BESIDE)
     shares = [
         (name, [n / (sum(counts) or 1) for n in counts], counts) for name, counts in found.series
     ]
+    seen = [at for _, each, _ in shares for at, n in enumerate(each, found.first) if n > _RARE]
+    first, last = (min(seen), max(seen) + 1) if seen else (found.first, found.first + 1)
+    ends = [float(first), float(last)]
+    for span in found.spans:
+        # A format that holds far more than there is runs off the picture.
+        ends += [max(span.low - found.shift, first - _AROUND)]
+        ends += [min(span.high - found.shift, last + _AROUND)]
+    x = exponents("magnitude", min(ends) - _BESIDE, max(ends) + _BESIDE)
     highest = max((share for _, each, _ in shares for share in each), default=0.0)
     y = axis_of("share of the values", (0.0, highest or 1.0))
     bars = []
@@ -224,7 +239,7 @@ def _histogram(found: ExponentHistogram) -> Scene:
                 tuple(
                     (edges[at], edges[at + 1], _inside(y.place(share)))
                     for at, share in enumerate(each)
-                    if share
+                    if share > _RARE
                 ),
             )
         )
@@ -232,19 +247,18 @@ def _histogram(found: ExponentHistogram) -> Scene:
     for span in found.spans:
         low, whole, high = (end - found.shift for end in (span.low, span.whole, span.high))
         notes = []
-        for name, _, counts in shares:
+        for _, _, counts in shares:
             zero, over = beyond(found.first, counts, low, high)
-            said = [f"{zero:.2%} to 0"] if zero else []
-            said += [f"{over:.2%} too large"] if over else []
-            label = f"{name} " if len(shares) > 1 else ""
-            notes.append(label + (", ".join(said) or "all held"))
+            said = [f"{_percent(zero)} to 0"] if zero else []
+            said += [f"{_percent(over)} too large"] if over else []
+            notes.append(", ".join(said) or ALL_HELD)
         spans.append(
             SceneSpan(
                 span.name,
                 _inside(x.place(low)),
                 _inside(x.place(whole)),
                 _inside(x.place(high)),
-                "; ".join(notes),
+                tuple(notes),
             )
         )
     title = found.title + (f", scaled by 2^{found.shift:g}" if found.shift else "")
@@ -260,6 +274,10 @@ def beyond(first: int, counts: Sequence[int], low: float, high: float) -> tuple[
     zero = sum(n for at, n in enumerate(counts, first) if at + 1 <= low - 1 + 1e-9)
     over = sum(n for at, n in enumerate(counts, first) if at >= high - 1e-9)
     return zero / total, over / total
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}" if share >= 5e-5 else f"{share:.0e}"
 
 
 def _inside(place: float | None) -> float:

@@ -224,7 +224,12 @@ def _row(name: str, errors: tuple[tuple[float, float, float], ...]) -> dict[str,
 
 
 def _scaled(name: str) -> str:
-    return SCHEMES[name].x.scales
+    """The axes that scales lie along where each operand is stored once: a row of X and of G is a
+    token, a row of W an output. Tiles and blocks cut every axis, one scale for all cuts none."""
+    scales = SCHEMES[name].x.scales
+    if scales in ("none", "tensor"):
+        return ""
+    return "outputs, tokens" if scales == "row" else "inputs, outputs, tokens"
 
 
 def _verdict(table: ProductErrors | None, ways: ProductErrors | None) -> str:

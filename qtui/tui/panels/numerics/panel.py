@@ -309,7 +309,9 @@ class NumericsPanel(AskingPanel):
     def draw(self) -> None:
         shown, body, run = self.shown, self.body, self.shown.run
         title = body.title_line
-        title.subject = shown.experiment.question
+        question = shown.experiment.question
+        fits = len(question) < title.content_size.width or not title.is_mounted
+        title.subject = question if fits else shown.experiment.name
         title.note = f"run {run.number}" if run is not None and len(shown.kept) > 1 else ""
         title.details = tuple(self._details(run))
         going = run is not None and not run.over

@@ -19,9 +19,13 @@ from qtui_core.lab.results import ExponentHistogram, Heat
 if TYPE_CHECKING:
     from qtui.tui.panels.numerics.panel import NumericsPanel
 
-#: From this height on the table stands below the picture, which keeps so many lines.
+#: From this height on the table stands below the picture, which keeps so many lines at least and
+#: that share; a heat map as many as it has rows and, around them, other lines.
 _TALL: Final = 26
-_PICTURE: Final = 17
+_PICTURE: Final = 16
+_SHARE: Final = 0.6
+_AROUND: Final = 7
+_TABLE: Final = 8
 #: A picture is no higher than that share of its width.
 _SLIM: Final = 0.38
 
@@ -50,7 +54,10 @@ holds with fewer bits; `,` and `.` scale the values.
         table: list[TextLine] = []
         height = canvas.height
         if height >= _TALL and run is not None and run.result is not None:
-            table = list(table_lines(run.result.findings, canvas.width, 0, height - _PICTURE - 1))
+            kept = max(_PICTURE, int(height * _SHARE))
+            if isinstance(drawn, Heat):
+                kept = min(height - _TABLE, len(drawn.rows) + _AROUND)
+            table = list(table_lines(run.result.findings, canvas.width, 0, height - kept - 1))
             height -= len(table) + 1
         height = min(height, max(_PICTURE, int(canvas.width * _SLIM)))
         lines: list[TextLine] = list(
