@@ -13,8 +13,8 @@ from qtui.engine.answers.codes import (
     SweepRow,
 )
 from qtui.engine.answers.tensors import ModelIndex, TensorEntry
-from qtui.engine.client import EngineClient, ProgressCallback
-from qtui.screen.panel.answers import Answers
+from qtui.engine.client import ProgressCallback
+from qtui.screen.panel.feed import Feed
 from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.codebooks.shown import CodebooksShown, TensorAnswers
 from qtui_core.answers.codes import EqualBits, NF4Construction
@@ -25,19 +25,16 @@ from qtui_core.schemes.stepping import resize_scheme
 SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-class CodebooksFeed:
+class CodebooksFeed(Feed):
     """Answers by what was asked. Every method may raise QtuiError (EngineLost among them) and
     RequestCancelled."""
 
-    def __init__(self, engine: EngineClient) -> None:
-        self.engine = engine
-        self._answers = Answers()
-
     async def index(self, model: str) -> ModelIndex:
         """The tensors of a model, which is opened where no other panel has."""
-        reply = await self.engine.request("model_index", {"model": model}, kind="codebooks.index")
-        self._answers.clear()
-        return reply.read(ModelIndex)
+        params = {"model": model}
+        found = await self.ask(ModelIndex, "model_index", params, kind="codebooks.index")
+        self.answers.clear()
+        return found
 
     async def columns(
         self,
@@ -48,19 +45,11 @@ class CodebooksFeed:
         on_progress: ProgressCallback,
     ) -> CodesSideBySide:
         """Each scheme on what is looked at, and the sentence about all of them."""
-
-        async def ask() -> CodesSideBySide:
-            params = {
-                "model": model,
-                **subject.params,
-                "schemes": list(map(str, schemes)),
-                "resized": resized,
-            }
-            reply = await self.engine.request("codebooks", params, on_progress=on_progress)
-            return reply.read(CodesSideBySide)
-
-        return await self._answers.remembered(
-            ("columns", model, subject, tuple(schemes), resized), ask
+        texts = list(map(str, schemes))
+        params = {"model": model, **subject.params, "schemes": texts, "resized": resized}
+        key = ("columns", model, subject, tuple(schemes), resized)
+        return await self.ask(
+            CodesSideBySide, "codebooks", params, key=key, on_progress=on_progress
         )
 
     async def equal_bits(
@@ -68,18 +57,14 @@ class CodebooksFeed:
     ) -> tuple[EqualBits, ...]:
         """The schemes at the bits per parameter of the first one."""
         params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
-        reply = await self.engine.request("equal_bits", params, kind=None)
-        return reply.read(AtEqualBits).schemes
+        return (await self.ask(AtEqualBits, "equal_bits", params, kind=None)).schemes
 
     async def budgets(
         self, schemes: Sequence[Scheme], shape: tuple[int, ...]
     ) -> tuple[SchemeBudget, ...]:
-        async def ask() -> tuple[SchemeBudget, ...]:
-            params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
-            reply = await self.engine.request("bit_budget", params, kind=None)
-            return reply.read(Budgets).budgets
-
-        return await self._answers.remembered(("budgets", tuple(schemes), shape), ask)
+        params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
+        key = ("budgets", tuple(schemes), shape)
+        return (await self.ask(Budgets, "bit_budget", params, key=key, kind=None)).budgets
 
     async def sweep(
         self, name: str, nested_block: int, sizes: Sequence[int], shape: tuple[int, ...]
@@ -113,11 +98,8 @@ class CodebooksFeed:
         return TensorAnswers(subject, equal, codes.columns, codes.sentence, budgets, sweep)
 
     async def construction(self) -> NF4Construction:
-        async def ask() -> NF4Construction:
-            reply = await self.engine.request("nf4_construction", kind=None)
-            return reply.read(NF4Construction)
-
-        return await self._answers.remembered(("construction",), ask)
+        key = ("construction",)
+        return await self.ask(NF4Construction, "nf4_construction", key=key, kind=None)
 
 
 def _with_and_without(schemes: Sequence[Scheme], nested: int) -> list[Scheme]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qtui.engine.client import EngineClient
 from qtui.engine.estimator.answers import Operations, RateTold, Readings
 from qtui.engine.estimator.requests import DeviceAsked, OperationsRequest, RatesRequest
+from qtui.screen.panel.feed import Feed
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.codec import from_plain
 from qtui_core.memory.compute.operation import Operation
@@ -16,16 +16,12 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
 
-class HardwareFeed:
+class HardwareFeed(Feed):
     """Every method may raise QtuiError (EngineLost among them) and RequestCancelled."""
-
-    def __init__(self, estimator: EngineClient) -> None:
-        self.estimator = estimator
 
     async def gpus(self) -> tuple[DeviceReading, ...]:
         """The GPUs as they are now."""
-        reply = await self.estimator.request("gpus")
-        return reply.read(Readings).gpus
+        return (await self.ask(Readings, "gpus")).gpus
 
     async def operations(self, shown: HardwareShown) -> tuple[RunPlan, tuple[Operation, ...]]:
         """The plan with nothing left open, and its operations."""
@@ -36,8 +32,7 @@ class HardwareFeed:
             device=DeviceAsked(name=device.name) if shown.choice.known else None,
             usual=shown.usual,
         )
-        reply = await self.estimator.request("operations", params)
-        found = reply.read(Operations)
+        found = await self.ask(Operations, "operations", params)
         return found.plan, found.operations
 
     async def measure(
@@ -56,4 +51,4 @@ class HardwareFeed:
             if line.rate is not None:
                 on_rate(line.rate)
 
-        await self.estimator.request("measure", RatesRequest(on=on), on_progress=told)
+        await self.engine.request("measure", RatesRequest(on=on), on_progress=told)

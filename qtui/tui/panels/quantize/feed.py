@@ -16,7 +16,7 @@ from qtui.engine.answers.tensors import (
     TensorNumbers,
 )
 from qtui.engine.client import EngineClient, ProgressCallback
-from qtui.screen.panel.answers import Answers
+from qtui.screen.panel.feed import Feed
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.screen.widgets.histogram import HistogramData
@@ -25,31 +25,26 @@ from qtui_core.answers.tensors import ErrorReport
 from qtui_core.codec import from_plain
 
 
-class QuantizeFeed:
+class QuantizeFeed(Feed):
     """Answers of the engine by what was asked, so that going back to a scheme or a tensor
     costs nothing. Every method may raise QtuiError (EngineLost among them) and
     RequestCancelled."""
 
     def __init__(self, engine: EngineClient) -> None:
-        self.engine = engine
-        self.answers = Answers()
+        super().__init__(engine)
         self._captures: dict[str, int] = {}
 
     async def open(self, model: str, on_progress: ProgressCallback) -> ModelIndex:
-        reply = await self.engine.request("open_model", {"model": model}, on_progress=on_progress)
+        found = await self.ask(ModelIndex, "open_model", {"model": model}, on_progress=on_progress)
         self.answers.clear()
         self._captures.clear()
-        return reply.read(ModelIndex)
+        return found
 
     async def numbers(
         self, model: str, subject: Subject, on_progress: ProgressCallback
     ) -> TensorNumbers:
-        async def ask() -> TensorNumbers:
-            params = {"model": model, **subject.params}
-            reply = await self.engine.request("statistics", params, on_progress=on_progress)
-            return reply.read(TensorNumbers)
-
-        return await self.answers.remembered(("numbers", model, subject), ask)
+        params, key = {"model": model, **subject.params}, ("numbers", model, subject)
+        return await self.ask(TensorNumbers, "statistics", params, key=key, on_progress=on_progress)
 
     async def histogram(
         self, model: str, subject: Subject, bins: int, on_progress: ProgressCallback
@@ -58,8 +53,7 @@ class QuantizeFeed:
 
         async def ask() -> HistogramData | None:
             params = {"model": model, **subject.params, "bins": bins}
-            reply = await self.engine.request("histogram", params, on_progress=on_progress)
-            found = reply.read(BinCounts)
+            found = await self.ask(BinCounts, "histogram", params, on_progress=on_progress)
             if not found.edges:
                 return None
             low, high = found.edges
@@ -70,28 +64,23 @@ class QuantizeFeed:
     async def errors(
         self, model: str, subject: Subject, scheme: str, on_progress: ProgressCallback
     ) -> ErrorReport:
-        async def ask() -> ErrorReport:
-            params = {"model": model, **subject.params, "scheme": scheme}
-            reply = await self.engine.request("measure", params, on_progress=on_progress)
-            return reply.read(ErrorReport)
-
-        return await self.answers.remembered(("errors", model, subject, scheme), ask)
+        params = {"model": model, **subject.params, "scheme": scheme}
+        key = ("errors", model, subject, scheme)
+        return await self.ask(ErrorReport, "measure", params, key=key, on_progress=on_progress)
 
     async def explanation(
         self, model: str, subject: Subject, schemes: Sequence[str], on_progress: ProgressCallback
     ) -> Explanation:
         """What the error of the first scheme means, the others being alternatives."""
         params = {"model": model, **subject.params, "schemes": list(schemes)}
-        reply = await self.engine.request("explain", params, on_progress=on_progress)
-        return reply.read(Explanation)
+        return await self.ask(Explanation, "explain", params, on_progress=on_progress)
 
     async def map(
         self, model: str, subject: Subject, request: MapRequest, on_progress: ProgressCallback
     ) -> MapPicture:
         async def ask() -> MapPicture:
             params = {"model": model, **subject.params, **request.params}
-            reply = await self.engine.request("map", params, on_progress=on_progress)
-            found = reply.read(MapCells)
+            found = await self.ask(MapCells, "map", params, on_progress=on_progress)
             height, width = found.cells.shape
             cells = found.cells.tolist()
             grid = HeatGrid(found.rows, found.columns, height, width, cells, request.window)
@@ -103,15 +92,8 @@ class QuantizeFeed:
     async def element(
         self, model: str, subject: Subject, scheme: str, row: int, column: int
     ) -> Element:
-        params = {
-            "model": model,
-            **subject.params,
-            "scheme": scheme,
-            "row": row,
-            "column": column,
-        }
-        reply = await self.engine.request("element", params)
-        return reply.read(Element)
+        at = {"scheme": scheme, "row": row, "column": column}
+        return await self.ask(Element, "element", {"model": model, **subject.params, **at})
 
     async def rank(
         self, model: str, scheme: str, on_tensor: Callable[[str, float | None], None]
@@ -125,10 +107,8 @@ class QuantizeFeed:
                 # Decibels are over what a scheme did not lose, and losing values is worse than any.
                 on_tensor(ranked.name, -math.inf if ranked.overflowed else ranked.sqnr_db)
 
-        reply = await self.engine.request(
-            "rank", {"model": model, "scheme": scheme}, on_progress=on_progress
-        )
-        return reply.read(AllRanked).sampled
+        params = {"model": model, "scheme": scheme}
+        return (await self.ask(AllRanked, "rank", params, on_progress=on_progress)).sampled
 
     def forget_other_captures(self, tensor: str, number: int) -> None:
         """The module of a weight was captured, by a number that differs each time: what was

@@ -44,8 +44,7 @@ class ActivationsFeed:
             activity(stage, fraction)
 
         params = CaptureRequest(model=model, tensors=(tensor,), prompt=text.prompt, file=text.file)
-        reply = await self._feed.engine.request("capture", params, on_progress=heard)
-        made = reply.read(CapturesMade)
+        made = await self._feed.ask(CapturesMade, "capture", params, on_progress=heard)
         self.held, found = frozenset(made.held), made.captures[0]
         self._feed.forget_other_captures(tensor, found.number)
         return found
@@ -53,33 +52,18 @@ class ActivationsFeed:
     async def ranges(
         self, model: str, found: Captured, side: str, scheme: str, activity: Activity
     ) -> Ranges:
-        async def ask() -> Ranges:
-            params = {"model": model, "tensor": found.tensor, "source": side, "scheme": scheme}
-            reply = await self._feed.engine.request(
-                "activation_ranges", params, on_progress=_heard(activity, f"ranges of {scheme}")
-            )
-            return reply.read(Ranges)
-
+        params = {"model": model, "tensor": found.tensor, "source": side, "scheme": scheme}
         key = ("ranges", model, found.number, side, scheme)
-        return await self._feed.answers.remembered(key, ask)
+        heard = _heard(activity, f"ranges of {scheme}")
+        return await self._feed.ask(Ranges, "activation_ranges", params, key=key, on_progress=heard)
 
     async def outputs(
         self, model: str, found: Captured, schemes: tuple[str, ...], active: int, activity: Activity
     ) -> Outputs:
-        async def ask() -> Outputs:
-            params = {
-                "model": model,
-                "tensor": found.tensor,
-                "schemes": schemes,
-                "active": active,
-            }
-            reply = await self._feed.engine.request(
-                "output_error", params, on_progress=_heard(activity, "error of the output")
-            )
-            return reply.read(Outputs)
-
+        params = {"model": model, "tensor": found.tensor, "schemes": schemes, "active": active}
         key = ("outputs", model, found.number, schemes, active)
-        return await self._feed.answers.remembered(key, ask)
+        heard = _heard(activity, "error of the output")
+        return await self._feed.ask(Outputs, "output_error", params, key=key, on_progress=heard)
 
 
 def _heard(activity: Activity, label: str) -> Callable[[float, object], None]:

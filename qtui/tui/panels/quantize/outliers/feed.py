@@ -61,10 +61,6 @@ async def _ask(
     params: dict[str, Any],
     heard: ProgressCallback,
 ) -> T:
-    async def ask() -> T:
-        request = {"model": look.model, **look.subject.params, **params}
-        return (await feed.engine.request(what, request, on_progress=heard)).read(kind)
-
+    request = {"model": look.model, **look.subject.params, **params}
     key = (what, look.model, look.subject, *params.values())
-    answer: T = await feed.answers.remembered(key, ask)
-    return answer
+    return await feed.ask(kind, what, request, key=key, on_progress=heard)
