@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
-from qtui.screen.tensors.side import TensorSide
+from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
-from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import Draw, TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui_core.models.quoting import printable
@@ -21,7 +20,7 @@ WIDE = 150
 SHORT = 26
 
 
-class CodebooksBody(Container):
+class CodebooksBody(TensorBody):
     """Views and settings on top, below them the picture; the tensors stand at its left on a
     wide screen, and in its place while the class `-listing` is set on others."""
 
@@ -49,13 +48,9 @@ class CodebooksBody(Container):
     """
 
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
-        super().__init__()
-        self.drawing = drawing
-        self.tabs = tabs
+        super().__init__(drawing, tabs)
         self.settings = Static(id="codebooks-settings", markup=False)
         self.field = Field(compact=True, select_on_focus=False, id="codebooks-schemes")
-        self.side = TensorSide(drawing)
-        self.title_line = TaskTitle(drawing)
         self.picture = TextPicture(drawing)
 
     def compose(self) -> ComposeResult:
@@ -79,17 +74,7 @@ class CodebooksBody(Container):
 
     @property
     def typing(self) -> bool:
-        """Whether keys are text for one of the fields."""
-        return self.field.has_focus or self.side.typing
-
-    @property
-    def listing(self) -> bool:
-        """Whether the tensors stand where the picture is otherwise."""
-        return self.has_class("-listing") and self.has_class("-narrow")
-
-    @property
-    def can_leave(self) -> bool:
-        return self.typing or self.listing
+        return self.field.has_focus or super().typing
 
     def start_typing(self, text: str) -> None:
         self.add_class("-typing")
@@ -99,24 +84,17 @@ class CodebooksBody(Container):
 
     def stop_typing(self) -> None:
         self.remove_class("-typing")
-        self.focus_picture()
+        self.show_picture()
 
     def leave(self) -> None:
-        """Leave the innermost of them; nothing that was typed takes effect."""
         if self.field.has_focus:
             self.stop_typing()
-        elif self.side.typing:
-            self.side.drop_filter()
         else:
-            self.focus_picture()
+            super().leave()
 
-    def focus_picture(self) -> None:
-        self.remove_class("-listing")
+    def show_picture(self) -> None:
+        super().show_picture()
         self.screen.set_focus(self.picture)
-
-    def show_list(self) -> None:
-        self.add_class("-listing")
-        self.screen.set_focus(self.side.list)
 
     # What is shown
 

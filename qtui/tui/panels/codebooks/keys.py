@@ -28,7 +28,7 @@ CODEBOOKS_BINDINGS: list[BindingType] = [
     _binding("equals_sign", "equal_bits", "Equal bits", "equal_bits",
              "Give all schemes the bits per parameter of the first one", show=True,
              key_display="="),
-    _binding("s", "type_schemes", "Schemes", "type",
+    _binding("s", "type_scheme", "Schemes", "type",
              "Type the schemes to compare, the first one sets the bits", show=True,
              priority=True),
     _binding("x", "remove", "Remove", "remove", "Take the chosen scheme out"),

@@ -16,9 +16,10 @@ from textual.widgets import Input
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.messages import ModelOpened
-from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, AskingPhase
+from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.tensors.list import TensorList
+from qtui.screen.tensors.panel import TensorPanel
 from qtui.screen.tensors.subject import Subject
 from qtui.screen.widgets.text_picture import TextPicture, centred
 from qtui.tui.panels.codebooks import schemes
@@ -38,7 +39,7 @@ from qtui_core.models.quoting import printable
 TENSOR = "tensor"
 
 
-class CodebooksPanel(AskingPanel):
+class CodebooksPanel(TensorPanel):
     """One model, one tensor, and some schemes on it."""
 
     PANEL_ID = "codebooks"
@@ -53,6 +54,7 @@ class CodebooksPanel(AskingPanel):
         *CODEBOOKS_BINDINGS,
     ]
 
+    body: CodebooksBody
     view: CodebooksView
 
     def compose_body(self) -> ComposeResult:
@@ -67,7 +69,7 @@ class CodebooksPanel(AskingPanel):
     # What the shell asks for
 
     def activate(self) -> None:
-        self.body.focus_picture()
+        self.body.show_picture()
         self._follow()
 
     def maximise_target(self) -> Widget | None:
@@ -121,7 +123,7 @@ class CodebooksPanel(AskingPanel):
             return
         self._followed = subject
         if self.shown.entry is not None and self.shown.entry.name == subject.tensor:
-            self._look()
+            self.look()
         else:
             self.body.side.list.select(subject.tensor)
 
@@ -135,7 +137,7 @@ class CodebooksPanel(AskingPanel):
 
     # Looking at a tensor
 
-    def _look(self, *, pause: bool = False) -> None:
+    def look(self, *, pause: bool = False) -> None:
         """Read the chosen tensor under the schemes; what was being read gives up."""
         entry = self.shown.entry
         if entry is None:
@@ -183,7 +185,7 @@ class CodebooksPanel(AskingPanel):
         if self.shown.entry is None:
             self.open_model(self.qtui.model)
         else:
-            self._look()
+            self.look()
 
     # Showing
 
@@ -250,31 +252,8 @@ class CodebooksPanel(AskingPanel):
 
     # Tensors
 
-    @on(TensorList.Highlighted)
-    def _tensor_changed(self, message: TensorList.Highlighted) -> None:
-        message.stop()
-        self.forget_refusal()
-        self.shown.entry = message.entry
-        self._look(pause=True)
-
-    @on(TensorList.Chosen)
-    def _tensor_chosen(self, message: TensorList.Chosen) -> None:
-        message.stop()
-        self.body.focus_picture()
-        if self.shown.entry is not message.entry:
-            self.body.side.list.open_current()
-        elif self.phase is AskingPhase.STOPPED:
-            self._look()
-
     def action_tensor(self, by: int) -> None:
         self.body.side.list.action_move(by)
-
-    def action_tensors(self) -> None:
-        self.body.show_list()
-
-    def action_filter(self) -> None:
-        self.body.add_class("-listing")
-        self.body.side.start_filter()
 
     # Schemes
 
@@ -286,15 +265,15 @@ class CodebooksPanel(AskingPanel):
             self.refused(str(error))
             return False
         self.forget_refusal()
-        self._look(pause=True)
+        self.look(pause=True)
         return True
 
     def action_equal_bits(self) -> None:
         self.shown.at_equal_bits = not self.shown.at_equal_bits
         self.forget_refusal()
-        self._look(pause=True)
+        self.look(pause=True)
 
-    def action_type_schemes(self) -> None:
+    def action_type_scheme(self) -> None:
         self.body.start_typing(" ".join(map(str, self.shown.asked)))
 
     @on(Input.Submitted, "#codebooks-schemes")
@@ -316,14 +295,7 @@ class CodebooksPanel(AskingPanel):
     def action_double_quantization(self) -> None:
         self._change(schemes.turn_double_quantization)
 
-    def action_back(self) -> None:
-        self.body.leave()
-
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
-        if action in ("filter", "type_schemes"):
-            return not self.body.typing
-        if action == "back":
-            return self.body.can_leave
         if action == "stop":
             return (self.busy or bool(self.silence)) and not self.body.can_leave
         return super().offers(action, parameters)

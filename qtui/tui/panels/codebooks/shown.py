@@ -93,6 +93,10 @@ class CodebooksShown:
     def double_quantization(self) -> bool:
         return any(scheme.double_quantization for scheme in self.asked)
 
+    def choose(self, entry: TensorEntry) -> None:
+        """Another tensor; what is known stays until its own is."""
+        self.entry = entry
+
     def take(self, answers: TensorAnswers) -> None:
         self.read, self.equal, self.columns = answers.read, answers.equal, answers.columns
         self.verdict, self.budgets, self.sweep = answers.verdict, answers.budgets, answers.sweep

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
-from qtui.screen.tensors.side import TensorSide
+from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
-from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
@@ -30,7 +29,7 @@ NARROW, MEDIUM, WIDE = 100, 116, 150
 SHORT, BRIEF = 26, 24
 
 
-class QuantizeBody(Container):
+class QuantizeBody(TensorBody):
     """Schemes on top; below them the tensors, the pictures and the numbers side by side.
 
     A narrow screen has no room for the tensors: they take the place of the numbers while the
@@ -63,15 +62,10 @@ class QuantizeBody(Container):
     """
 
     def __init__(self, panel: QuantizePanel) -> None:
-        super().__init__()
+        super().__init__(panel.drawing, panel.tabs)
         self.panel = panel
-        self.drawing = drawing = panel.drawing
-        glyphs = drawing.glyphs
-        self.controls = SchemeControls(glyphs.pointer)
-        self.side = TensorSide(drawing)
-        self.title_line = TaskTitle(drawing)
-        self.tabs = panel.tabs
-        self.table = TextPicture(drawing, id="quantize-numbers", focus=False)
+        self.controls = SchemeControls(self.drawing.glyphs.pointer)
+        self.table = TextPicture(self.drawing, id="quantize-numbers", focus=False)
 
     def compose(self) -> ComposeResult:
         yield self.controls
@@ -95,11 +89,6 @@ class QuantizeBody(Container):
     def brief(self) -> bool:
         """Whether the numbers must make do with fewer lines."""
         return self.size.height < BRIEF
-
-    @property
-    def listing(self) -> bool:
-        """Whether the tensors stand where the numbers are otherwise."""
-        return self.has_class("-narrow") and self.has_class("-listing")
 
     @property
     def view(self) -> TensorView:
@@ -141,35 +130,20 @@ class QuantizeBody(Container):
 
     @property
     def typing(self) -> bool:
-        """Whether keys are text for one of the fields."""
-        return self.controls.typing or self.side.typing or self.view.typing
-
-    @property
-    def can_leave(self) -> bool:
-        """Whether a field or the list has been entered that Escape leaves."""
-        return self.typing or self.listing
+        return self.controls.typing or self.view.typing or super().typing
 
     def leave(self) -> None:
-        """Leave the innermost of them; nothing that was typed takes effect."""
         if self.controls.typing:
             self.controls.stop_typing()
             self.focus_start()
-        elif self.side.typing:
-            self.side.drop_filter()
         elif self.view.typing:
             self.view.leave()
-        elif self.listing:
-            self.show_picture()
+        else:
+            super().leave()
 
     def show_picture(self) -> None:
-        """Move to the picture; on a narrow screen the numbers stand beside it again."""
-        self.remove_class("-listing")
+        super().show_picture()
         self.view.focus_start()
-
-    def show_list(self) -> None:
-        """Move to the list of tensors."""
-        self.add_class("-listing")
-        self.screen.set_focus(self.side.list)
 
     def show_title(self, entry: TensorEntry | None, subject: Subject | None = None) -> None:
         """Name what is looked at, if something is."""

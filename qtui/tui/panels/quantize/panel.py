@@ -14,10 +14,11 @@ from textual.widgets import Input
 
 from qtui.engine.client import EngineLost
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, Resized
-from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, AskingPhase
+from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys
 from qtui.screen.tensors.list import TensorList, TensorOrder
+from qtui.screen.tensors.panel import TensorPanel
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.scheme_bar import SchemeBar
@@ -45,7 +46,7 @@ from qtui_core.schemes.stepping import step_scheme
 FIRST_SCHEMES = ("int4", "nf4")
 
 
-class QuantizePanel(AskingPanel):
+class QuantizePanel(TensorPanel):
     """One model and one tensor under two schemes. Asks the engine and shows what it finds; computes
     nothing itself.
 
@@ -62,6 +63,7 @@ class QuantizePanel(AskingPanel):
         *URGENT_BINDINGS, *view_keys(PANEL_ID, VIEWS), *QUANTIZE_BINDINGS,
     ]  # fmt: skip
 
+    body: QuantizeBody
     views: tuple[TensorView, ...]
     view: TensorView
 
@@ -152,7 +154,7 @@ class QuantizePanel(AskingPanel):
         """Go on with the model that is open, and say why it is not another one."""
         self.opening = None
         self.refused(why)
-        self.reader.look()
+        self.look()
 
     async def _ask_device(self) -> None:
         self.post_message(DeviceSeen(await device_of(self.engine)))
@@ -208,7 +210,7 @@ class QuantizePanel(AskingPanel):
         if self.opening is not None or self.shown.entry is None:
             self.open_model(self.opening or self.shown.model)
         else:
-            self.reader.look()
+            self.look()
         if not self.body.side.ranked_by:
             self.ranking.start_if_listed()
 
@@ -246,33 +248,14 @@ class QuantizePanel(AskingPanel):
 
     # Tensors
 
-    @on(TensorList.Highlighted)
-    def _tensor_changed(self, message: TensorList.Highlighted) -> None:
-        message.stop()
-        self.shown.choose(message.entry)
-        self.look_again(pause=True)
-
-    @on(TensorList.Chosen)
-    def _tensor_chosen(self, message: TensorList.Chosen) -> None:
-        message.stop()
-        self.body.show_picture()
-        if self.shown.entry is not message.entry:
-            self.body.side.list.open_current()
-        elif self.phase is AskingPhase.STOPPED:
-            self.reader.look()
+    def look(self, *, pause: bool = False) -> None:
+        self.reader.look(pause=pause)
 
     @on(Resized, "Heatmap")
     @on(Resized, "Histogram")
     def _room_changed(self) -> None:
         if self.phase in (AskingPhase.READY, AskingPhase.WORKING):
-            self.reader.look(pause=True)
-
-    def action_filter(self) -> None:
-        self.body.add_class("-listing")
-        self.body.side.start_filter()
-
-    def action_tensors(self) -> None:
-        self.body.show_list()
+            self.look(pause=True)
 
     def action_match(self, direction: int) -> None:
         tensors = self.body.side.list
@@ -346,7 +329,7 @@ class QuantizePanel(AskingPanel):
         self.body.controls.show(self.shown.schemes, self.shown.active)
         self.ranking.stop()
         self.ranking.start_if_listed()
-        self.reader.look(pause=True)
+        self.look(pause=True)
         self.element.read()
 
     # Views, and the rest
@@ -374,20 +357,12 @@ class QuantizePanel(AskingPanel):
     def action_clear_injection(self) -> None:
         self.look_at(inject=None)
 
-    def action_back(self) -> None:
-        self.forget_refusal()
-        self.body.leave()
-
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         entry = self.shown.entry
         if action == "source":
             return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":
             return self.shown.inject is not None
-        if action in ("filter", "type_scheme"):
-            return not self.body.typing
-        if action == "back":
-            return self.body.can_leave
         if action == "stop":
             busy = self.ranking.running or self.busy or bool(self.silence)
             return busy and not self.body.can_leave

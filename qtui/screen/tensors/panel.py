@@ -1,0 +1,103 @@
+"""A panel that looks at one tensor of a model, with the others at its side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual import on
+from textual.containers import Container
+
+from qtui.screen.panel.asking import AskingPanel, AskingPhase
+from qtui.screen.tensors.list import TensorList
+from qtui.screen.tensors.side import TensorSide
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.view_tabs import ViewTabs
+
+
+class TensorBody(Container):
+    """The tensors at the side, and a title for the one that is shown. Where a narrow screen has no
+    room for them, they take the place of something else while the class `-listing` is set. A
+    subclass arranges them."""
+
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
+        super().__init__()
+        self.drawing = drawing
+        self.tabs = tabs
+        self.side = TensorSide(drawing)
+        self.title_line = TaskTitle(drawing)
+
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for one of the fields."""
+        return self.side.typing
+
+    @property
+    def listing(self) -> bool:
+        """Whether the tensors stand where something else is otherwise."""
+        return self.has_class("-listing") and self.has_class("-narrow")
+
+    @property
+    def can_leave(self) -> bool:
+        """Whether a field or the list has been entered that Escape leaves."""
+        return self.typing or self.listing
+
+    def leave(self) -> None:
+        """Leaves the innermost of them; nothing that was typed takes effect."""
+        if self.side.typing:
+            self.side.drop_filter()
+        else:
+            self.show_picture()
+
+    def show_picture(self) -> None:
+        """Moves to the picture; on a narrow screen it has its place again."""
+        self.remove_class("-listing")
+
+    def show_list(self) -> None:
+        """Moves to the list of tensors."""
+        self.add_class("-listing")
+        self.screen.set_focus(self.side.list)
+
+
+class TensorPanel(AskingPanel):
+    """`shown.entry` is the tensor that is looked at, and `shown.choose` takes another."""
+
+    body: TensorBody
+    shown: Any
+
+    def look(self, *, pause: bool = False) -> None:
+        """Reads the chosen tensor; with a pause, unless another one is chosen at once."""
+
+    @on(TensorList.Highlighted)
+    def _tensor_changed(self, message: TensorList.Highlighted) -> None:
+        message.stop()
+        self.forget_refusal()
+        self.shown.choose(message.entry)
+        self.look(pause=True)
+
+    @on(TensorList.Chosen)
+    def _tensor_chosen(self, message: TensorList.Chosen) -> None:
+        message.stop()
+        self.body.show_picture()
+        if self.shown.entry is not message.entry:
+            self.body.side.list.open_current()
+        elif self.phase is AskingPhase.STOPPED:
+            self.look()
+
+    def action_tensors(self) -> None:
+        self.body.show_list()
+
+    def action_filter(self) -> None:
+        self.body.add_class("-listing")
+        self.body.side.start_filter()
+
+    def action_back(self) -> None:
+        self.forget_refusal()
+        self.body.leave()
+
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
+        if action in ("filter", "type_scheme"):
+            return not self.body.typing
+        if action == "back":
+            return self.body.can_leave
+        return super().offers(action, parameters)
