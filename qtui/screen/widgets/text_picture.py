@@ -219,6 +219,18 @@ def wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
+def paragraphs(texts: Iterable[str], width: int, tone: Tone = "quiet") -> list[TextLine]:
+    """Texts one below the other, each wrapped."""
+    return [[Put(0, line, tone)] for text in texts for line in wrapped(text, width)]
+
+
+def headings(*titles: tuple[int, str]) -> list[Put]:
+    """Titles of columns. Each begins at its column, or ends before it where that is negative."""
+    return [
+        Put(at, text, "heading") if at >= 0 else right(-at, text, "heading") for at, text in titles
+    ]
+
+
 def centred(text: str) -> Draw:
     """A message in the middle of a picture."""
 

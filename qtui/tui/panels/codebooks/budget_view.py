@@ -22,9 +22,7 @@ class BudgetView(CodebooksView):
     """Where the bits of each scheme go, and the same over block sizes."""
 
     TITLE = "Budget"
-    HELP = """\
-**Budget**: where the bits go, and what block size and double quantization change.
-"""
+    HELP = "**Budget**: where the bits go, and what block size and double quantization change.\n"
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
         """The parts of each scheme, then block sizes one below the other."""

@@ -50,9 +50,7 @@ class ConstructionView(CodebooksView):
     """How NF4 is made, as far as the steps have come."""
 
     TITLE = "Construction"
-    HELP = """\
-**Construction**: how NF4 is made from normal quantiles, step by step.
-"""
+    HELP = "**Construction**: how NF4 is made from normal quantiles, step by step.\n"
     TITLED = False
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:

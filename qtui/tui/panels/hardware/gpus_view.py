@@ -9,7 +9,7 @@ from qtui.report.numbers import format_bytes, plural
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
@@ -84,9 +84,8 @@ def _none(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
         "m in Rates measures this machine's processor.",
     ]
     lines: list[TextLine] = []
-    for paragraph in text:
-        lines += [[Put(0, line, "value")] for line in wrapped(paragraph, canvas.width)]
-        lines.append([])
+    for each in text:
+        lines += [*paragraphs([each], canvas.width, "value"), []]
     return lines
 
 
@@ -169,8 +168,7 @@ def _processes_heading(
     gpus: Sequence[DeviceReading], processes: Sequence[tuple[str, ProcessReading]]
 ) -> TextLine:
     if processes:
-        return [Put(0, "GPU", "heading"), right(14, "process", "heading"),
-                right(26, "memory", "heading"), Put(28, "name", "heading")]  # fmt: skip
+        return headings((0, "GPU"), (-14, "process"), (-26, "memory"), (28, "name"))
     told = any(reading.processes is not None for reading in gpus)
     text = "No process is on a GPU." if told else "The driver does not tell processes here."
     return [Put(0, text, "quiet")]

@@ -7,7 +7,7 @@ from math import log10
 from qtui.report.numbers import format_bytes
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.words import seconds, speed
 from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
@@ -34,15 +34,9 @@ so: *stated* by the vendor, *derived* from a width it states and the highest clo
                 f"Nothing but its memory is known of {device.name}: the catalogue does not have "
                 "it. m asks CUDA and measures."
             )
-            return [[Put(0, line)] for line in wrapped(text, canvas.width)]
-        lines: list[TextLine] = [
-            [
-                Put(0, "level", "heading"),
-                right(32, "holds", "heading"),
-                right(45, "gives", "heading"),
-                Put(_AFTER, "source", "heading"),
-            ]
-        ]
+            return paragraphs([text], canvas.width, "value")
+        titles = headings((0, "level"), (-32, "holds"), (-45, "gives"), (_AFTER, "source"))
+        lines: list[TextLine] = [titles]
         spaced = canvas.height >= 3 * len(levels) + 6
         for level in levels:
             lines += _level(level, levels, shown, canvas)
@@ -51,8 +45,8 @@ so: *stated* by the vendor, *derived* from a width it states and the highest clo
         below = _facts(shown, canvas)
         if any(len(_source(level, shown)) > canvas.width - _AFTER for level in levels):
             sources = [f"{level.name}: {_source(level, shown)}" for level in levels]
-            apart = [[], *(line for text in sources for line in _paragraph(text, canvas))]
-            together = _paragraph("; ".join(sources), canvas)
+            apart = [[], *paragraphs(sources, canvas.width)]
+            together = paragraphs(["; ".join(sources)], canvas.width)
             # Where there is little room, where the figures are from goes before the rest of them.
             fits = len(lines) + len(below) + len(apart) <= canvas.height
             below = [*below, *apart] if fits else [*together, *below]
@@ -77,10 +71,6 @@ so: *stated* by the vendor, *derived* from a width it states and the highest clo
             f"{text}; reading all of it once takes {once}: use a byte again before it goes back, "
             "as fused kernels do."
         )
-
-
-def _paragraph(text: str, canvas: Canvas) -> list[TextLine]:
-    return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
 
 
 def _source(level: MemoryLevel, shown: HardwareShown) -> str:
@@ -138,4 +128,4 @@ def _facts(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     if device.architecture:
         parts.append(device.architecture)
     said = "sizes as CUDA tells them here" if shown.measured_here else "sizes of the catalogue"
-    return _paragraph(", ".join([*parts, said]), canvas)
+    return paragraphs([", ".join([*parts, said])], canvas.width)

@@ -6,7 +6,16 @@ from __future__ import annotations
 from qtui.report.numbers import format_bytes
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
+from qtui.screen.widgets.text_picture import (
+    Canvas,
+    Put,
+    TextLine,
+    Tone,
+    headings,
+    paragraphs,
+    right,
+    window,
+)
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.words import count, rate, ratio, seconds
 from qtui_core.memory.compute.operation import Placed
@@ -50,18 +59,15 @@ def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
         if shown.roofs is not None
         else f"No rates are known of {shown.device.name}: m measures it."
     )
-    return [[Put(0, line)] for line in wrapped(text, canvas.width)]
+    return paragraphs([text], canvas.width, "value")
 
 
 def _heading(canvas: Canvas) -> TextLine:
-    line = [
-        Put(0, "operation", "heading"), right(_NAME + 8, "times", "heading"),
-        right(_NAME + 17, "op/byte", "heading"), right(_NAME + 28, "at least", "heading"),
-        right(_NAME + 34, "share", "heading"), Put(_NAME + 36, "waits for", "heading"),
-    ]  # fmt: skip
-    if canvas.width >= 100:
-        line.append(right(_NAME + 62, "fused", "heading"))
-    return line
+    line = headings(
+        (0, "operation"), (-_NAME - 8, "times"), (-_NAME - 17, "op/byte"),
+        (-_NAME - 28, "at least"), (-_NAME - 34, "share"), (_NAME + 36, "waits for"),
+    )  # fmt: skip
+    return [*line, *headings((-_NAME - 62, "fused"))] if canvas.width >= 100 else line
 
 
 def _operation(each: Placed, index: int, here: bool, whole: float, canvas: Canvas) -> TextLine:
@@ -100,10 +106,7 @@ def detail_lines(each: Placed, shown: HardwareShown, canvas: Canvas) -> list[Tex
         texts.append(
             f"Fused it would move {format_bytes(operation.fused_bytes)}: {operation.fused}."
         )
-    lines: list[TextLine] = []
-    for text in texts:
-        lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
-    return lines[: max(3, canvas.height // 2)]
+    return paragraphs(texts, canvas.width)[: max(3, canvas.height // 2)]
 
 
 def _pressed(each: Placed) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qtui.report.numbers import format_bytes, plural
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.words import rate, ratio, speed
 from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
@@ -27,15 +27,8 @@ process of its own (the processor, where there is no GPU).
         """A line a type, then memory, then where the figures are from."""
         device = shown.device
         measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
-        lines: list[TextLine] = [
-            [
-                Put(0, "type", "heading"),
-                right(_STATED, "stated", "heading"),
-                right(_RIDGE, "op/byte", "heading"),
-                right(_MEASURED, _measured_what(shown), "heading"),
-                right(_SHARE, "share", "heading"),
-            ]
-        ]
+        titles = (-_STATED, "stated"), (-_RIDGE, "op/byte"), (-_MEASURED, _measured_what(shown))
+        lines: list[TextLine] = [headings((0, "type"), *titles, (-_SHARE, "share"))]
         stated = {} if shown.measured_here and not shown.choice.known else dict(device.rates)
         fastest = max(stated.values(), default=0.0)
         for dtype in [*stated, *(name for name in measured if name not in stated)]:
@@ -44,10 +37,7 @@ process of its own (the processor, where there is no GPU).
             )
         copied = next((each for each in shown.rates if each.what == COPY), None)
         lines.append(_memory(copied, shown))
-        lines.append([])
-        for text in _sources(shown):
-            lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
-        return lines[: canvas.height]
+        return [*lines, [], *paragraphs(_sources(shown), canvas.width)][: canvas.height]
 
     def meaning(self, shown: HardwareShown) -> str:
         device = shown.device

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from qtui.engine.estimator.answers import CaseFigures
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
+from qtui.screen.widgets.text_picture import (
+    Canvas,
+    Put,
+    TextLine,
+    Tone,
+    headings,
+    right,
+    window,
+    wrapped,
+)
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.advice.claims import Figure
@@ -23,9 +32,7 @@ class CasesView(MemoryView):
     """The cases, and the figures of the chosen one."""
 
     TITLE = "Cases"
-    HELP = """\
-**Cases**: figures of well-known documents beside ours, and why they differ.
-"""
+    HELP = "**Cases**: figures of well-known documents beside ours, and why they differ.\n"
     CURSOR = True
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -102,10 +109,7 @@ class CasesView(MemoryView):
 def _figures(figures: Sequence[Figure], canvas: Canvas, *, whole: bool) -> Sequence[TextLine]:
     if not figures:
         return [[Put(0, "computing ours", "quiet")]]
-    heading: TextLine = [
-        Put(0, "GB", "heading"), right(34, "stated", "heading"), right(43, "ours", "heading"),
-        Put(REASONS, "why", "heading"),
-    ]  # fmt: skip
+    heading = headings((0, "GB"), (-34, "stated"), (-43, "ours"), (REASONS, "why"))
     return [heading, *(line for figure in figures for line in _figure(figure, canvas, whole))]
 
 

@@ -6,7 +6,7 @@ from qtui.report.numbers import format_bytes
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, right, window
 from qtui.tui.panels.memory.view import MemoryView
 
 
@@ -14,9 +14,7 @@ class FitsView(MemoryView):
     """Every GPU with its verdict."""
 
     TITLE = "GPUs"
-    HELP = """\
-**GPUs**: what the run fits on.
-"""
+    HELP = "**GPUs**: what the run fits on.\n"
     CURSOR = True
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -26,9 +24,8 @@ class FitsView(MemoryView):
             return []
         fits = around.fits
         lines: list[TextLine] = [
-            [Put(2, "GPU (Enter chooses it)", "heading"), right(36, "has", "heading"),
-             right(48, "to spare", "heading"), Put(50, "", "heading")]
-        ]  # fmt: skip
+            headings((2, "GPU (Enter chooses it)"), (-36, "has"), (-48, "to spare"))
+        ]
         at = shown.line_of(len(fits))
         notes = {choice.label: choice.note for choice in shown.live}
         process = shown.answer.process_bytes if shown.answer else 0

@@ -30,9 +30,7 @@ class MapView(MemoryView):
     """Batches down, sequences across."""
 
     TITLE = "Map"
-    HELP = """\
-**Map**: which batches and sequences fit the chosen GPU.
-"""
+    HELP = "**Map**: which batches and sequences fit the chosen GPU.\n"
     CURSOR = True
 
     def __init__(self, panel: MemoryPanel) -> None:

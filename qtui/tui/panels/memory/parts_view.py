@@ -9,7 +9,15 @@ from qtui.report.numbers import format_bytes
 from qtui.screen.curve.parts import part_of
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
+from qtui.screen.widgets.text_picture import (
+    Canvas,
+    Put,
+    TextLine,
+    Tone,
+    headings,
+    paragraphs,
+    right,
+)
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.formulas.terms import Term
 
@@ -65,7 +73,7 @@ def part_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
     after = [
         _heading(canvas, "the most in each phase", "operation"),
         *(_phase(answer, at, canvas) for at in range(len(answer.phases))),
-        *([Put(0, text, "expected")] for note in notes for text in wrapped(note, canvas.width)),
+        *paragraphs(notes, canvas.width, "expected"),
     ]
     return [*lines, *_blank(lines, after, canvas), *after]
 
@@ -79,7 +87,7 @@ def _blank(
 
 def _heading(canvas: Canvas, title: str, last: str) -> TextLine:
     bars = _bar_room(canvas)
-    return [Put(0, title, "heading"), Put(BARS + 1 + bars, last, "heading")]
+    return headings((0, title), (BARS + 1 + bars, last))
 
 
 def _bar_room(canvas: Canvas) -> int:

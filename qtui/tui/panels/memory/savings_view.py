@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from qtui.report.numbers import format_bytes
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, headings, right, window
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.plan.run_plan import RunPlan
 
@@ -40,11 +40,10 @@ class SavingsView(MemoryView):
         room = canvas.height - len(cures) - 3
         if room < 4:
             cures, room = [], canvas.height - 1
-        heading: TextLine = [
-            right(9, "saves", "heading"), Put(11, "change (Enter makes it)", "heading"),
-            *([Put(58, "costs", "heading")] if canvas.width > 76 else []),
-        ]  # fmt: skip
-        lines = [heading]
+        costs = [(58, "costs")] if canvas.width > 76 else []
+        lines: list[TextLine] = [
+            headings((-9, "saves"), (11, "change (Enter makes it)"), *costs),
+        ]
         at = shown.line_of(len(advice))
         for index in window(len(advice), at, room):
             line = advice[index]
@@ -71,8 +70,7 @@ class SavingsView(MemoryView):
         if cures:
             lines += [
                 [],
-                [Put(0, "runs out in", "heading"), right(24, "needs", "heading"),
-                 right(36, "saved by", "heading"), Put(38, "the cure", "heading")],
+                headings((0, "runs out in"), (-24, "needs"), (-36, "saved by"), (38, "the cure")),
                 *cures,
             ]  # fmt: skip
         return lines

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
+from qtui.screen.widgets.text_picture import Canvas, TextLine, paragraphs
 from qtui.tui.panels.train.sentences import how_it_goes
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.state import RunState
@@ -37,4 +37,4 @@ def nothing(state: RunState, text: str, canvas: Canvas) -> list[TextLine]:
         text = "r runs the plan, o opens a recording."
     elif state.header.predicted is None and state.header.why_not:
         text = state.header.why_not
-    return [[Put(0, each, "quiet")] for each in wrapped(text, canvas.width)]
+    return paragraphs([text], canvas.width)

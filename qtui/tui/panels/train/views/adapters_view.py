@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.report.numbers import format_value
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.live.snapshot import AdaptersCompared
@@ -32,9 +32,7 @@ class AdaptersView(TrainView):
             )
             return nothing(state, why, canvas)
         half = max(24, min(44, canvas.width // 2))
-        lines: list[TextLine] = [
-            [Put(0, "adapters on", "heading"), Put(half, "adapters off", "heading")],
-        ]
+        lines: list[TextLine] = [headings((0, "adapters on"), (half, "adapters off"))]
         best = max([p for _, p in (*compared.on, *compared.off)], default=1.0) or 1.0
         for at in range(max(len(compared.on), len(compared.off))):
             line: list[Put] = []
@@ -50,9 +48,7 @@ class AdaptersView(TrainView):
                         Put(start + 20, canvas.glyphs.full * cells, "bar"),
                     ]
             lines.append(line)
-        lines.append([])
-        for text in _adapter_words(compared):
-            lines += [[Put(0, each, "quiet")] for each in wrapped(text, canvas.width)]
+        lines += [[], *paragraphs(_adapter_words(compared), canvas.width)]
         return lines[: canvas.height]
 
     def meaning(self, shown: RunShown) -> str:

@@ -19,9 +19,7 @@ class ComponentsView(TrainView):
     """Components at the peak of the step, then at the end of phases."""
 
     TITLE = "Parts"
-    HELP = """\
-**Parts**: the same by component.
-"""
+    HELP = "**Parts**: the same by component.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         """As many phases as there is room for."""

@@ -8,7 +8,7 @@ from typing import Final
 from qtui.report.numbers import format_bytes
 from qtui.screen.plan.levels import signed
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right
 from qtui.tui.panels.train.levels import gap_of
 from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
@@ -27,9 +27,7 @@ class GapView(TrainView):
     """Level by level what was measured, estimated, and the parts of the difference."""
 
     TITLE = "Gap"
-    HELP = """\
-**Gap**: the same in bytes, in parts that sum to the whole.
-"""
+    HELP = "**Gap**: the same in bytes, in parts that sum to the whole.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         """Level by level: estimated, measured, and the parts of the difference with a bar each."""
@@ -48,9 +46,7 @@ class GapView(TrainView):
         whys = dict.fromkeys(level.why_not for level in levels if level.why_not)
         if state.counted == "tensors":
             whys = {ON_CPU: None}
-        for why in whys:
-            lines += [[Put(0, text, "quiet")] for text in wrapped(why, canvas.width)]
-        return lines[: canvas.height]
+        return [*lines, *paragraphs(whys, canvas.width)][: canvas.height]
 
     def meaning(self, shown: RunShown) -> str:
         return why_it_differs(shown) or super().meaning(shown)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.report.numbers import format_bytes
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right, wrapped
 from qtui.tui.panels.train.levels import place_of
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
@@ -17,9 +17,7 @@ class LogView(TrainView):
     """The last lines, the newest at the bottom; above them what ended the run."""
 
     TITLE = "Log"
-    HELP = """\
-**Log**: what the run said.
-"""
+    HELP = "**Log**: what the run said.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         """The last lines that the run said, the newest at the bottom; above them what ended it."""
@@ -43,7 +41,7 @@ class LogView(TrainView):
 def fault_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
     """What went wrong, what held the memory, and what would help."""
     lines: list[TextLine] = [[Put(0, f"{fault.kind}, {place_of(fault)}", "warning")]]
-    lines += [[Put(0, text, "value")] for text in wrapped(fault.text, canvas.width)]
+    lines += paragraphs([fault.text], canvas.width, "value")
     if fault.asked_bytes is not None:
         lines.append([Put(0, f"asked for {format_bytes(fault.asked_bytes)}", "label")])
     held = held_lines(fault, canvas)

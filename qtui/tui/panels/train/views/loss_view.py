@@ -23,9 +23,7 @@ class LossView(TrainView):
     """The loss as a line."""
 
     TITLE = "Loss"
-    HELP = """\
-**Loss**: over the steps.
-"""
+    HELP = "**Loss**: over the steps.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         """The first and the last loss in words, and all of them as a line, in which losses that are

@@ -8,7 +8,7 @@ from typing import Final
 from qtui.report.numbers import format_bytes
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, right
 from qtui.tui.panels.train.levels import gap_of, gap_text, gap_tone
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
@@ -107,12 +107,8 @@ def _level_rows(state: RunState) -> list[PhaseRow]:
 
 def heading(what: str, canvas: Canvas) -> TextLine:
     more = wider_by(canvas)
-    puts = [
-        Put(0, what, "heading"),
-        right(ESTIMATE + more, "estimate", "heading"),
-        right(MEASURED + more, "measured", "heading"),
-        right(GAP + more, "gap", "heading"),
-    ]
+    estimate, measured = (-ESTIMATE - more, "estimate"), (-MEASURED - more, "measured")
+    puts = headings((0, what), estimate, measured, (-GAP - more, "gap"))
     at, glyphs = GAP + more + 2, canvas.glyphs
     if canvas.width > at + 22:
         puts.append(Put(at, f"{glyphs.full} measured {glyphs.tick} estimate", "quiet"))
