@@ -12,6 +12,7 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
+from qtui_core.dataclass import dataclass
 
 LABELS = 11
 GAP = 1
@@ -53,29 +54,37 @@ zero of FP4, the lowest code of restricted integers.
         width = (canvas.width - LABELS + GAP) // count
         starts = [LABELS + at * width for at in range(count)]
         chosen = min(shown.chosen, len(shown.columns) - 1) - first
-        inner = width - GAP
-        lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
-        bars = [column.bars for column in columns]
-        cursor = _cursor(shown)
-        numbers = _numbers(shown, columns, starts, inner)
+        side = SideBySide(
+            columns, starts, width - GAP, first, (chosen, _cursor(shown)), canvas.glyphs
+        )
+        lines: list[list[Put]] = [_names(side)]
+        numbers = _numbers(shown, side)
         if canvas.height < SHORT:
             numbers = [numbers[at] for at in BRIEF]
         room = canvas.height - 1 - len(numbers) - DETAIL
         tabled = room >= MOST_BARS + LEAST_STANDING + 1
-        barred = not tabled and room >= MOST_BARS and inner >= BARRED
-        rows: list[list[Put]] = []
-        if tabled or barred:
-            rows = _rows(bars, starts, inner, barred, canvas.glyphs, chosen, cursor, first)
+        barred = not tabled and room >= MOST_BARS and side.inner >= BARRED
+        rows = _rows(side, barred) if tabled or barred else []
         if not barred:
-            height = max(2, room - 1 - len(rows))
-            lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor, first)
-        lines += rows
-        lines += numbers
-        lines.append(_detail(shown, canvas))
+            lines += _standing(side, max(2, room - 1 - len(rows)))
+        lines += [*rows, *numbers, _detail(shown, canvas)]
         more = len(shown.columns) - count
         if more:
             lines[0].insert(0, Put(0, f"+{more} more", "quiet"))
         return [*lines]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The schemes that are drawn: where each starts, how wide all are, which of all is `first`,
+    and the scheme and the code (places among those drawn) that the cursor is on."""
+
+    columns: Sequence[CodeColumn]
+    starts: Sequence[int]
+    inner: int
+    first: int
+    cursor: tuple[int, int]
+    glyphs: Glyphs
 
 
 def _visible(shown: CodebooksShown, width: int) -> tuple[int, int]:
@@ -95,65 +104,36 @@ def _largest(bars: Sequence[Bar]) -> float:
     return max((max(bar.share, bar.expected or 0.0) for bar in bars), default=0.0) or 1.0
 
 
-def _names(
-    shown: CodebooksShown,
-    columns: Sequence[CodeColumn],
-    starts: Sequence[int],
-    inner: int,
-    chosen: int,
-    canvas: Canvas,
-) -> list[Put]:
+def _names(side: SideBySide) -> list[Put]:
     line = []
-    for at, column in enumerate(columns):
-        mark = canvas.glyphs.pointer if at == chosen else ""
-        text = shortened(mark + column.name, inner, canvas.glyphs.ellipsis)
-        line.append(Put(starts[at], text, "heading" if at == chosen else "value"))
+    for at, column in enumerate(side.columns):
+        here = at == side.cursor[0]
+        text = side.glyphs.pointer * here + column.name
+        text = shortened(text, side.inner, side.glyphs.ellipsis)
+        line.append(Put(side.starts[at], text, "heading" if here else "value"))
     return line
 
 
-def _rows(
-    bars: Sequence[Sequence[Bar]],
-    starts: Sequence[int],
-    inner: int,
-    barred: bool,
-    glyphs: Glyphs,
-    chosen: int,
-    cursor: int,
-    first: int,
-) -> list[list[Put]]:
-    """A line for each code, with bars that lie or without; `first` is the scheme at the left."""
-    top = max(_largest(each) for each in bars)
+def _rows(side: SideBySide, barred: bool) -> list[list[Put]]:
+    """A line for each code, with bars that lie or without."""
+    top = max(_largest(each.bars) for each in side.columns) if barred else None
     return [
         [
             put
-            for at, each in enumerate(bars)
-            if row < len(each)
-            for put in _row_bar(
-                each[row],
-                starts[at],
-                inner,
-                top if barred else None,
-                glyphs,
-                at == chosen and row == cursor,
-                (first + at, row),
-            )
+            for at, each in enumerate(side.columns)
+            if row < len(each.bars)
+            for put in _row_bar(side, each.bars[row], (at, row), top)
         ]
-        for row in range(max(len(each) for each in bars))
+        for row in range(max(len(each.bars) for each in side.columns))
     ]
 
 
-def _row_bar(
-    bar: Bar,
-    start: int,
-    inner: int,
-    top: float | None,
-    glyphs: Glyphs,
-    under_cursor: bool,
-    pick: tuple[int, int],
-) -> list[Put]:
+def _row_bar(side: SideBySide, bar: Bar, place: tuple[int, int], top: float | None) -> list[Put]:
     """A code: its level, unless `top` is None a bar with a mark where a Gaussian's would end,
     and how many elements it has, as far as there is room."""
-    puts = [Put(start, f"{_level_text(bar):>7}", "cursor" if under_cursor else "label")]
+    at, row = place
+    start, inner = side.starts[at], side.inner
+    puts = [Put(start, f"{_level_text(bar):>7}", "cursor" if place == side.cursor else "label")]
     share = f"{100 * bar.share:.1f}%"
     counted = inner >= (8 + 6 if top is None else BARRED) + COUNT
     if counted:
@@ -162,12 +142,13 @@ def _row_bar(
     if top is not None:
         length = round(bar.share / top * room)
         length = max(length, 1) if bar.count else 0
-        puts.append(Put(start + 8, glyphs.full * length, "bar"))
+        puts.append(Put(start + 8, side.glyphs.full * length, "bar"))
         if bar.expected is not None:
-            at = min(room - 1, round(bar.expected / top * room))
-            puts.append(Put(start + 8 + at, glyphs.vertical, "expected"))
+            end = min(room - 1, round(bar.expected / top * room))
+            puts.append(Put(start + 8 + end, side.glyphs.vertical, "expected"))
     nothing = "never" if bar.never else "unused"
     tone: Tone = "value" if bar.count else "quiet" if bar.never else "warning"
+    pick = (side.first + at, row)
     puts.append(right(start + inner, share if bar.count else nothing, tone, pick))
     return puts
 
@@ -181,38 +162,30 @@ def _level_text(bar: Bar) -> str:
     return f"{level:+.3f}"
 
 
-def _standing(
-    bars: Sequence[Sequence[Bar]],
-    starts: Sequence[int],
-    inner: int,
-    height: int,
-    glyphs: Glyphs,
-    chosen: int,
-    cursor: int,
-    first: int,
-) -> list[list[Put]]:
+def _standing(side: SideBySide, height: int) -> list[list[Put]]:
     """Bars from the bottom up; a dot where a Gaussian's would end. A click above a bar is on it."""
+    glyphs = side.glyphs
     lines: list[list[Put]] = [[] for _ in range(height + 1)]
-    for at, each in enumerate(bars):
-        wide = max(1, min(3, inner // max(1, len(each))))
+    for at, drawn in enumerate(side.columns):
+        each = drawn.bars
+        wide = max(1, min(3, side.inner // max(1, len(each))))
         top = _largest(each)
         for place, bar in enumerate(each):
-            column = starts[at] + place * wide
+            column = side.starts[at] + place * wide
             eighths = round(bar.share / top * height * EIGHTHS)
             eighths = max(1, eighths) if bar.count else 0
             for y in range(height):
                 fill = max(0, min(EIGHTHS, eighths - (height - 1 - y) * EIGHTHS))
                 text = (glyphs.eighths[fill] if fill else " ") * wide
-                lines[y].append(Put(column, text, "bar", (first + at, place)))
+                lines[y].append(Put(column, text, "bar", (side.first + at, place)))
             if bar.expected is not None:
                 y = height - 1 - min(height - 1, int(bar.expected / top * height))
                 if eighths <= (height - 1 - y) * EIGHTHS:
                     lines[y].append(Put(column, glyphs.dot * wide, "expected"))
-            here = at == chosen and place == cursor
-            mark, tone = _foot(bar, here, glyphs)
-            lines[height].append(Put(column, mark * wide, tone, (first + at, place)))
+            mark, tone = _foot(bar, (at, place) == side.cursor, glyphs)
+            lines[height].append(Put(column, mark * wide, tone, (side.first + at, place)))
     lines[0].insert(0, Put(0, "codes", "label"))
-    if any(bar.expected is not None for each in bars for bar in each):
+    if any(bar.expected is not None for each in side.columns for bar in each.bars):
         lines[1].insert(0, Put(0, f"{glyphs.dot} Gaussian", "expected"))
     lines[height].insert(0, Put(0, "ascending", "quiet"))
     return lines
@@ -228,9 +201,7 @@ def _foot(bar: Bar, here: bool, glyphs: Glyphs) -> tuple[str, Tone]:
     return (" ", "quiet") if bar.never else (glyphs.off, "warning")
 
 
-def _numbers(
-    shown: CodebooksShown, columns: Sequence[CodeColumn], starts: Sequence[int], inner: int
-) -> list[list[Put]]:
+def _numbers(shown: CodebooksShown, side: SideBySide) -> list[list[Put]]:
     best = max((c.error.sqnr_db or -math.inf for c in shown.columns), default=0.0)
     first = shown.columns[0].error.bits_per_parameter
 
@@ -238,9 +209,8 @@ def _numbers(
         label: str, text: Callable[[CodeColumn], str], tone: Callable[[CodeColumn], Tone]
     ) -> list[Put]:
         puts = [Put(0, label, "label")]
-        for at, column in enumerate(columns):
-            shown_text = shortened(text(column), inner)
-            puts.append(Put(starts[at], shown_text, tone(column)))
+        for start, column in zip(side.starts, side.columns, strict=True):
+            puts.append(Put(start, shortened(text(column), side.inner), tone(column)))
         return puts
 
     def plain(tone: Tone = "value") -> Callable[[CodeColumn], Tone]:

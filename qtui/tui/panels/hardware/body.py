@@ -30,8 +30,7 @@ class HardwareBody(Container):
         super().__init__()
         self.tabs = tabs
         self.title_line = TaskTitle(drawing)
-        self.picture = TextPicture(drawing)
-        self.picture.id = "hardware-picture"
+        self.picture = TextPicture(drawing, id="hardware-picture")
 
     def compose(self) -> ComposeResult:
         yield self.tabs

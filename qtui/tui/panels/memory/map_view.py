@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qtui.engine.estimator.answers import MapCell
 from qtui.screen.panel.asking import AskingPhase
@@ -14,9 +14,6 @@ from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
 from qtui.tui.panels.memory.view import MemoryView
-
-if TYPE_CHECKING:
-    from qtui.tui.panels.memory.panel import MemoryPanel
 
 #: The group of the work that fills it.
 MAP: Final = "map"
@@ -33,9 +30,8 @@ class MapView(MemoryView):
     HELP = "**Map**: which batches and sequences fit the chosen GPU.\n"
     CURSOR = True
 
-    def __init__(self, panel: MemoryPanel) -> None:
-        super().__init__(panel)
-        self._drawn = 0.0
+    _drawn = 0.0
+    """When it was drawn last, of time.monotonic."""
 
     def ready(self, shown: Shown) -> bool:
         return shown.current
