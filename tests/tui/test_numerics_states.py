@@ -11,7 +11,7 @@ from scripted_lab import told
 
 from qtui.tui.panels.numerics.export import command_of
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
-from qtui.tui.panels.numerics.recordings import LabKeeper, kept_of
+from qtui.tui.panels.numerics.recordings import kept_of, lab_keeper
 from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
 from qtui_core.errors import UsageError
@@ -175,7 +175,7 @@ def test_the_command_makes_the_run_again() -> None:
 def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> None:
     every = told({"lr": 1e-5})
     for _ in range(2):
-        with LabKeeper("underflow", tmp_path) as keeper:
+        with lab_keeper("underflow", tmp_path) as keeper:
             for each in every:
                 keeper.write(each)
             assert not keeper.complaint
@@ -188,7 +188,7 @@ def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> No
     for number in range(70):
         (tmp_path / f"lab-dead-20200101-{number:06}.jsonl").write_text("x")
     (tmp_path / "mine.jsonl").write_text("x")
-    with LabKeeper("underflow", tmp_path) as keeper:
+    with lab_keeper("underflow", tmp_path) as keeper:
         keeper.write(every[0])
     assert len(list(tmp_path.glob("lab-*.jsonl"))) == 60
     assert (tmp_path / "mine.jsonl").exists()
@@ -196,7 +196,7 @@ def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> No
 
 def test_a_disk_that_takes_nothing_stops_the_recording_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with LabKeeper("dead", tmp_path / "file") as keeper:
+    with lab_keeper("dead", tmp_path / "file") as keeper:
         for each in told({}):
             keeper.write(each)
     assert keeper.complaint.startswith("The run is not recorded: ")

@@ -23,7 +23,7 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.train.drawing import smaller
 from qtui.tui.panels.train.levels import gap_text
-from qtui.tui.panels.train.recordings import KEPT, Keeper, Player
+from qtui.tui.panels.train.recordings import KEPT, Player, run_keeper
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.views.adapters_view import AdaptersView
 from qtui.tui.panels.train.views.phases_view import phase_lines
@@ -318,7 +318,7 @@ def test_a_run_is_recorded_and_the_oldest_recording_goes(tmp_path: Path) -> None
     (tmp_path / "mine.jsonl").touch()
     (tmp_path / "run-0-mine.jsonl").touch()
     lines = train_runs.whole(2)
-    with Keeper(tmp_path) as keeper:
+    with run_keeper(tmp_path) as keeper:
         for told in lines:
             keeper.write(told)
     assert keeper.path is not None
@@ -332,7 +332,7 @@ def test_a_run_is_recorded_and_the_oldest_recording_goes(tmp_path: Path) -> None
 def test_a_disk_that_fills_up_is_said_and_what_is_there_is_whole(tmp_path: Path) -> None:
     lines = train_runs.whole(2)
     header = len(to_line(lines[0])) + 1
-    with room_for(header + 2000), Keeper(tmp_path / "runs") as keeper:
+    with room_for(header + 2000), run_keeper(tmp_path / "runs") as keeper:
         keeper.write(lines[0])
         assert not keeper.complaint
         for told in lines[1:]:
@@ -348,7 +348,7 @@ def test_a_disk_without_room_keeps_older_recordings(tmp_path: Path) -> None:
     for number in range(KEPT + 3):
         (tmp_path / f"run-20200101-0000{number:02}.jsonl").touch()
     before = sorted(tmp_path.iterdir())
-    with room_for(100), Keeper(tmp_path) as keeper:
+    with room_for(100), run_keeper(tmp_path) as keeper:
         for told in train_runs.whole(1):
             keeper.write(told)
     assert (keeper.path, keeper.complaint) == (None, "The run is not recorded: File too large.")
@@ -357,7 +357,7 @@ def test_a_disk_without_room_keeps_older_recordings(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_stops_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with Keeper(tmp_path / "file" / "runs") as keeper:
+    with run_keeper(tmp_path / "file" / "runs") as keeper:
         keeper.write(train_runs.header())
     assert keeper.path is None
     assert "not recorded" in keeper.complaint

@@ -14,7 +14,7 @@ from qtui.engine.lab.request import LabRequest
 from qtui.engine.waiting import EXIT_SECONDS
 from qtui.tui.config import log_file
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
-from qtui.tui.panels.numerics.recordings import LabKeeper, kept_of, lab_recordings
+from qtui.tui.panels.numerics.recordings import kept_of, lab_keeper, lab_recordings
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
 from qtui_core.lab.recording import LabRecording, read_lab_recording
@@ -105,7 +105,7 @@ class ExperimentRuns:
         client = self._client()
         request = LabRequest(run.experiment.name, run.settings, run.model, done, behind=True)
         try:
-            with LabKeeper(run.experiment.name) as keeper:
+            with lab_keeper(run.experiment.name) as keeper:
                 async for told in client.run(request):
                     run.hear(told)
                     keeper.write(told)

@@ -13,7 +13,7 @@ from qtui.engine.waiting import EXIT_SECONDS
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
 from qtui.tui.config import log_file
-from qtui.tui.panels.train.recordings import Keeper, Player
+from qtui.tui.panels.train.recordings import Player, run_keeper
 from qtui.tui.panels.train.sentences import how_recorded
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError
@@ -109,7 +109,7 @@ class TrainRun:
         self._gone.clear()
         client = self.client = RunClient(COMMAND, log=log_file().with_name("run.log"))
         try:
-            with Keeper() as keeper:
+            with run_keeper() as keeper:
                 try:
                     async for told in client.run(self._request()):
                         if hold:

@@ -1,0 +1,99 @@
+"""A recording that is written while a run goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from qtui_core.errors import QtuiError
+from qtui_core.files import Target
+from qtui_core.recorded_lines import Recorder
+
+ToldT = TypeVar("ToldT")
+
+
+class Keeper(Generic[ToldT]):
+    """Records a run from what tells how it begins (`first`), in a `with` statement. A disk that
+    takes nothing stops the recording and not the run.
+
+    `stem` is how names of recordings begin, in one word of those of its kind, of which `most` are
+    kept in the folder. `to_line` makes a line of what is told.
+
+    Attributes:
+        path: of the recording; None before it begins, and where none could be made.
+        complaint: a sentence on a recording that could not be made, or ends before the run does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stem: str,
+        most: int,
+        to_line: Callable[[ToldT], str],
+        first: type[ToldT],
+    ) -> None:
+        self._folder, self._stem, self._most = folder, stem, most
+        self._to_line, self._first = to_line, first
+        self._recorder: Recorder[ToldT] | None = None
+        self.path: Path | None = None
+        self.complaint = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, told: ToldT) -> None:
+        """Adds a line, as long as there is a recording."""
+        if self.complaint:
+            return
+        try:
+            if self._recorder is not None:
+                self._recorder.write(told)
+            elif isinstance(told, self._first):
+                self._begin(told)
+        except (OSError, QtuiError) as error:
+            why = (error.strerror if isinstance(error, OSError) else "") or f"{error}".rstrip(".")
+            what = "The run is not recorded" if self.path is None else "The recording is cut off"
+            self.complaint = f"{what}: {why}."
+
+    def _begin(self, told: ToldT) -> None:
+        """The recording with its first line; then the oldest goes."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        stem = f"{self._stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        names = (f"{stem}.jsonl" if at == 1 else f"{stem}-{at}.jsonl" for at in count(1))
+        for path in map(self._folder.joinpath, names):
+            if path.exists():
+                continue
+            recorder = Recorder(Target(str(path), path), self._to_line)
+            try:
+                recorder.write(told)
+            except OSError as error:
+                recorder.__exit__(type(error), error, None)
+                if isinstance(error, FileExistsError):  # another app had it in the same second
+                    continue
+                raise
+            self._recorder, self.path = recorder, path
+            break
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Recordings of this kind alone: a file that a user put there has another name."""
+        kind = self._stem.partition("-")[0]
+        own = re.compile(rf"{kind}(-[a-z0-9-]+)?-(\d{{8}}-\d{{6}}(-\d+)?)\.jsonl")
+        found = ((own.fullmatch(path.name), path) for path in self._folder.iterdir())
+        kept = sorted((match[2], path) for match, path in found if match)
+        for _, path in kept[: -self._most]:
+            path.unlink(missing_ok=True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.__exit__(kind, error, traceback)
