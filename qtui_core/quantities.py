@@ -91,6 +91,6 @@ def parse_memory(text: str) -> int:
     if not _LEAST <= amount <= _MOST:
         raise UsageError(
             f"{shortened(text)!r} is not the memory of a GPU, which is between 1 MiB and 1 PiB; "
-            "write it with its unit, as in 24GiB. A plain number is of GiB."
+            "write it with its unit, as in 24GiB. A plain number means GiB."
         )
     return int(amount)

@@ -64,7 +64,7 @@ class LineKinds(Generic[T]):
         later = isinstance(version, int) and version > self._version
         if later and "schema_version" in kind.__dataclass_fields__:
             raise LineError(
-                f"It is of schema {version}, and this program reads up to {self._version}; "
+                f"It has schema version {version}, and this program reads up to {self._version}; "
                 "a newer qtui reads it."
             )
         try:

@@ -270,4 +270,4 @@ class LeaveScreen(ModalScreen[bool]):
 
     def _tell(self) -> None:
         text = self._unfinished()
-        self.query_one(Static).update(text or "Nothing goes on any more: q leaves, Esc stays.")
+        self.query_one(Static).update(text or "Nothing is running any more: q leaves, Esc stays.")

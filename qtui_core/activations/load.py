@@ -216,7 +216,7 @@ def check_plain(source: ModelSource, purpose: str) -> None:
     folder_of(source)
     if source.config is None:
         raise ModelError(
-            f"{quoted(source.id)} has no config.json beside it, so nobody can tell which "
+            f"{quoted(source.id)} has no config.json beside it, so it is unknown which "
             f"layers its tensors belong to."
         )
     dtype = _main_dtype(source)

@@ -45,7 +45,7 @@ _COMPUTED: Final = (
 
 #: What to do where tensors were counted on a CPU.
 _COMPUTED_ON_CPU: Final = (
-    "Kernels for a CPU hold other tensors than those for a GPU, which the estimate is of: "
+    "CPU kernels hold other tensors than the GPU kernels that the estimate assumes: "
     "attention has no workspace in its backward pass, and LLM.int8 another product."
 )
 
@@ -106,4 +106,4 @@ def _what_to_do(part: GapPart, tensors: bool) -> str:
         return _COMPUTED_ON_CPU if tensors else _COMPUTED
     if name.startswith(CONTEXT):
         return _CALIBRATE
-    return "Nothing told its parts apart: a run of two steps or more tells more."
+    return "Nothing shows its parts: a run of two steps or more shows more."

@@ -102,14 +102,14 @@ def _wrong_time(told: Snapshot) -> str:
     """The same for the time of a snapshot."""
     if math.isfinite(told.seconds) and told.seconds >= 0:
         return ""
-    return f"Its time, {told.seconds} seconds, is none."
+    return f"Its time of {told.seconds} seconds is not a finite number from 0 on."
 
 
 def _wrong_curve(curve: PredictedCurve) -> str:
     if len(curve.bytes) != len(curve.components):
-        return "Its predicted curve has not one row for each component."
+        return "Its predicted curve needs one row for each component."
     if any(len(row) != len(curve.positions) for row in curve.bytes):
-        return "A row of its predicted curve has not one value for each position."
+        return "Each row of its predicted curve needs one value for each position."
     if any(value < 0 for row in curve.bytes for value in row):
         return "Its predicted curve has bytes below zero."
     if any(before >= after for before, after in pairwise(curve.positions)):

@@ -295,8 +295,8 @@ def refused_granularity(name: str, granularity: Granularity | None) -> str | Non
         case Family.TERNARY:
             if isinstance(granularity, PerModel):
                 return (
-                    f"{name} has no scale per model: it is the mean magnitude of what shares it, "
-                    f"and of a model the extremes are known only; write {name}:tensor."
+                    f"{name} has no scale per model: its scale is a mean magnitude, and of a "
+                    f"model only the extremes are known; write {name}:tensor."
                 )
     return None
 

@@ -191,7 +191,7 @@ def test_what_was_not_weighed_is_not_said_to_save_nothing():
         text = to_plain(memory_document(report_of(model, traced, None), explain=False))
         assert "No single change" not in text
         assert "nothing in the plan" not in text
-        assert text.endswith("What changes would save is not known: a trace is of one plan.\n")
+        assert text.endswith("What changes would save is not known: a trace covers one plan.\n")
     saves_nothing = report_of(model, found, lambda _: Peaks({"forward": 1}))
     weighed = to_plain(memory_document(saves_nothing, explain=False))
     assert "nothing in the plan" in weighed

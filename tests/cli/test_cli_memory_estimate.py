@@ -295,5 +295,5 @@ def test_a_family_without_a_shape_is_traced(qtui, tmp_path):
     data = memory(qtui, config, "--trace", "--method", "full", "--seq", "64")
     assert data["parameters"] is None
     assert data["advice"] == []
-    assert data["conclusion"].endswith("a trace is of one plan.")
+    assert data["conclusion"].endswith("a trace covers one plan.")
     assert sum(c["bytes"] for c in data["components"]) == data["peak_allocated_bytes"] > 0

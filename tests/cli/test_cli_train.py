@@ -103,7 +103,7 @@ def test_the_child_is_asked_for_what_was_typed(tmp_path):
     plan = request.pop("plan")
     assert request == {
         "model": "whole", "steps": 4, "data": "text.txt", "device": "cuda:1", "text": "Once",
-        "usual": True,
+        "usual": True, "ranges": False,
     }  # fmt: skip
     assert (plan["method"], plan["batch"], plan["checkpointing"]) == ("full", 3, False)
     train("whole", "--seq", "2048", "--prompt", "", ASKED=str(asked))

@@ -225,10 +225,10 @@ def test_what_to_do_depends_on_the_part_and_the_machine():
     for part in (*parts_, "context and modules", "gradients, activations, loss and temporaries"):
         for tensors in (False, True):
             assert f"is {part}, 50 B more" in said(part, tensors)
-            assert "Nothing told its parts apart" not in said(part, tensors)
+            assert "Nothing shows its parts" not in said(part, tensors)
     assert "--attention" in said("temporaries")
     assert "--attention" not in said("temporaries", tensors=True)
-    assert "Nothing told its parts apart" in said("not told apart")
+    assert "Nothing shows its parts" in said("not told apart")
     less = (Level("process", 100, 40, (GapPart("context and modules", -60),)),)
     assert "60 B less than estimated" in explain(less)
     others = (Level("device", 100, 900, (GapPart("other processes and the driver", 800),)),)

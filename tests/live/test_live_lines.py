@@ -67,7 +67,7 @@ def test_what_later_versions_add_is_left_out():
         ('{"told": "said", "seconds": true, "text": "x"}', "seconds: True is no number"),
         ('{"told": "phase begun", "seconds": 1, "step": 1.5, "phase": "loss"}', "step: 1.5"),
         ('{"told": "phase begun", "seconds": 1, "step": true, "phase": "loss"}', "step: True"),
-        ('{"told": "header", "schema_version": 99}', "schema 99"),
+        ('{"told": "header", "schema_version": 99}', "schema version 99"),
     ],
 )
 def test_what_is_no_line_is_a_sentence(line, says):

@@ -196,7 +196,7 @@ def test_what_torch_refuses_is_said():
 def test_stages_that_are_not_cut_further_are_said_to_be_whole():
     pair = {"gpus": 2, "pipeline_parallel": 2, "accumulation": 2}
     t5 = ModelShape.from_config(config_of("t5").to_dict())
-    assert "has the whole encoder" in notes_of(t5, **pair)
+    assert "with the whole encoder" in notes_of(t5, **pair)
     gpt2 = ModelShape.from_config(config_of("gpt2").to_dict())
     notes = notes_of(gpt2, **pair)
     assert ("last stage" in notes) == ("have the embeddings as well" in notes)

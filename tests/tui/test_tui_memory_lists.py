@@ -38,7 +38,7 @@ async def test_what_was_not_weighed_is_not_said_to_save_nothing(
         assert "not weighed" in screen_text(pilot.app)
         await show(pilot, "Savings")
         text = screen_text(pilot.app)
-        assert "changes are not weighed: a trace is of one plan" in text
+        assert "changes are not weighed: a trace covers one plan" in text
         assert "no single change" not in text
 
 

@@ -111,7 +111,7 @@ async def test_an_unknown_family_offers_the_trace(
         assert "WWWW" in panel.body.curve.text
         for view, words in (
             ("Parts", "at the peak"),
-            ("Savings", "a trace is of one plan"),
+            ("Savings", "a trace covers one plan"),
             ("Map", "no map without a built-in shape"),
             ("GPUs", "RTX 4090"),
             ("Cases", "worked cases"),

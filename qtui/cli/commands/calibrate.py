@@ -41,7 +41,7 @@ def command(
 
     target = report.target()
     if device == "cpu":
-        raise NoGpu("A profile is of a GPU; name one with --device cuda or cuda:N.")
+        raise NoGpu("Only a GPU has a profile; name one with --device cuda or cuda:N.")
     if not device.startswith("cuda"):
         raise UsageError(f"{device!r} is no GPU; use --device cuda or cuda:0.")
     with Narrator() as narrator:

@@ -61,13 +61,13 @@ def _command_of(row: Experiment) -> click.Command:
         click.option(
             "--resume",
             metavar="FILE",
-            help="Go on from this recording: what it has is not run again.",
+            help="Continue this recording: what it has is not run again.",
         ),
         click.option(
             "--record",
             metavar="FILE",
             callback=as_stdout,
-            help="Write everything that is told to this file, or - for stdout, as it happens.",
+            help="Write everything that is reported to this file, or - for stdout, as it happens.",
         ),
     ):
         function = option(function)

@@ -95,12 +95,12 @@ def make_profile(
     except NoGpu as error:
         # A run could take the CPU in its place.
         why = str(error).partition(" Use --device")[0]
-        raise NoGpu(f"{why} A profile is of a GPU, so there is nothing to calibrate.") from error
+        raise NoGpu(f"{why} Only a GPU has a profile, so there is nothing to calibrate.") from error
     tell(f"measuring {placement.device.name}: context, workspaces, allocator")
     told = _ask([*commands.measure, device], commands.budget)
     found, facts = told.found, told.facts
     if found is None or facts is None:
-        raise QtuiError("The process that measures the GPU told nothing of it.")
+        raise QtuiError("The process that measures the GPU reported nothing about it.")
     rows: list[MeasuredStep] = []
     if steps:
         with _model() as model:

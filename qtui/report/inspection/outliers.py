@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from qtui.report.document import Column, Facts, Section, Table
 from qtui.report.numbers import format_value, plural
+from qtui_core.answers.tensors import OutlierReport
 from qtui_core.inspection import Inspection
 
 LISTED_OUTLIERS = 20
+
+
+#: The name of a matrix, and its outliers.
+_Named = tuple[str, OutlierReport]
 
 
 def _is_whole(inspection: Inspection) -> bool:
     return all(t.sampled_parameters in (0, t.info.elements) for t in inspection.tensors)
 
 
-def _outlier_columns(inspection: Inspection) -> list[Section]:
-    """Columns that hold several outliers, which is what makes them worth keeping in 16 bits."""
+def _outlier_columns(matrices: list[_Named]) -> list[Section]:
+    """Columns with several outliers, which makes them worth keeping in 16 bits."""
     found = [
-        (column, tensor)
-        for tensor in inspection.tensors
-        if tensor.outliers and tensor.errors
-        for column in tensor.outliers.columns
+        (column, name, outliers.count)
+        for name, outliers in matrices
+        for column in outliers.columns
         if column.count >= 2
     ]
     if not found:
         return []
-    found.sort(key=lambda pair: -pair[0].count)
+    found.sort(key=lambda entry: -entry[0].count)
     rows = tuple(
-        (
-            tensor.info.name,
-            str(column.column),
-            f"{column.count:,}",
-            f"{column.count / tensor.outliers.count:.0%}" if tensor.outliers else "–",
-        )
-        for column, tensor in found[:LISTED_OUTLIERS]
+        (name, str(column.column), f"{column.count:,}", f"{column.count / total:.0%}")
+        for column, name, total in found[:LISTED_OUTLIERS]
     )
     table = Table(
         columns=(
@@ -52,11 +51,11 @@ def _outlier_columns(inspection: Inspection) -> list[Section]:
 
 
 def outlier_sections(inspection: Inspection) -> list[Section]:
+    matrices = [(t.info.name, t.outliers) for t in inspection.tensors if t.outliers and t.errors]
     found = [
-        (outlier, tensor)
-        for tensor in inspection.tensors
-        if tensor.outliers and tensor.errors
-        for outlier in tensor.outliers.top
+        (outlier, name)
+        for name, outliers in matrices
+        for outlier in outliers.top
         if outlier.sigmas >= 6.0
     ]
     broken = [
@@ -67,20 +66,20 @@ def outlier_sections(inspection: Inspection) -> list[Section]:
     sections = []
     if broken:
         sections.append(Section("Values that are not finite", (Facts(tuple(broken)),)))
-    sections += _outlier_columns(inspection)
+    sections += _outlier_columns(matrices)
     if found:
         found.sort(key=lambda pair: -pair[0].sigmas)
         sampled = "" if _is_whole(inspection) else ", in the sample"
-        total = sum(t.outliers.count for t in inspection.tensors if t.outliers and t.errors)
+        total = sum(outliers.count for _, outliers in matrices)
         rows = tuple(
             (
-                tensor.info.name,
+                name,
                 str(outlier.row),
                 str(outlier.column),
                 format_value(outlier.value),
                 f"{outlier.sigmas:.1f}",
             )
-            for outlier, tensor in found[:LISTED_OUTLIERS]
+            for outlier, name in found[:LISTED_OUTLIERS]
         )
         table = Table(
             columns=(

@@ -229,7 +229,7 @@ def _largest(largest: Largest, estimate: Estimate) -> Facts:
 
 def _advice(report: MemoryReport) -> list[Block]:
     if not report.weighed:
-        return ["Not known: a trace is of one plan."]
+        return ["Not known: a trace covers one plan."]
     if not report.advice:
         return ["No single change of the plan would save a part of the peak worth naming."]
     peak = report.estimate.peak_allocated_bytes

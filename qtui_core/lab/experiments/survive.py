@@ -165,8 +165,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     notes: tuple[str, ...] = ()
     if found.looked_at < found.tensors:
         notes = (
-            f"{found.looked_at:,} of {found.tensors:,} tensors were looked at: the first, the last "
-            f"and each eighth layer, and what is of no layer.",
+            f"{found.looked_at:,} of {found.tensors:,} tensors were tried: those of the first, the "
+            f"last and every eighth layer, and those that belong to no layer.",
         )
     return Findings(
         columns, tuple(rows), (picture,) if lines else (), _verdict(settings, found), notes=notes

@@ -88,7 +88,7 @@ def _at_most(largest: Largest) -> str:
 def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
     plan = report.estimate.plan
     if not report.weighed:
-        return "What changes would save is not known: a trace is of one plan."
+        return "What changes would save is not known: a trace covers one plan."
     same = [advice for advice in report.advice if plan.trains_like(advice.plan)]
     best = next(iter(same or report.advice), None)
     if asked is not None and asked.verdict != "fits":

@@ -27,7 +27,7 @@ def notes_of(
     changes of it were estimated."""
     shape, plan = found.shape, found.plan
     if not weighed:
-        yield "Changes are not weighed: a trace is of one plan."
+        yield "Changes are not weighed: a trace covers one plan."
     if shape is not None:
         yield from shape.notes
         longest = shape.max_positions

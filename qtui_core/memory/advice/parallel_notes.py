@@ -79,14 +79,16 @@ def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:
     plan = found.plan
     last, flying = _is_last(found), min(plan.pipeline_parallel, plan.accumulation)
     longest = -(-len(shape.layers) // plan.pipeline_parallel)
-    which = "last stage, which has the logits" if last else "first stage"
-    if plan.trains and not last and flying > 1:
-        which += f", which has {flying} micro batches in flight"
-    shown = f"Shown is its {which}: of first and last the one that holds more."
+    which, other = ("last stage, which has the logits", "first")
+    if not last:
+        which, other = "first stage", "last"
+        if plan.trains and flying > 1:
+            which += f", which has {flying} micro batches in flight"
+    shown = f"The estimate is of its {which}: it holds more than the {other}."
     if shape.encoder:
-        shown = "Shown is one stage that has the whole encoder, the embedding and the logits too."
+        shown = "The estimate is of one stage with the whole encoder, the embedding and the logits."
     elif last and stages_of(shape, plan)[-1].embeddings:
-        shown += " It is taken to have the embeddings as well."
+        shown += " It is assumed to have the embeddings as well."
     yield (
         f"The pipeline is torch.distributed.pipelining with stages of {longest} layers at most. "
         f"{shown}"

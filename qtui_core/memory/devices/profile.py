@@ -109,7 +109,7 @@ def profile_of(text: str) -> Profile:
         version = data["schema_version"]
         if version != SCHEMA_VERSION:
             raise ProfileError(
-                f"It is of version {version}, and this qtui reads version {SCHEMA_VERSION}. {again}"
+                f"It has version {version}, and this qtui reads version {SCHEMA_VERSION}. {again}"
             )
         found = from_plain(Profile, data)
         calibration = found.calibration

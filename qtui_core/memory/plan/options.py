@@ -301,7 +301,7 @@ class RunPlan:
     )
     # The cache must have room for them.
     generate: int = whole(
-        0, "--generate", "Tokens that an inference goes on for after its prompt.",
+        0, "--generate", "Tokens that an inference generates after its prompt.",
         noun="The number of generated tokens", group="run", least=0, most=1 << 27,
         steps=(0, *powers(64, 65536)), counts=lambda plan: not plan.trains,
         idle="a step of training generates nothing",

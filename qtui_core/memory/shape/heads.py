@@ -80,8 +80,8 @@ def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
                 "step of it."
             )
         raise UnknownFamily(
-            f"config.json names {name}, of which no shape is built in; that of "
-            f"{shape.architecture} is, and it would be another model. {use}"
+            f"config.json names {name}, whose shape is not built in; that of "
+            f"{shape.architecture} is, but it would be another model. {use}"
         )
     return replace(found, architecture=name)
 

@@ -23,8 +23,8 @@ def held_on_cpu(model: Any, plan: RunPlan) -> Iterator[str]:
         if dropped or relative:
             why = "a bias that trains" if relative else "dropout"
             yield (
-                f"Attention with {why} is composed of operations on a CPU, which hold the matrix "
-                f"of scores; the kernels of a GPU, which the estimate is of, do not."
+                f"On a CPU, attention with {why} is composed of several operations, which hold "
+                f"the matrix of scores; the GPU kernels that the estimate assumes do not."
             )
     if plan.quant == "int8":
         yield (

@@ -30,7 +30,7 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
     """
     if source.config is None:
         raise ModelError(
-            f"{quoted(source.id)} has no config.json beside it, so nobody can tell which layers "
+            f"{quoted(source.id)} has no config.json beside it, so it is unknown which layers "
             f"its tensors belong to."
         )
     configuration = configuration_of(source.config)

@@ -73,7 +73,7 @@ class MapView(MemoryView):
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
         """Batches down, sequences across: the peak of tensors, and whether it fits."""
         if shown.facts is not None and shown.facts.unknown:
-            why = "A trace is of one plan: there is no map without a built-in shape."
+            why = "A trace covers one plan: there is no map without a built-in shape."
             return [[Put(0, why, "label")]]
         width = max(6, min(13, (canvas.width - 5) // len(MAP_SEQUENCES)))
         columns = window(len(MAP_SEQUENCES), shown.cell[1], (canvas.width - 5) // width)

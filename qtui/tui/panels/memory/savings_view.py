@@ -65,7 +65,7 @@ class SavingsView(MemoryView):
         if not advice:
             words = "no single change of the plan saves a part worth naming"
             if not around.weighed:
-                words = "changes are not weighed: a trace is of one plan"
+                words = "changes are not weighed: a trace covers one plan"
             lines.append([Put(11, words, "label")])
         if cures:
             lines += [
