@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import alive, is_gone
 
 from qtui.engine.estimator import asked_trace
 from qtui_core.child_environment import child_environment
@@ -46,35 +48,34 @@ def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc for children")
-def test_a_trace_ends_with_the_process_that_asked() -> None:
+@pytest.mark.parametrize("threads", [1, 2], ids=["before it can look", "while it traces"])
+def test_a_trace_ends_with_the_process_that_asked(threads: int) -> None:
     code = (
         "from qtui.engine.estimator.asked_trace import trace\n"
         "from qtui_core.memory.plan.run_plan import RunPlan, resolve\n"
         f"trace({MAMBA!r}, resolve(RunPlan(method='full', sequence=100_000), 'bf16'))"
     )
     parent = subprocess.Popen([sys.executable, "-P", "-c", code], env=child_environment())
+    children: list[int] = []
     try:
-        child = _until(lambda: _children(parent.pid))[0]
-        time.sleep(1.0)  # it has begun
-        assert _runs(child)
+        children = _until(lambda: _children(parent.pid))
+        # The second thread is the one that looks whether the parent is there.
+        _until(lambda: len(list(Path(f"/proc/{children[0]}/task").iterdir())) >= threads)
+        assert alive(children[0])
+        parent.kill()
+        parent.wait()
+        assert is_gone(children[0])
     finally:
         parent.kill()
         parent.wait()
-    _until(lambda: not _runs(child))
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(each) for each in text.split()]
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"
 
 
 def _until(found: Any, seconds: float = 120.0) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ def trace(
     asked = json.dumps({"config": dict(config), "plan": asdict(plan)})
     with subprocess.Popen(
         # -P: no file beside the user is taken for a library.
-        [sys.executable, "-P", "-m", "qtui.engine.estimator.tracing"],
+        [sys.executable, "-P", "-m", "qtui.engine.estimator.tracing", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

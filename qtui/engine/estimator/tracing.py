@@ -1,9 +1,9 @@
-"""A trace in a process of its own: `python -m qtui.engine.estimator.tracing`.
+"""A trace in a process of its own: `python -m qtui.engine.estimator.tracing PID`.
 
 Reads {"config", "plan"} as JSON from stdin and writes {"events", "origin"}, or {"error", "code"}
 with the sentence and its exit code, to what was stdout when it started; what libraries print goes
 to stderr. A trace changes torch for the whole process, so it shares none. It ends with the process
-that asked, whose trace nobody reads any more.
+that asked, which is PID, and whose trace nobody reads any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _LOOK_SECONDS = 1.0
 
 def main() -> None:
     """One trace."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # Whoever asked may be gone before this line is reached: it is not asked for here.
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
