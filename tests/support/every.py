@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ def every(cases: Iterable[Any] | Mapping[str, Any], check: Callable[..., object]
     for name, case in _named(cases):
         with tally.case(name):
             check(*case) if isinstance(case, tuple) else check(case)
+    tally.end()
+
+
+@contextmanager
+def collected() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
+    """For cases that share what is dear, an app for instance: inside of `with collected() as case`
+    each case runs in a `with case(its name)`. Failures are told at the end, as `every` does."""
+    tally = _Tally()
+    yield lambda name: tally.case(str(name))
     tally.end()
 
 

@@ -21,6 +21,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 #: Seconds after which what should come has not come: far more than any of it takes.
 PATIENCE = 120.0
+#: Seconds between two looks at what takes long.
+LONGEST_PAUSE = 0.1
 #: Rounds of the loop in which every chain of messages has come to its end.
 ROUNDS = 100
 
@@ -78,11 +80,15 @@ async def drained(*_: float) -> None:
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Waits for something to become true, and fails if it does not."""
-    end = time.monotonic() + seconds
+    """Waits for something to become true, and fails if it does not.
+
+    It looks the more seldom the longer it takes, so that a child that starts has the processor.
+    """
+    end, pause = time.monotonic() + seconds, 0.01
     while not holds():
         assert time.monotonic() < end, "waited in vain"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
+        pause = min(1.2 * pause, LONGEST_PAUSE)
         await drained()
         pilot.app.screen._on_timer_update()
 

@@ -79,15 +79,14 @@ async def test_golden(running: Running, estimator: HardwareHere) -> None:
                     )
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
-async def test_without_a_gpu(
-    running: Running, estimator: HardwareHere, size: tuple[int, int]
-) -> None:
+async def test_without_a_gpu(running: Running, estimator: HardwareHere) -> None:
     estimator.gpus = []
-    async with running(size, start_panel="hardware", color="none") as pilot:
+    async with running((80, 24), start_panel="hardware", color="none") as pilot:
         panel = await show(pilot, GpusView)
         assert "No GPU is here" in panel.sentence
-        assert "of the catalogue: no GPU is here" in screen_text(pilot.app)
+        for size in ((120, 40), (80, 24)):
+            await resized(pilot, size)
+            assert "of the catalogue: no GPU is here" in screen_text(pilot.app)
         await pilot.press("v", "v", "v")
         await settled(pilot)
         assert "On the A100 SXM4 80GB a step takes" in panel.sentence

@@ -7,8 +7,9 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from every import collected
 from quantize_model import write_model
-from screens import Running, screen_text, settled, until
+from screens import Running, resized, screen_text, settled, until
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.pilot import Pilot
@@ -85,18 +86,18 @@ async def test_a_click_on_a_tab_shows_its_panel(running: Running) -> None:
         assert pilot.app.panel.PANEL_ID == "memory"
 
 
-@pytest.mark.parametrize("key", ["question_mark", "f1"])
-async def test_help_names_the_panel_and_its_keys_and_closes(running: Running, key: str) -> None:
+async def test_help_names_the_panel_and_its_keys_and_closes(running: Running) -> None:
     async with running(size=(120, 60)) as pilot:
-        await pilot.press(key)
-        await settled(pilot)
-        assert isinstance(pilot.app.screen, HelpScreen)
-        text = screen_text(pilot.app)
-        assert "1 Formats" in text
-        assert "formats.flip" in text
-        await pilot.press("escape")
-        await settled(pilot)
-        assert not isinstance(pilot.app.screen, HelpScreen)
+        for key in ("question_mark", "f1"):
+            await pilot.press(key)
+            await settled(pilot)
+            assert isinstance(pilot.app.screen, HelpScreen)
+            text = screen_text(pilot.app)
+            assert "1 Formats" in text
+            assert "formats.flip" in text
+            await pilot.press("escape")
+            await settled(pilot)
+            assert not isinstance(pilot.app.screen, HelpScreen)
 
 
 async def test_footer_offers_the_keys_that_work_now(running: Running) -> None:
@@ -233,34 +234,36 @@ async def test_a_first_model_that_fails_is_said_on_any_panel(
         assert "could not" not in screen_text(pilot.app).splitlines()[0]
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40)])
-async def test_the_hint_of_the_open_dialog_is_not_cut(
-    running: Running, size: tuple[int, int]
-) -> None:
-    async with running(size=size) as pilot:
+async def test_the_hint_of_the_open_dialog_is_not_cut(running: Running) -> None:
+    async with running() as pilot:
         await pilot.press("ctrl+o")
-        await settled(pilot)
-        inside = [line.split("│")[1] for line in screen_text(pilot.app).splitlines() if "│" in line]
-        words = " ".join(" ".join(inside).split())
-        assert "weights are read when they are shown." in words
+        with collected() as case:
+            for size in ((120, 40), (80, 24), (60, 16)):
+                with case(size):
+                    await resized(pilot, size)
+                    lines = screen_text(pilot.app).splitlines()
+                    inside = [line.split("│")[1] for line in lines if "│" in line]
+                    words = " ".join(" ".join(inside).split())
+                    assert "weights are read when they are shown." in words
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-async def test_the_zoom_is_left_by_a_key_the_footer_names(
-    running: Running, size: tuple[int, int]
-) -> None:
-    async with running(size=size) as pilot:
-        await pilot.press("z")
-        await settled(pilot)
-        footer = screen_text(pilot.app).splitlines()[-1]
-        assert "Unzoom" in footer
-        assert "Zoom" not in footer.replace("Unzoom", "")
-        await pilot.press("z")
-        await settled(pilot)
-        footer = pilot.app.screen.query_one(KeyFooter)
-        offered = {hint.description for hint in footer.hints}
-        assert "Unzoom" not in offered
-        assert "Zoom" in offered
+async def test_the_zoom_is_left_by_a_key_the_footer_names(running: Running) -> None:
+    async with running() as pilot:
+        with collected() as case:
+            for size in ((80, 24), (120, 40), (200, 50)):
+                with case(size):
+                    await resized(pilot, size)
+                    await pilot.press("z")
+                    await settled(pilot)
+                    footer = screen_text(pilot.app).splitlines()[-1]
+                    assert "Unzoom" in footer
+                    assert "Zoom" not in footer.replace("Unzoom", "")
+                    await pilot.press("z")
+                    await settled(pilot)
+                    hints = pilot.app.screen.query_one(KeyFooter).hints
+                    offered = {hint.description for hint in hints}
+                    assert "Unzoom" not in offered
+                    assert "Zoom" in offered
 
 
 async def test_the_palette_finds_the_zoom_by_max(running: Running) -> None:

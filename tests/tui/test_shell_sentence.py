@@ -7,7 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
-from screens import Running, screen_text, settled, until
+from every import collected
+from screens import Running, resized, screen_text, settled, until
 
 from qtui.screen.widgets.sentence import Sentence, lines_kept
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
@@ -40,21 +41,21 @@ def shown(text: str, lines: int) -> str:
     return " ".join(" ".join(text.splitlines()[-1 - lines : -1]).split())
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
-async def test_the_sentence_is_whole_or_ends_in_an_ellipsis(
-    running: Running, size: tuple[int, int]
-) -> None:
+async def test_the_sentence_is_whole_or_ends_in_an_ellipsis(running: Running) -> None:
     assert len(LONGEST) > 230
-    async with running(size=size) as pilot:
+    async with running() as pilot:
         pilot.app.panel.sentence = LONGEST
-        await settled(pilot)
-        words = shown(screen_text(pilot.app), lines_kept(*size))
-        if words.endswith("…"):
-            assert LONGEST.startswith(words[:-1])
-            assert len(words) > (size[0] - 2) * lines_kept(*size) * 0.8
-            assert size[0] < 100  # from there on it fits
-        else:
-            assert words == LONGEST
+        with collected() as case:
+            for size in SIZES:
+                with case(size):
+                    await resized(pilot, size)
+                    words = shown(screen_text(pilot.app), lines_kept(*size))
+                    if words.endswith("…"):
+                        assert LONGEST.startswith(words[:-1])
+                        assert len(words) > (size[0] - 2) * lines_kept(*size) * 0.8
+                        assert size[0] < 100  # from there on it fits
+                    else:
+                        assert words == LONGEST
 
 
 @pytest.mark.parametrize("size", [(60, 16), (80, 24)])

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 import train_runs
+from every import collected
 from memory_estimator import GIB, HandMade
 from processes import is_gone
 from screens import Running, screen_text, settled, until
@@ -25,7 +26,6 @@ from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.train.panel import TrainPanel
-from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
@@ -675,21 +675,21 @@ async def test_export_is_the_train_document_and_the_series(
         assert next(tmp_path.glob("qtui-train-*.svg")).stat().st_size > 1000
 
 
-@pytest.mark.parametrize("view", TrainPanel.VIEWS, ids=lambda view: view.TITLE)
-async def test_a_copy_has_the_picture_and_the_sentence(
-    running: Running, tmp_path: Path, view: type[TrainView]
-) -> None:
+async def test_a_copy_has_the_picture_and_the_sentence(running: Running, tmp_path: Path) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    expected = {"Run": "wwwww", "Phases": "between steps", "Parts": "optimizer states",
+                "Gap": "slack and fragmentation", "Loss": "step 6", "Log": "torch 2 imported",
+                "Ranges": "does not tell where numbers lie",
+                "Adapters": "50.0%"}  # fmt: skip
     async with running(recording=path) as pilot:
         panel = await replay(pilot)
-        panel.show_view(panel.view_of(view))
-        await settled(pilot)
-        text = panel.copy_text()
-        assert text is not None
-        assert text.startswith("seven-b")
-        assert text.endswith(panel.sentence)
-        expected = {"Run": "wwwww", "Phases": "between steps", "Parts": "optimizer states",
-                    "Gap": "slack and fragmentation", "Loss": "step 6", "Log": "torch 2 imported",
-                    "Ranges": "does not tell where numbers lie",
-                    "Adapters": "50.0%"}  # fmt: skip
-        assert expected[view.TITLE] in text
+        with collected() as case:
+            for view in TrainPanel.VIEWS:
+                with case(view.TITLE):
+                    panel.show_view(panel.view_of(view))
+                    await settled(pilot)
+                    text = panel.copy_text()
+                    assert text is not None
+                    assert text.startswith("seven-b")
+                    assert text.endswith(panel.sentence)
+                    assert expected[view.TITLE] in text

@@ -299,10 +299,11 @@ async def test_a_copy_is_the_picture_and_the_sentence(running: Running) -> None:
         assert text.endswith(panel.sentence)
 
 
-@pytest.mark.parametrize("keys", ["vvvvvvv", "VVV", "ggGG", "++--"])
-async def test_keys_work_in_any_order(running: Running, keys: str) -> None:
+async def test_keys_work_in_any_order(running: Running) -> None:
+    named = {"+": "plus", "-": "minus"}
     async with running((80, 24), start_panel="memory") as pilot:
         panel = await ready(pilot)
-        await pilot.press(*("plus" if k == "+" else "minus" if k == "-" else k for k in keys))
-        await ready(pilot)
-        assert panel.sentence
+        for keys in ("vvvvvvv", "VVV", "ggGG", "++--"):
+            await pilot.press(*(named.get(key, key) for key in keys))
+            await ready(pilot)
+            assert panel.sentence
