@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from every import over
+from every import in_parts, left_out, over
 
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
 from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
@@ -32,6 +32,9 @@ CASES = [
     *((GEMMA3, 15, name) for name in ("qlora", "full, checkpoints, tied", "inference")),
     (T5, 7, "full"),
 ]
+
+
+SEGMENTS = ("native", "expandable")
 
 
 @pytest.fixture(
@@ -78,11 +81,12 @@ def test_lives_are_those_of_the_events(recorded):
     assert Counter(read_timeline(recorded).lives) == told
 
 
-def test_what_is_alive_is_told_as_the_events_tell_it(recorded):
+@in_parts(3)
+def test_what_is_alive_is_told_as_the_events_tell_it(recorded, parts):
     timeline = read_timeline(recorded)
     buffers = buffers_of(recorded)
     moments = {at for _, at in timeline.tops} | {span.stop - 1 for span in timeline.spans}
-    for moment in moments | set(range(0, len(recorded), len(recorded) // 23)):
+    for moment in moments | set(range(0, len(recorded), parts * len(recorded) // 23)):
         alive = timeline.alive_at(moment)
         found: Counter[tuple[object, ...]] = Counter()
         for a in alive:
@@ -98,8 +102,11 @@ def test_what_is_alive_is_told_as_the_events_tell_it(recorded):
         assert sum(composition(alive).values()) == timeline.live[moment]
 
 
-@over("segments", ["native", "expandable"])
-def test_the_allocator_finds_the_same_either_way(recorded, segments):
+@in_parts(2)
+@over("segments", SEGMENTS)
+def test_the_allocator_finds_the_same_either_way(recorded, segments, parts):
+    if left_out(parts, (segments, SEGMENTS), (len(recorded) % 2, (0, 1))):
+        return
     settings = AllocatorSettings(segments)
     run, events = simulate(recorded, settings), list(recorded)
     assert run == simulate(events, settings)

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from every import in_parts, left_out, over
 from memory_closed_forms import (
     kept_by_checkpoints,
     loss_hump,
@@ -37,6 +38,7 @@ VARIANTS = {
     "qlora, prepared": {"method": "qlora", "autocast": False},
     "qlora": {"method": "qlora", "kbit_prep": "none", "autocast": False},
 }
+DROPOUT, LOOPS = [0.0, 0.1], ["trainer", "manual"]
 TARGETS = [("all-linear",), ("q_proj", "v_proj"), ("o_proj", "down_proj"), ("k_proj", "up_proj")]
 
 
@@ -117,13 +119,17 @@ def test_what_a_layer_saves(name, dropout, seed):
     assert all(form.formula and form.reason for form in forms)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("loop", ["trainer", "manual"])
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_the_peak_in_the_loss(name, checkpointing, loop, dropout):
+@in_parts(2)
+@over("dropout", DROPOUT)
+@over("loop", LOOPS)
+@over("checkpointing", [False, True])
+@over("name", VARIANTS)
+def test_the_peak_in_the_loss(name, checkpointing, loop, dropout, parts):
     """With a vocabulary as large it is the peak of the backward pass. Rounding to 512 bytes, and
     counters of a few bytes, are all that the formulas leave out."""
+    again = (checkpointing, [False, True])
+    if left_out(parts, (name, VARIANTS), again, (loop, LOOPS), (dropout, DROPOUT)):
+        return
     shape = llama(7)
     chosen = {"checkpointing": checkpointing, "loop": loop, "lora_dropout": dropout}
     plan = plan_of(7, **(VARIANTS[name] | chosen))

@@ -7,6 +7,7 @@ python -m tests.bench.memory_drift.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -161,10 +162,15 @@ STEPS = [
     for place, model in enumerate(MODELS)
     for turn, method in enumerate(METHODS)
 ]
-GRID = {case.name: case for case in grid()}
 
 #: Plans of the grid in ten that may be further off than CLOSE percent of the peak, and how far any.
 FURTHER, CLOSE, WORST = 1, 0.05, 1.0
+
+
+@cache
+def plans() -> dict[str, Case]:
+    """The grid by names. It takes a second to draw, which is not for those who only collect."""
+    return {case.name: case for case in grid()}
 
 
 def step_of(name: str) -> Case:
@@ -192,8 +198,8 @@ def agreements(request: pytest.FixtureRequest) -> dict[str, Agreement]:
         if item.path == request.path and hasattr(item, "callspec")
     }
     if any(item.name.startswith("test_the_grid") for item in request.session.items):
-        wanted |= GRID.keys()
-    cases = (GRID.get(name) or step_of(name) for name in sorted(wanted))
+        wanted |= plans().keys()
+    cases = (plans().get(name) or step_of(name) for name in sorted(wanted))
     return {case.name: agreement for case, agreement in compare(cases)}
 
 
@@ -219,15 +225,15 @@ def test_every_operation_allocates_what_that_of_the_classes_does(
 
 
 def test_the_grid_is_wide() -> None:
-    assert len(GRID) >= 75
+    assert len(plans()) >= 75
     for axis, values in AXES.items():
         if axis not in ("model", "lora_targets"):
-            assert {case.plan[axis] for case in GRID.values()} == set(values), axis
-    assert {case.config["model_type"] for case in GRID.values()} == set(AXES["model"])
+            assert {case.plan[axis] for case in plans().values()} == set(values), axis
+    assert {case.config["model_type"] for case in plans().values()} == set(AXES["model"])
 
 
 def test_the_grid_agrees(agreements: dict[str, Agreement]) -> None:
-    found = {name: agreements[name] for name in GRID}
+    found = {name: agreements[name] for name in plans()}
     failed = {name: agreement.failed for name, agreement in found.items() if agreement.failed}
     assert not failed
     errors = {name: agreement.error for name, agreement in found.items()}

@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +94,43 @@ def in_parts(parts: int) -> Any:
     return pytest.mark.parametrize(
         "parts", [parts, pytest.param(1, marks=pytest.mark.slow, id="all")]
     )
+
+
+def left_out(parts: int, *cell: tuple[Any, Iterable[Any]]) -> bool:
+    """Whether a cell of a table is not among the one in `parts` that run. `cell` is its value of
+    each column, with all values of that column: every pair of values of two columns that have as
+    many as `parts` is met somewhere in the others."""
+    return sum(list(column).index(value) for value, column in cell) % parts != 0
+
+
+def drawn(
+    examples: int, parts: int, *strategies: Any, also: Iterable[tuple[Any, ...]] = ()
+) -> Callable[[Callable[..., object]], Any]:
+    """The test takes what is drawn from each of `strategies`, after a fixture `tmp_path` where it
+    has one: `examples` times in the slow suite, one in `parts` of that in the default one; and the
+    tuples `also` in both."""
+
+    def decorate(test: Callable[..., object]) -> Callable[..., None]:
+        placed = "tmp_path" in inspect.signature(test).parameters
+
+        @in_parts(parts)
+        def run(parts: int, tmp_path: Path) -> None:
+            from hypothesis import example, given, settings
+            from hypothesis import strategies as st
+
+            @settings(max_examples=examples // parts, deadline=None)
+            @given(st.tuples(*strategies))
+            def check(values: tuple[Any, ...]) -> None:
+                test(*[tmp_path] * placed, *values)
+
+            for values in also:
+                check = example(values)(check)
+            check()
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return decorate
 
 
 class _Tally:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from every import over
+from every import drawn, over
 from formats_claims import check
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qtui_core.formats import (
@@ -174,13 +173,21 @@ SUBSETS = st.one_of(
 )
 
 
-@settings(max_examples=1500, deadline=None)
-@given(numbers(), st.sampled_from(list(Rounding)), st.sampled_from([None, True, False]), SUBSETS)
-@example(0.0, Rounding.NEAREST_EVEN, None, None)
-@example(-0.0, Rounding.NEAREST_EVEN, None, None)
-@example(math.nan, Rounding.NEAREST_EVEN, None, None)
-@example(-math.inf, Rounding.NEAREST_EVEN, False, None)
-@example(Fraction(24), Rounding.NEAREST_EVEN, False, [INT4])
+@drawn(
+    1500,
+    4,
+    numbers(),
+    st.sampled_from(list(Rounding)),
+    st.sampled_from([None, True, False]),
+    SUBSETS,
+    also=[
+        (0.0, Rounding.NEAREST_EVEN, None, None),
+        (-0.0, Rounding.NEAREST_EVEN, None, None),
+        (math.nan, Rounding.NEAREST_EVEN, None, None),
+        (-math.inf, Rounding.NEAREST_EVEN, False, None),
+        (Fraction(24), Rounding.NEAREST_EVEN, False, [INT4]),
+    ],
+)
 def test_every_claim_is_true_of_the_rows(value, rounding, saturate, formats) -> None:
     rows = describe_value(value, rounding, saturate, formats)
     sentence = summarize(rows)
@@ -190,8 +197,9 @@ def test_every_claim_is_true_of_the_rows(value, rounding, saturate, formats) -> 
     check(sentence, rows)
 
 
-@settings(max_examples=1500, deadline=None)
-@given(
+@drawn(
+    1500,
+    4,
     numbers(),
     st.sampled_from([r for r in Rounding if r is not Rounding.STOCHASTIC]),
     st.sampled_from([None, True, False]),

@@ -6,16 +6,14 @@ import json
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from every import drawn
 from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model, rows_of
 
-fuzzing = settings(
-    deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EXAMPLES, PARTS = 400, 4
 
 HEADER = {
     "__metadata__": {"format": "pt"},
@@ -61,8 +59,9 @@ def check_sentence(message: str) -> None:
     assert len(message) < 1000
 
 
-@fuzzing
-@given(
+@drawn(
+    EXAMPLES,
+    PARTS,
     st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=6),
     st.integers(0, len(FILE) + 40),
 )
@@ -82,8 +81,9 @@ def test_flipped_bytes_and_other_lengths(tmp_path, flips, length):
             assert unknown_dtype
 
 
-@fuzzing
-@given(
+@drawn(
+    EXAMPLES,
+    PARTS,
     st.sampled_from(["__metadata__", "m.weight", "m.bias", "new"]),
     st.sampled_from([None, "dtype", "shape", "data_offsets", "extra"]),
     json_values,
@@ -100,8 +100,7 @@ def test_other_values_in_a_header(tmp_path, tensor, field, value):
     reads_or_says(path)
 
 
-@fuzzing
-@given(st.binary(max_size=200))
+@drawn(EXAMPLES, PARTS, st.binary(max_size=200))
 def test_bytes_of_any_kind(tmp_path, content):
     for name in ("f.safetensors", "config.json", "model.safetensors.index.json"):
         path = tmp_path / name
@@ -111,8 +110,7 @@ def test_bytes_of_any_kind(tmp_path, content):
         path.unlink()
 
 
-@fuzzing
-@given(json_values, json_values)
+@drawn(EXAMPLES, PARTS, json_values, json_values)
 def test_any_json_as_index_and_config(tmp_path, index, config):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -140,8 +138,9 @@ setting_names = st.sampled_from(
 )
 
 
-@fuzzing
-@given(
+@drawn(
+    EXAMPLES,
+    PARTS,
     st.dictionaries(setting_names, json_values, max_size=6),
     st.lists(
         st.sampled_from(

@@ -90,7 +90,7 @@ def failures(x: np.ndarray, where: str, widths: tuple[float, ...]) -> list[str]:
     return found
 
 
-@in_parts(2)
+@in_parts(3)
 def test_no_remedy_takes_as_many_bits_as_what_is_stored(parts):
     found = []
     for at, shape in enumerate(SHAPES):

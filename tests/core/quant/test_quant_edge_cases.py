@@ -29,7 +29,7 @@ def no_warnings():
         yield
 
 
-@in_parts(3)
+@in_parts(6)
 @over("any_scheme", EVERY_SCHEME)
 def test_every_scheme_takes_every_tensor_and_measures_its_error(any_scheme, awkward, parts):
     """Errors are those of the dequantized tensor; measured of every pair of what a scheme has."""

@@ -143,7 +143,7 @@ def test_casts_are_not_told_about_groups():
     assert "group" not in sentence(normal(100, 100), "bf16")
 
 
-@in_parts(3)
+@in_parts(6)
 def test_every_scheme_has_one_sentence(awkward, parts):
     looked_at = []
     for x in awkward.values():

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
@@ -17,6 +17,7 @@ CASTS = ["bf16", "fp16", "tf32"]
 LOCAL = ["row", "column", "group64", "group48", "group33", "group7", "group3", "group2", "block64"]
 INTEGERS = [f"int{bits}:{{}}{option}" for bits in (2, 3, 4, 6, 8) for option in ("", ":asym")]
 OTHERS = ["int4:{}:full", "int4:{}:signed", "int8:{}:full", "e4m3:{}", "e5m2:{}", "e2m1:{}"]
+TWICE = ["nf4:block{}:dq", "fp4:block{}:dq"]
 BLOCKS = [64, 33, 4, 2, 256, 4096]
 
 
@@ -37,9 +38,12 @@ def assert_expected(samples, text, model_absmax=None, sigma=1.0):
     assert np.mean(found) == pytest.approx(expected, abs=4 * error, rel=5e-3), text
 
 
+@in_parts(3)
 @over("granularity", LOCAL)
 @over("pattern", INTEGERS + OTHERS)
-def test_every_local_granularity(samples, pattern, granularity):
+def test_every_local_granularity(samples, pattern, granularity, parts):
+    if left_out(parts, (granularity, LOCAL), (pattern, INTEGERS + OTHERS)):
+        return
     # One sample has so many short groups that it says more than two have rows to say.
     few = granularity in ("row", "column")
     assert_expected(samples if few else samples[:1], pattern.format(granularity))
@@ -51,9 +55,12 @@ def test_codebooks(samples, pattern, size):
     assert_expected(samples, pattern.format(size))
 
 
+@in_parts(2)
 @over("size", BLOCKS)
-@over("pattern", ["nf4:block{}:dq", "fp4:block{}:dq"])
-def test_double_quantization(samples, pattern, size):
+@over("pattern", TWICE)
+def test_double_quantization(samples, pattern, size, parts):
+    if left_out(parts, (size, BLOCKS), (pattern, TWICE)):
+        return
     text = pattern.format(size)
     assert_expected(samples, text)
     expected, single = (

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 
 from qtui_core.formats import decode, get_format
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure, quantize
@@ -18,6 +18,8 @@ from qtui_core.quant.segments.layout import run_lengths
 
 RULES = ("floor", "ceil", "even", "rceil")
 FLOATS = ("mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")
+ELEMENTS = (*FLOATS, "mxint8")
+LENGTHS = (32, 13, 2, 1)
 #: Decibels that an expectation may be off: 1 % of the mean squared error.
 CLOSE = 0.05
 
@@ -73,10 +75,13 @@ def drawn(rows, columns):
     return np.random.default_rng(31).standard_normal((rows, columns))
 
 
-@over("length", [32, 13, 2, 1])
+@in_parts(4)
+@over("length", LENGTHS)
 @over("rule", RULES)
-@over("name", [*FLOATS, "mxint8"])
-def test_microscaling(name, rule, length):
+@over("name", ELEMENTS)
+def test_microscaling(name, rule, length, parts):
+    if left_out(parts, (name, ELEMENTS), (rule, RULES), (length, LENGTHS)):
+        return
     scheme = Scheme.parse(f"{name}:{rule}")
     # What saturates, or jumps most from block to block, needs more of them.
     count = 1_200_000 if name in ("mxfp8-e4m3", "mxint8") and length == 32 else 320_000

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 
 from qtui_core.quant import Scheme
 from qtui_core.quant.coding.alphabet import alphabet_of
@@ -27,10 +27,13 @@ def sample():
     return np.random.default_rng(3).standard_normal(SHAPE, dtype=np.float32)
 
 
+@in_parts(2)
 @over("text", SCHEMES)
-def test_shares_of_a_sample(sample, text):
+def test_shares_of_a_sample(sample, text, parts):
     """Four standard errors of the sample, which groups make larger than of single elements,
     and what the quadrature is off by where a zero point jumps from node to node."""
+    if left_out(parts, (text, SCHEMES)):
+        return
     scheme = Scheme.parse(text)
     whole = text.endswith(("column", "tensor")) or text == "ternary"
     slack = {"int2:group64:asym": 1e-3}.get(text, 4e-4)

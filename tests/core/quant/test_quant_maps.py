@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -22,6 +22,8 @@ from qtui_core.quant.segments.layout import matrix_shape, scale_index
 from qtui_core.quant.segments.parallel import Cancelled
 
 SHAPES = [(60, 100), (100, 60), (7, 5), (1, 400), (400, 1), (13, 997), (50, 3, 4), (33,), ()]
+SEGMENTS = [100, 1 << 17]
+FIVE = ["int4:group7", "nf4:block33", "int8:column", "bf16", "nf4:dq"]
 SCHEMES = [
     "int4:group7", "int8:row", "int3:column:asym", "int4:block33:signed", "int8:tensor:full",
     "int4:group16:asym:zpfloat", "int8:tile3x5", "int8:token:stochastic7", "int8:row:outliers3.0",
@@ -106,21 +108,28 @@ def check(x, kind, schemes, size, pooling, window=None, source=None):
     return found
 
 
-@over("segment", [100, 1 << 17])
-@over("text", ["int4:group7", "nf4:block33", "int8:column", "bf16", "nf4:dq"])
+@in_parts(2)
+@over("segment", SEGMENTS)
+@over("text", FIVE)
 @over("shape", SHAPES)
-def test_cells_are_the_largest_error_and_where_it_is(shape, text, segment, monkeypatch):
+def test_cells_are_the_largest_error_and_where_it_is(shape, text, segment, monkeypatch, parts):
+    if left_out(parts, (segment, SEGMENTS), (text, FIVE), (shape, SHAPES)):
+        return
     monkeypatch.setattr(maps, "SEGMENT", segment)
     for size in ((4, 6), (1, 1), (25, 30)):
         check(tensor(shape), MapKind.ERROR, [Scheme.parse(text)], size, Pooling.MAX)
 
 
+@in_parts(2)
 @over("pooling", list(Pooling))
 @over("text", SCHEMES)
-def test_every_scheme_pooling_and_window(text, pooling, monkeypatch):
+def test_every_scheme_pooling_and_window(text, pooling, monkeypatch, parts):
     monkeypatch.setattr(maps, "SEGMENT", 150)
     x, scheme = tensor((29, 43)), Scheme.parse(text)
-    for window in (None, Window(0, 29, 5, 20), Window(11, 12, 42, 43), Window(7, 23, 1, 43)):
+    windows = (None, Window(0, 29, 5, 20), Window(11, 12, 42, 43), Window(7, 23, 1, 43))
+    for window in windows:
+        if left_out(parts, (text, SCHEMES), (pooling, Pooling), (window, windows)):
+            continue
         check(x, MapKind.SIGNED, [scheme], (5, 6), pooling, window)
         check(x, MapKind.ERROR, [scheme], (17, 13), pooling, window)
 

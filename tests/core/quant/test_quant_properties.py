@@ -88,7 +88,7 @@ def check_one_answer(text, monkeypatch):
         assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5)
 
 
-@in_parts(2)
+@in_parts(4)
 def test_one_answer_however_it_is_asked(parts):
     def check(text):
         with pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, over
 from late import Late
 
 from qtui_core.errors import UsageError
@@ -249,12 +249,13 @@ OPTIONS = [
 ]
 
 
+@in_parts(2)
 @over("text", OPTIONS)
-def test_awkward_tensors(text, awkward):
+def test_awkward_tensors(text, awkward, parts):
     """Every option on every odd tensor: what is measured is what is stored, and it can be told."""
     scheme = Scheme.parse(text)
     assert str(Scheme.parse(str(scheme))) == str(scheme)
-    for name, x in awkward.items():
+    for name, x in list(awkward.items())[OPTIONS.index(text) % parts :: parts]:
         q, report = quantize(x, scheme), measure(x, scheme)
         with np.errstate(all="ignore"):
             wide = np.asarray(x).astype(np.float32).astype(np.float64)
