@@ -80,6 +80,8 @@ OPTIMIZERS: Final = (
     "torchao 4-bit",
     "muon",
 )
+#: Of qtui_core.lab.experiments.adapters.
+ADAPTERS: Final = ("LoRA", "rsLoRA", "DoRA", "QLoRA")
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
 _FLOATS: Final = ("bf16", "fp16", "e4m3")
@@ -294,6 +296,23 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             LR.but(1e-3),
             SEEDS,
             _TASK,
+            TEXT,
+        ),
+    ),
+    Experiment(
+        "adapters",
+        "What do adapters keep of full training, and in how many bytes?",
+        60,
+        (
+            Setting("methods", "several", ADAPTERS, "Adapters to train.", allowed=ADAPTERS),
+            Setting("ranks", "wholes", (8, 64), "Their ranks.", 1, 1024),
+            Setting(
+                "alpha", "number", 16.0, "What their product is scaled by, over rank.", 0, 4096
+            ),
+            STEPS.but(30),
+            LR.but(3e-4, help="The learning rate of full training."),
+            LR.but(3e-3, name="adapter_lr", help="The learning rate of the adapters."),
+            SEEDS,
             TEXT,
         ),
     ),

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, UsageError
+from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.lab.job import Job
-from qtui_core.lab.numerics.products import is_head, linears
+from qtui_core.lab.numerics.products import inner_linears
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
@@ -96,7 +96,7 @@ def as_it_is(
     """The held-out loss before and after PTQ. Raises as `fake_quantized`."""
     subject = subject_of(_task(schedule), model, text)
     net = subject.start()
-    weights = sum(net.get_submodule(name).weight.numel() for name in body(net))
+    weights = sum(net.get_submodule(name).weight.numel() for name in inner_linears(net))
     see(0, len(bits) + 1, None)
     exact = held_out_loss(net, subject.held_out)
     return Untouched(exact, _quantized(subject, net, bits, group, see), weights)
@@ -114,15 +114,6 @@ def _quantized(
     return found
 
 
-def body(model: nn.Module) -> list[str]:
-    """The linear layers that are quantized, all but the head. Raises ModelError if there are
-    none."""
-    found = [name for name in linears(model) if not is_head(name)]
-    if not found:
-        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
-    return found
-
-
 def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
     """The model, changed: its layers multiply by weights of so many bits and keep them in float32.
     The gradient is that of the rounded weight, and 0 if the weight was clipped.
@@ -130,7 +121,7 @@ def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
     Raises ModelError without layers, MissingLibrary without torchao, UsageError if `group` does not
     divide the inputs of a layer.
     """
-    chosen = set(body(model))
+    chosen = set(inner_linears(model))
     for name in chosen:
         layer: Any = model.get_submodule(name)
         if layer.in_features % group:

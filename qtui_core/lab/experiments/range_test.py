@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from qtui_core.errors import ModelError, UsageError
+from qtui_core.errors import UsageError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import (
@@ -27,8 +27,7 @@ from qtui_core.lab.numerics.products import (
     QuantizedLinear,
     alike,
     convert,
-    is_head,
-    linears,
+    inner_linears,
 )
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
@@ -133,10 +132,7 @@ def scheduled(widths: Sequence[int], last: int, seed: int) -> Recipe:
         return layers[-1]
 
     def prepare(model: nn.Module) -> None:
-        names = [name for name in linears(model) if not is_head(name)]
-        if not names:
-            raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
-        convert(model, names, make)
+        convert(model, inner_linears(model), make)
 
     def turn(bits: int) -> None:
         for layer in layers:

@@ -68,7 +68,7 @@ class LabComparison:
         self.seeds = tuple(seeds)
         self._outcomes = outcomes
         self.floor = self._apart(NULL, TWIN)
-        self.compared = {name: found for name in recipes if (found := self._compare(name))}
+        self.compared = {name: found for name in recipes if (found := self.beside(name))}
 
     def run(self, name: str, seed: int) -> TrainedRun | None:
         found = self._outcomes.get(f"{name} {seed}")
@@ -159,13 +159,16 @@ class LabComparison:
     def seen(self, name: str) -> str | None:
         """What a recipe's difference is: "diverged", "no difference", "worse" or "better"; None
         where that is not known yet."""
-        found = self.compared[name]
+        return self.judged(self.compared[name])
+
+    def judged(self, found: Compared) -> str | None:
+        """As `seen`, of what `beside` gives."""
         if found.diverged:
             return "diverged"
-        if self.floor is None or found.difference is None:
+        if found.floor is None or found.difference is None:
             return None
         small = found.error is None or abs(found.difference) <= ERRORS * found.error
-        if small or not self.clears(found.difference, name):
+        if small or abs(found.difference) <= FLOORS * found.floor:
             return "no difference"
         return "worse" if found.difference > 0 else "better"
 
@@ -185,11 +188,12 @@ class LabComparison:
         own = self._apart(f"{name} {AGAIN}", name)
         return self.floor if self.floor is None or own is None else max(self.floor, own)
 
-    def _compare(self, name: str) -> Compared | None:
+    def beside(self, name: str, other: str = TWIN) -> Compared | None:
+        """A recipe against another on the same batches; None if either has no run."""
         runs, differences, held, diverged = [], [], [], ""
         steps: list[float] = []
         for seed in self.seeds:
-            run, twin = self.run(name, seed), self.run(TWIN, seed)
+            run, twin = self.run(name, seed), self.run(other, seed)
             if run is None or twin is None:
                 continue
             runs.append(run)

@@ -18,6 +18,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.extras import importing
 from qtui_core.lab.numerics.products import SCHEMES, QuantizedLinear, convert, is_head, linears
+from qtui_core.lab.training.optimizers import eagerly
 from qtui_core.lab.training.tasks import TASKS
 from qtui_core.lab.training.twins import Recipe
 
@@ -163,7 +164,7 @@ def _weight_only(model: nn.Module, lr: float) -> Any:
         from torchao.optim import _AdamW
     trained = [p for p in model.parameters() if p.requires_grad]
     made = _AdamW(trained, lr=lr, betas=TASKS["prose"].betas, eps=1e-8, weight_decay=0.0)
-    return within(made, lambda: torch.compiler.set_stance("force_eager"))
+    return within(made, eagerly)
 
 
 def _weight_only_nearest(model: nn.Module, lr: float) -> Any:

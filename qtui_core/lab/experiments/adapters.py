@@ -1,0 +1,325 @@
+"""What do adapters keep of full training, and in how many bytes?
+
+LoRA, rsLoRA and DoRA by peft over frozen float32 weights, and QLoRA over frozen weights in NF4 with
+double quantization by bitsandbytes, each beside training of all weights on the same batches. The
+bytes of what is trained are those of its weights, gradients and optimizer states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from qtui_core.errors import UsageError
+from qtui_core.extras import MissingLibrary, importing
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.products import convert, inner_linears
+from qtui_core.lab.results import Cell, Findings, LabColumn, LabFrontier, Picture, Point
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.tasks import TASKS, subject_of
+from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.quant import quantize, quantized_bytes
+from qtui_core.quantities import format_bytes
+from qtui_core.schemes.scheme import Scheme
+
+#: What peft is told of each method besides rank and alpha.
+_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "LoRA": {},
+    "rsLoRA": {"use_rslora": True},
+    "DoRA": {"use_dora": True},
+    "QLoRA": {},
+}
+#: The share of full training's gain that is called enough.
+ENOUGH: Final = 0.9
+#: How QLoRA's weights are stored.
+NF4: Final = "nf4:dq"
+_TRAINED: Final = ("trained", "gradients", "states")
+_STEP: Final = 0.3
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """A run for each method, rank and seed, of full training and of its disturbed twin."""
+    shared = {"model": model, "text": settings["text"], "steps": settings["steps"]}
+    found = []
+    for seed in settings["seeds"]:
+        for name in (TWIN, NULL, *_names(settings)):
+            adapts = name not in (TWIN, NULL)
+            arguments = shared | {
+                "name": name,
+                "seed": seed,
+                "lr": settings["adapter_lr"] if adapts else settings["lr"],
+                "alpha": settings["alpha"],
+            }
+            cost = 4 + _STEP * settings["steps"]
+            found.append(Job(f"{name} {seed}", run, arguments, TrainedRun, cost))
+    return found
+
+
+def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{m} {rank}" for m in settings["methods"] for rank in settings["ranks"])
+
+
+def run(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    name: str,
+    seed: int,
+    steps: int,
+    lr: float,
+    alpha: float,
+) -> TrainedRun:
+    """Full training, its disturbed twin, or "METHOD RANK". Raises as `adapted`."""
+    subject = subject_of(TASKS["prose"], model, text)
+    if name in (TWIN, NULL):
+        recipe = null() if name == NULL else Recipe()
+        return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=name == TWIN)
+    method, _, rank = name.partition(" ")
+    told: list[str] = []
+    frozen: list[int] = []
+
+    def prepare(net: nn.Module) -> nn.Module:
+        made, less = adapted(net, method, int(rank), alpha, seed, told)
+        frozen.append(less)
+        return made
+
+    found = train(subject, Recipe(prepare=prepare), seed=seed, steps=steps, lr=lr, see=see)
+    whole = found.nbytes.get("weights", 0) - sum(frozen)
+    return replace(found, nbytes={**found.nbytes, "weights": whole}, notes=tuple(told))
+
+
+def adapted(
+    model: nn.Module, method: str, rank: int, alpha: float, seed: int, told: list[str]
+) -> tuple[nn.Module, int]:
+    """(the model with adapters on its linear layers but the head, all else frozen; how many bytes
+    its weights take less than its tensors do, constants counted). Writes into `told` what a library
+    could not do. Raises ModelError without layers, MissingLibrary without peft."""
+    names = inner_linears(model)
+    with importing("An adapter", "peft"):
+        from peft import LoraConfig, get_peft_model
+    less = _to_nf4(model, names, told) if method == "QLoRA" else 0
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=0.0,
+        target_modules=names,
+        task_type="CAUSAL_LM" if hasattr(model, "config") else None,
+        **_OPTIONS[method],
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return get_peft_model(model, config), less
+
+
+def _to_nf4(model: nn.Module, names: Sequence[str], told: list[str]) -> int:
+    """Puts the named layers into NF4, by bitsandbytes if it can here, else as the values that NF4
+    stands for. Returns how many bytes their tensors take more than NF4 with its constants."""
+    try:
+        make = _four_bits()
+        convert(model, names, make)
+        tensors = [model.get_submodule(name).weight for name in names]
+        return -sum(_constants(weight) for weight in tensors)
+    except (MissingLibrary, UsageError) as error:
+        told.append(f"QLoRA's weights are emulated in float32: {error}")
+    scheme = Scheme.parse(NF4)
+    less = 0
+    for name in names:
+        weight: Any = model.get_submodule(name).weight
+        with torch.no_grad():
+            weight.copy_(torch.from_numpy(quantize(weight.detach(), scheme).dequantize()))
+        less += weight.nbytes - quantized_bytes(scheme, tuple(weight.shape))
+    return less
+
+
+def _four_bits() -> Callable[[nn.Linear], nn.Module]:
+    """What makes a layer of bitsandbytes of a linear layer. Raises MissingLibrary without it,
+    UsageError if it cannot quantize on this machine."""
+    with importing("QLoRA", "bitsandbytes"):
+        import bitsandbytes
+
+    def make(linear: nn.Linear) -> nn.Module:
+        layer = bitsandbytes.nn.Linear4bit(
+            linear.in_features,
+            linear.out_features,
+            linear.bias is not None,
+            compute_dtype=torch.float32,
+            quant_type="nf4",
+        )
+        layer.weight = bitsandbytes.nn.Params4bit(
+            linear.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True
+        )
+        layer.bias = linear.bias
+        return layer.to(linear.weight.device)  # here it is quantized
+
+    try:
+        tried = make(nn.Linear(64, 64))
+        tried(torch.zeros(1, 64))
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        raise UsageError(f"bitsandbytes cannot quantize on this machine ({error}).") from error
+    return make
+
+
+def _constants(weight: Any) -> int:
+    """Bytes of the scales of a weight in four bits, which are not in its tensor."""
+    state = weight.quant_state
+    held = [state.absmax, *([state.offset, state.state2.absmax] if state.nested else [])]
+    return sum(tensor.nbytes for tensor in held)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row for full training and for each adapter, the gain over the bytes, curves, and which
+    adapter is enough."""
+    names = _names(settings)
+    runs = LabComparison(names, settings["seeds"], outcomes)
+    columns = (
+        LabColumn("name", "trained"),
+        LabColumn("lr", "lr"),
+        LabColumn("trained", "trained bytes", "bytes"),
+        LabColumn("weights", "all weights", "bytes"),
+        LabColumn("gain", "held-out gain", "nats"),
+        LabColumn("share", "of full training's", "share"),
+        LabColumn("lora", "beside LoRA"),
+        LabColumn("seconds", "a step", "seconds"),
+        LabColumn("diverged", "diverged"),
+    )
+    gains = runs.gains()
+    gain = fmean(gains) if gains else None
+    rows: list[dict[str, Cell]] = []
+    full = _first(runs, TWIN)
+    if full is not None:
+        rows.append(
+            {
+                "name": "everything",
+                "lr": settings["lr"],
+                "trained": _trained(full),
+                "weights": full.nbytes.get("weights"),
+                "gain": gain,
+                "share": 1.0 if gain is not None and runs.clears(gain) else None,
+                "seconds": full.seconds,
+                "diverged": f"step {full.diverged}: {full.first}" if full.diverged else None,
+            }
+        )
+    for name, found in runs.compared.items():
+        held = found.held
+        rows.append(
+            {
+                "name": name,
+                "lr": settings["adapter_lr"],
+                "trained": _trained(found.runs[0]),
+                "weights": found.runs[0].nbytes.get("weights"),
+                "gain": None if gain is None or held is None else gain - held,
+                "share": runs.share_of_gain(name),
+                "lora": _beside_lora(name, runs),
+                "seconds": fmean(run.seconds for run in found.runs),
+                "diverged": found.diverged or None,
+            }
+        )
+    notes = list(filter(None, (runs.chaotic,)))
+    notes += dict.fromkeys(n for found in runs.compared.values() for n in found.runs[0].notes)
+    return Findings(
+        columns,
+        tuple(rows),
+        (*_picture(runs), *runs.charts("adapters beside full training")),
+        _verdict(settings, runs, gain),
+        runs.floor,
+        tuple(notes),
+    )
+
+
+def _first(runs: LabComparison, name: str) -> TrainedRun | None:
+    return next((run for seed in runs.seeds if (run := runs.run(name, seed))), None)
+
+
+def _trained(run: TrainedRun) -> int:
+    """Bytes of the weights that are trained, their gradients and states."""
+    return sum(run.nbytes.get(part, 0) for part in _TRAINED)
+
+
+def _beside_lora(name: str, runs: LabComparison) -> str | None:
+    """What a method is beside LoRA of the same rank: "better by 0.01"."""
+    method, _, rank = name.partition(" ")
+    found = runs.beside(name, f"LoRA {rank}") if method != "LoRA" else None
+    if found is None or (floor := runs.floor) is None:
+        return None
+    seen = runs.judged(replace(found, floor=floor))
+    if seen in ("better", "worse") and found.difference is not None:
+        return f"{seen} by {abs(found.difference):.2g}"
+    return seen
+
+
+def _picture(runs: LabComparison) -> tuple[Picture, ...]:
+    points = []
+    for name in (TWIN, *runs.compared):
+        run = _first(runs, name)
+        share = 1.0 if name == TWIN else runs.share_of_gain(name)
+        if run is not None and share is not None and not run.diverged and _trained(run):
+            points.append(
+                Point("everything" if name == TWIN else name, _trained(run) / 2**20, share)
+            )
+    if len(points) < 2:
+        return ()
+    line, best = [], 0.0
+    for point in sorted(points, key=lambda point: (point.x, -point.y)):
+        if point.y > best:
+            best = point.y
+            line.append((point.x, point.y))
+    title = "share of full training's gain over the bytes of what is trained"
+    return (LabFrontier(title, "MiB", "share", tuple(line), tuple(points)),)
+
+
+def _verdict(settings: Mapping[str, Any], runs: LabComparison, gain: float | None) -> str:
+    full = _first(runs, TWIN)
+    if full is not None and full.diverged:
+        return f"Full training diverged at step {full.diverged} ({full.first}); lower --lr."
+    if gain is None or full is None or runs.floor is None or not runs.compared:
+        return ""
+    if runs.chaotic:
+        return runs.chaotic
+    count = len(settings["seeds"])
+    seeds = "one seed" if count == 1 else f"{count} seeds"
+    said = f"In {settings['steps']} steps at lr {settings['lr']:g}, {seeds}, full training "
+    if not runs.clears(gain) or gain < 0:
+        return f"{said}gains nothing held out, so that there is nothing for adapters to keep."
+    said += f"gains {gain:.2g} nats held out and trains {format_bytes(_trained(full))}."
+    shares = {n: s for n in runs.compared if (s := runs.share_of_gain(n)) is not None}
+    rate = f"at lr {settings['adapter_lr']:g}"
+    if not shares:
+        return f"{said} No adapter has come to its end {rate}."
+    sizes = {name: _trained(runs.compared[name].runs[0]) for name in shares}
+    enough = [name for name, share in shares.items() if share >= ENOUGH]
+    best = min(enough, key=sizes.__getitem__) if enough else max(shares, key=shares.__getitem__)
+    kept = f"{shares[best]:.0%} of that with {format_bytes(sizes[best])} {rate}"
+    if enough:
+        said += f" Of the adapters {best} is the smallest that is enough: {kept}."
+    else:
+        said += f" No adapter keeps {ENOUGH:.0%} of it: {best} keeps most, {kept}"
+        said += "; another --adapter-lr or more --ranks may."
+    return said + _unlike_lora(runs) + _frozen(runs, full)
+
+
+def _unlike_lora(runs: LabComparison) -> str:
+    judged = {name: found for name in runs.compared if (found := _beside_lora(name, runs))}
+    unlike = [f"{name} is {found}" for name, found in judged.items() if " by " in found]
+    if not judged:
+        return ""
+    if not unlike:
+        return " Beside LoRA of the same rank no other shows a difference that this run can see."
+    return f" Beside LoRA of the same rank {', '.join(unlike)} nats."
+
+
+def _frozen(runs: LabComparison, full: TrainedRun) -> str:
+    """What QLoRA saves besides."""
+    for name, found in runs.compared.items():
+        here, whole = found.runs[0].nbytes.get("weights"), full.nbytes.get("weights")
+        if name.startswith("QLoRA") and here and whole:
+            return (
+                f" {name} stores all weights in {format_bytes(here)} in place of "
+                f"{format_bytes(whole)}."
+            )
+    return ""

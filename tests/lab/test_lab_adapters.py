@@ -1,0 +1,146 @@
+"""Adapters: what is trained and stored, NF4 by its own library, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+from every import every
+from lab_runs import conducted, made_run, small_subject
+from late import Late
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.lab.catalog import experiment_named
+
+torch = Late("torch")
+adapters = Late("qtui_core.lab.experiments.adapters")
+products = Late("qtui_core.lab.numerics.products")
+quant = Late("qtui_core.quant")
+scheme = Late("qtui_core.schemes.scheme", "Scheme")
+twins = Late("qtui_core.lab.training.twins")
+
+STEPS = 8
+FULL = {"weights": 400, "trained": 400, "gradients": 400, "states": 800}
+SMALL = {"weights": 410, "trained": 10, "gradients": 10, "states": 20}
+
+
+def said(outcomes, **given):
+    return adapters.conclude(
+        experiment_named("adapters").settle({"steps": STEPS, **given}), outcomes
+    )
+
+
+def course(held, d=0.0, nbytes=SMALL):
+    losses = [3 - step / 10 + d * (1 + step % 2 / 10) for step in range(STEPS)]
+    return made_run(*losses, held_after=held, nbytes=nbytes)
+
+
+def outcomes(**held):
+    """Full training gains 0.1 from 3.0; each adapter ends at its held-out loss."""
+    full = made_run(*course(2.9).losses, held_before=3.0, held_after=2.9, nbytes=FULL)
+    found = {"fp32 0": full, "null 0": course(2.9, 1e-6)}
+    for name, loss in held.items():
+        found[f"{name.replace('_', ' ')} 0"] = course(loss, loss - 2.9)
+    return found
+
+
+def test_adapters_train_the_bytes_of_their_formulas():
+    """r (inputs + outputs) a layer, DoRA a number a row besides; full training all of them. QLoRA
+    stores half a byte a weight and its constants."""
+    subject = small_subject()
+    seeing = {"seed": 0, "steps": 1, "lr": 1e-2, "see": lambda *at: None}
+    shapes = [m.weight.shape for n, m in products.linears(subject.fresh(0)).items()]
+    shapes = shapes[:-1]  # but the head
+    count = 4 * sum(p.numel() for p in subject.fresh(0).parameters())
+    stored = quant.quantized_bytes
+    nf4 = sum(stored(scheme.parse("nf4:dq"), tuple(shape)) - 4 * shape.numel() for shape in shapes)
+
+    def check(method, rows, less):
+        told, frozen = [], []
+
+        def prepare(net):
+            made, saved = adapters.adapted(net, method, 4, 16.0, 0, told)
+            frozen.append(saved)
+            return made
+
+        run = twins.train(subject, twins.Recipe(prepare=prepare), **seeing)
+        trained = sum(4 * 4 * (n + m) + rows * 4 * n for n, m in shapes)
+        assert run.nbytes["trained"] == run.nbytes["gradients"] == trained
+        assert run.nbytes["states"] == 2 * trained
+        assert run.nbytes["weights"] - frozen[0] - trained == count + less
+        assert not run.diverged
+        assert told == []
+
+    every([("LoRA", 0, 0), ("DoRA", 1, 0), ("QLoRA", 0, nf4)], check)
+
+
+def test_without_bitsandbytes_nf4_is_emulated_and_said(monkeypatch):
+    """Its values are those of bitsandbytes' layer."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(64, 64, bias=False)
+    x = torch.randn(3, 64)
+    theirs, ours = (torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False)) for _ in range(2))
+    for net in (theirs, ours):
+        net[0].weight.data.copy_(linear.weight)
+    _, exact = adapters.adapted(theirs, "QLoRA", 2, 16.0, 0, [])
+    assert exact < 0
+
+    def refuse():
+        raise UsageError("It cannot.")
+
+    monkeypatch.setattr("qtui_core.lab.experiments.adapters._four_bits", refuse)
+    told = []
+    _, less = adapters.adapted(ours, "QLoRA", 2, 16.0, 0, told)
+    assert told == ["QLoRA's weights are emulated in float32: It cannot."]
+    assert less == 64 * 64 * 4 - quant.quantized_bytes(scheme.parse("nf4:dq"), (64, 64))
+    assert torch.allclose(ours(x), theirs(x), atol=1e-5)
+
+
+def test_rank_stabilized_adapters_are_scaled_by_the_root():
+    def scale(method):
+        net = torch.nn.Sequential(torch.nn.Linear(32, 32))
+        made, _ = adapters.adapted(net, method, 16, 8.0, 0, [])
+        return next(m for m in made.modules() if hasattr(m, "scaling")).scaling["default"]
+
+    assert (scale("LoRA"), scale("rsLoRA")) == (0.5, 2.0)
+
+
+def test_a_model_without_layers_is_a_sentence():
+    with pytest.raises(ModelError, match="no linear layers"):
+        adapters.adapted(torch.nn.Sequential(torch.nn.ReLU()), "LoRA", 4, 16.0, 0, [])
+
+
+def test_the_verdict_names_the_smallest_that_is_enough():
+    assert said({}).verdict == ""
+    assert said({"fp32 0": outcomes()["fp32 0"]}).verdict == ""
+    found = said(outcomes(LoRA_8=2.96, LoRA_64=2.905, DoRA_8=2.96))
+    assert found.verdict.startswith(
+        "In 8 steps at lr 0.0003, one seed, full training gains 0.1 nats held out and trains 1.56 "
+        "KiB. Of the adapters LoRA 64 is the smallest that is enough: 95% of that with 40 B at "
+        "lr 0.003."
+    ), found.verdict
+    assert "no other shows a difference that this run can see" in found.verdict
+    shares = {row["name"]: row["share"] for row in found.rows}
+    assert shares["LoRA 8"] == pytest.approx(0.4)
+    poor = said(outcomes(LoRA_8=2.96, rsLoRA_8=2.93)).verdict
+    assert "No adapter keeps 90% of it: rsLoRA 8 keeps most, 70% of that" in poor
+    assert "rsLoRA 8 is better by 0.03" in poor
+
+
+def test_nothing_gained_leaves_nothing_to_keep():
+    found = outcomes(LoRA_8=3.0)
+    full = made_run(*course(3.0).losses, held_before=3.0, held_after=3.0, nbytes=FULL)
+    found["fp32 0"] = full
+    assert "gains nothing held out" in said(found).verdict
+    found["fp32 0"] = made_run(3.0, float("nan"), diverged=2, first="x", held_after=None)
+    assert said(found).verdict == "Full training diverged at step 2 (x); lower --lr."
+
+
+@pytest.mark.slow
+def test_adapters_beside_full_training_on_prose():
+    """Each trains less than a third of the bytes and keeps some of the gain; QLoRA stores less."""
+    _, result = conducted("adapters", steps=20, ranks=(8,), methods=("LoRA", "QLoRA"))
+    rows = {row["name"]: row for row in result.findings.rows}
+    for name in ("LoRA 8", "QLoRA 8"):
+        assert rows[name]["trained"] < rows["everything"]["trained"] / 3
+        assert rows[name]["share"] > 0
+    assert rows["QLoRA 8"]["weights"] < 0.4 * rows["everything"]["weights"]
+    assert result.findings.verdict
