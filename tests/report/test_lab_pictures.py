@@ -102,16 +102,26 @@ def test_the_scale_slides_the_bars_and_changes_what_is_lost() -> None:
     assert plain.spans[1].notes == (f"{zero:.2%} to 0",)
 
 
-def test_an_earlier_run_is_faint_and_named_so() -> None:
+def test_an_earlier_run_is_dotted_in_the_colour_of_its_line() -> None:
     from dataclasses import replace
 
     earlier = replace(CHART, lines=(LabLine("nearest", (0.0, 0.02, 0.03)), CHART.lines[1]))
-    lines = scene_of(CHART, earlier).lines
-    assert [(line.name, line.faint) for line in lines] == [
-        ("nearest", False), ("fp32", True), ("nearest before", True),
+    other = replace(earlier, lines=(*earlier.lines, LabLine("int8", (0.0, 0.01))))
+    lines = scene_of(CHART, other).lines
+    assert [(line.name, line.faint, line.echo) for line in lines] == [
+        ("nearest", False, -1), ("fp32", True, -1), ("nearest before", True, 0),
+        ("int8 before", True, -1),
     ]  # fmt: skip
-    assert any("nearest before" in row for row in drawn(CHART, 100, 20, behind=earlier))
-    assert any("the best before" in row for row in drawn(FRONTIER, 100, 20, behind=FRONTIER))
+    rows = drawn(CHART, 100, 20, behind=other)
+    assert any(".. the run before" in row for row in rows)
+    assert any("D int8 before" in row for row in rows)
+    assert not any("nearest before" in row for row in rows)
+    # Its highest point, 0.03, is the top of the picture now, and dots are there.
+    assert "." in next(row for row in rows if "0.03|" in row).partition("|")[2]
+    assert any("the run before" in row for row in drawn(FRONTIER, 100, 20, behind=FRONTIER))
+    svg = picture_svg(CHART, other)
+    assert "dashed: the run before" in svg
+    assert svg.count("stroke-dasharray") == 3
 
 
 def test_the_floor_is_shaded_where_a_difference_says_nothing() -> None:

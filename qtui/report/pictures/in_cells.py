@@ -21,7 +21,14 @@ from qtui.report.pictures.cells import (
     heat,
     hue,
 )
-from qtui.report.pictures.scene import ALL_HELD, Scene, SceneLine, SceneSpan, height_at
+from qtui.report.pictures.scene import (
+    ALL_HELD,
+    THE_RUN_BEFORE,
+    Scene,
+    SceneLine,
+    SceneSpan,
+    height_at,
+)
 
 #: Columns between two letters on a line, and of the names at the right at most.
 _LETTERS_APART: Final = 26
@@ -112,7 +119,7 @@ class _Plane:
         return self.left + min(self.width - 1, max(0, int(share * self.width)))
 
     def _paint(self, number: int) -> str:
-        return FAINT if self.scene.lines[number].faint else hue(number)
+        return _paint_of(self.scene, number)
 
     # What lies behind
 
@@ -189,13 +196,14 @@ class _Plane:
         line, paint = self.scene.lines[number], self._paint(number)
         masks = dotted(line.pieces, self.width, self.height, line.faint)
         for (row, column), mask in masks.items():
-            sign = _letter(number).lower() if self.brush.ascii else chr(BLANK + mask)
+            letter = "." if line.echo >= 0 else _letter(number).lower()
+            sign = letter if self.brush.ascii else chr(BLANK + mask)
             self.grid.put(self.top + row, self.left + column, sign, paint)
 
     def _letters(self, number: int, taken: set[tuple[int, int]]) -> None:
         """A letter on the line now and then: colour alone is not for everyone."""
         line = self.scene.lines[number]
-        if len(self.names) < 2 and not line.faint:
+        if line.echo >= 0 or (len(self.names) < 2 and not line.faint):
             return
         cells: dict[int, int] = {}
         for row, column in dotted(line.pieces, self.width, self.height, False):
@@ -267,7 +275,7 @@ class _Plane:
                 for column, text, paint in entries:
                     self.grid.put(first + down, column, text, paint)
             return
-        lines = self.scene.lines
+        lines = [line for line in self.scene.lines if line.echo < 0]
         wanted = []
         for number, (text, paint) in enumerate(self.names):
             pieces = lines[number].pieces if number < len(lines) else ()
@@ -285,16 +293,25 @@ def _letter(number: int) -> str:
     return chr(ord("A") + number % 26)
 
 
+def _paint_of(scene: Scene, number: int) -> str:
+    line = scene.lines[number]
+    if line.echo >= 0:
+        return _paint_of(scene, line.echo)
+    return FAINT if line.faint else hue(number)
+
+
 def _names(scene: Scene, brush: Brush) -> list[tuple[str, str]]:
     """What each line or kind of bar is, with its letter and the number at its end; and what the
     ground behind them is."""
     found = []
     for number, line in enumerate(scene.lines):
         last = f"  {line.last}" if line.last else ""
-        paint = FAINT if line.faint else hue(number)
-        found.append((f"{_letter(number)} {line.name}{last}", paint))
+        if line.echo < 0:
+            found.append((f"{_letter(number)} {line.name}{last}", _paint_of(scene, number)))
     if len(scene.bars) > 1:
         found += [(f"{_letter(n)} {kind.name}", hue(n)) for n, kind in enumerate(scene.bars)]
+    if any(line.echo >= 0 for line in scene.lines):
+        found.append((f"{'..' if brush.ascii else '⠂⠂'} {THE_RUN_BEFORE}", QUIET))
     if any(line.band for line in scene.lines):
         found.append((f"{brush.band} spread", QUIET))
     if scene.floor is not None:

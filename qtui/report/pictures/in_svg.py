@@ -12,7 +12,7 @@ from typing import Final
 
 from qtui.report.numbers import format_value
 from qtui.report.pictures.heat_rows import ACROSS, ALONG, inside_sum, shares_of
-from qtui.report.pictures.scene import Place, Scene, SceneLine, height_at, scene_of
+from qtui.report.pictures.scene import THE_RUN_BEFORE, Place, Scene, SceneLine, height_at, scene_of
 from qtui_core.lab.results import Heat, Picture
 
 WIDTH, HEIGHT = 840, 400
@@ -161,7 +161,7 @@ def _points(places: Iterable[Place]) -> str:
 
 
 def _line(number: int, line: SceneLine) -> Iterable[str]:
-    color = _hue(number, line.faint)
+    color = _hue(number if line.echo < 0 else line.echo, line.faint and line.echo < 0)
     if line.band:
         upper = [(x, high) for x, _, high in line.band]
         lower = [(x, low) for x, low, _ in reversed(line.band)]
@@ -178,9 +178,13 @@ def _names(scene: Scene) -> Iterable[str]:
     """Beside the end of each line, moved so that none covers another; of bars in the corner."""
     ends: list[tuple[float, str, str]] = []
     for number, line in enumerate(scene.lines):
+        if line.echo >= 0:
+            continue
         at = line.pieces[-1][-1][1] if line.pieces else 0.0
         text = f"{line.name}  {line.last}" if line.last else line.name
         ends.append((_py(at), text, _hue(number, line.faint)))
+    if any(line.echo >= 0 for line in scene.lines):
+        ends.append((_py(0.0), f"dashed: {THE_RUN_BEFORE}", "var(--soft)"))
     if len(scene.bars) > 1:
         ends += [
             (TOP + _LINE * n, kind.name, HUES[n % len(HUES)]) for n, kind in enumerate(scene.bars)

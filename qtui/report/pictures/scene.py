@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from qtui.report.numbers import format_value
@@ -24,8 +25,9 @@ from qtui_core.lab.results import (
 
 Place = tuple[float, float]
 
-#: What a line of an earlier run is called, after its name.
+#: What a line of an earlier run is called, after its name; and all those that are lines now too.
 BEFORE: Final = "before"
+THE_RUN_BEFORE: Final = "the run before"
 #: What is said of a format that holds every value.
 ALL_HELD: Final = "all held"
 #: Room at the ends of a histogram, in powers of two.
@@ -40,7 +42,8 @@ _AROUND: Final = 12
 class SceneLine:
     """A line in pieces, each of which is whole; `band` has (x, low, high) in shares.
 
-    `last` is the number at its end, as a text; a `faint` one is drawn behind the others.
+    `last` is the number at its end, as a text; a `faint` one is drawn behind the others. `echo` is
+    the place of the line that it was in an earlier run, or -1.
     """
 
     name: str
@@ -48,6 +51,7 @@ class SceneLine:
     band: tuple[tuple[float, float, float], ...] = ()
     faint: bool = False
     last: str = ""
+    echo: int = -1
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,8 @@ def _chart(chart: LabChart, behind: LabChart | None) -> Scene:
         low, high = y.place(-chart.floor), y.place(chart.floor)
         floor = (low or 0.0, 1.0 if high is None else high)
     lines = tuple(_line(line, x, y) for line in chart.lines)
-    old = tuple(_line(line, x, y, earlier=True) for line in earlier)
+    places = {line.name: place for place, line in enumerate(chart.lines)}
+    old = tuple(_line(line, x, y, echo=places.get(line.name, -2)) for line in earlier)
     return Scene(chart.title, x, y, (*lines, *old), floor=floor)
 
 
@@ -156,7 +161,9 @@ def _xs(line: LabLine) -> Sequence[float]:
     return line.x if line.x is not None else [float(n) for n in range(1, len(line.y) + 1)]
 
 
-def _line(line: LabLine, x: Axis, y: Axis, *, earlier: bool = False) -> SceneLine:
+def _line(line: LabLine, x: Axis, y: Axis, *, echo: int = -1) -> SceneLine:
+    """`echo` is -2 for a line of an earlier run that this one does not have."""
+    earlier = echo != -1
     pieces: list[list[Place]] = [[]]
     last = ""
     for at, value in zip(_xs(line), line.y, strict=False):
@@ -180,6 +187,7 @@ def _line(line: LabLine, x: Axis, y: Axis, *, earlier: bool = False) -> SceneLin
         () if earlier else band,
         line.faint or earlier,
         last,
+        max(-1, echo),
     )
 
 
@@ -207,7 +215,7 @@ def _frontier(frontier: LabFrontier, behind: LabFrontier | None) -> Scene:
 
     lines = [line("the best that can be had", frontier.line)]
     if earlier:
-        lines.append(line(f"the best {BEFORE}", earlier, True))
+        lines.append(replace(line("the best", earlier, True), echo=0))
     points = tuple(
         ScenePoint(point.name, (across, up))
         for point in frontier.points

@@ -331,7 +331,7 @@ class NumericsPanel(AskingPanel):
             count = len(self.shown.pictures)
             yield f"picture {self.shown.picture % count + 1} of {count}"
         if faint is not None:
-            yield f"faint: run {faint.number} {faint.differing(run)}".rstrip()
+            yield f"dotted: run {faint.number} {faint.differing(run)}".rstrip()
         if changed := run.differing():
             yield changed
 

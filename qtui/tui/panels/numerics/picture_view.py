@@ -36,9 +36,9 @@ class PictureView(View[NumericsShown]):
     TITLE = "Picture"
     HELP = """
 **Picture**: `p` goes to the next where there are several. An earlier run of the same experiment is
-drawn faint behind; `b` takes another, or none. Letters name the lines; a shaded ground around zero
-is where a difference says nothing, and one around a line is its spread over seeds or draws. In a
-heat map of products `s` says where scales lie: outside of the sum they can be taken out of it,
+drawn behind, dotted; `b` takes another, or none. Letters name the lines; a shaded ground around
+zero is where a difference says nothing, and one around a line is its spread over seeds or draws. In
+a heat map of products `s` says where scales lie: outside of the sum they can be taken out of it,
 inside they cannot. Under a histogram a bar a format is what it holds, and its pale end what it
 holds with fewer bits; `,` and `.` scale the values.
 """
