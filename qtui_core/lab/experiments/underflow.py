@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any, Final
 
 import torch
@@ -41,6 +42,8 @@ UPDATE_STEPS: Final = 10
 EPSILON: Final = 1e-8
 #: The share of a step that must be kept for weights to count as good enough.
 ENOUGH: Final = 0.9
+#: Rates among which the one is looked for from which on a format keeps that much.
+LADDER: Final = tuple(round(10 ** (at / 4), 9) for at in range(-24, -7))
 _STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
 _COLUMNS, _ROWS = 60, 40
@@ -69,10 +72,11 @@ class Reach:
 @dataclass(frozen=True)
 class Updates:
     """What formats keep of the updates of ten steps, and the weights over |w| and |delta| at one
-    rate."""
+    rate; `enough` has for a format the rates of LADDER from which on it keeps ENOUGH, if any."""
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
+    enough: Mapping[str, float] = field(default_factory=dict)
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -164,7 +168,20 @@ def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
                 if rate == lr:
                     groups.setdefault(group_of(name, weight), []).append(found)
             reaches += [_summed(stored, rate, group, parts) for group, parts in groups.items()]
-    return Updates(tuple(reaches), _plane(wanted, lr))
+    ladder = {stored: _enough(stored, wanted) for stored in _STORED}
+    enough = {stored: least for stored, least in ladder.items() if least is not None}
+    return Updates(tuple(reaches), _plane(wanted, lr), enough)
+
+
+def _enough(stored: str, wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> float | None:
+    """The lowest rate of LADDER from which on a format keeps ENOUGH; None if at none."""
+    found = None
+    for rate in reversed(LADDER):
+        parts = [reach(STORAGES[stored], weight, -rate * u) for weight, u in wanted.values()]
+        if _summed(stored, rate, "all", parts).kept <= ENOUGH:
+            break
+        found = rate
+    return found
 
 
 def group_of(name: str, weight: torch.Tensor) -> str:
@@ -343,20 +360,16 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
     if here.kept > ENOUGH:
         return f"{said}: {name} weights do here."
-    better = [r.lr for r in found.reaches if r.stored == store and r.group == "all"]
-    better = [r for r in better if _kept(found, store, r) > ENOUGH]
     cures = ["fp32 masters (4 more bytes a parameter)"]
     drawn = runs.share_of_gain("stochastic")
     if drawn is None or drawn > ENOUGH:
         measured = "" if drawn is None else f", which kept {drawn:.0%} here"
         cures.insert(0, f"stochastic rounding (no bytes{measured})")
-    if better and min(better) > lr:
-        cures.append(f"an lr of {min(better):g} or more")
-    return f"{said}; {', '.join(cures[:-1])} or {cures[-1]} would do."
-
-
-def _kept(found: Updates, store: str, lr: float) -> float:
-    return next(r.kept for r in found.reaches if (r.stored, r.lr, r.group) == (store, lr, "all"))
+    said = f"{said}; {' or '.join(cures)} would do."
+    alone = found.enough.get(store)
+    if alone is None:
+        return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."
+    return f"{said} {name} alone keeps {ENOUGH:.0%} from lr {alone:.2g} on."
 
 
 def _picture(found: Updates, lr: float, store: str) -> Density:
