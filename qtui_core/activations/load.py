@@ -15,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 from transformers.utils import logging
 
-from qtui_core.activations.belonging import check_belonging, differing_shapes
+from qtui_core.activations.config_match import check_belonging, differing_shapes
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.files.local import LocalFile

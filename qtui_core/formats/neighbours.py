@@ -107,9 +107,9 @@ def rounding_interval(
             return _overflow(fmt, last, rounding, saturate, negative) if overflow_code else EMPTY
         saturate = saturate or fmt.specials is Specials.FINITE
 
-    interval = _stretch(fmt, magnitude, last, rounding, saturate, negative)
+    interval = _magnitudes(fmt, magnitude, last, rounding, saturate, negative)
     if magnitude == 0 and fmt.sign_bit and not fmt.has_negative_zero:
-        low_side = _stretch(fmt, 0, last, rounding, saturate, negative=True)
+        low_side = _magnitudes(fmt, 0, last, rounding, saturate, negative=True)
         if not low_side.is_empty:
             low_side = low_side.mirrored()
             return Interval(
@@ -118,7 +118,7 @@ def rounding_interval(
     return interval.mirrored() if negative else interval
 
 
-def _stretch(
+def _magnitudes(
     fmt: Format, magnitude: int, last: int, rounding: Rounding, saturate: bool, negative: bool
 ) -> Interval:
     """The magnitudes of one sign that round to magnitude number `magnitude`."""

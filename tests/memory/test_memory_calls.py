@@ -14,7 +14,7 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Eve
 from qtui_core.memory.replay.timeline import composition, read_timeline
 from qtui_core.memory.step.on_device import for_allocator, with_workspaces
 from qtui_core.memory.step.run import record_step
-from tests.memory.test_memory_stretch import (
+from tests.memory.test_memory_unfolding import (
     GEMMA3,
     GPT2,
     LLAMA,

@@ -20,7 +20,7 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.assemble import Batch, Model, forward
+from qtui_core.memory.step.forward import Batch, Model, forward
 from qtui_core.memory.step.parts import stages_of
 from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stream_of
 from qtui_core.memory.step.run import record_step

@@ -38,7 +38,7 @@ from qtui_core.memory.plan.refusals import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.curve import Curve, Peaks
 from qtui_core.memory.replay.groups import StackedCurve, stacked
-from qtui_core.memory.replay.sketch import sketch
+from qtui_core.memory.replay.quick_curve import quick_curve
 from qtui_core.telemetry.device import read_devices
 
 
@@ -68,7 +68,7 @@ def first(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     """The first answer, while a knob is being turned: the curve of tensors, without the
     allocator."""
     question = question_of(estimates, task.asked)
-    drawn = sketch(question.shape, question.plan, question.device)
+    drawn = quick_curve(question.shape, question.plan, question.device)
     return Answer(
         stage="first",
         origin="tape",
@@ -95,7 +95,7 @@ def full(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     """The whole estimate."""
     question = question_of(estimates, task.asked)
     found = unless_given_up(task, lambda: estimates.full(question))
-    drawn = sketch(question.shape, question.plan, question.device)
+    drawn = quick_curve(question.shape, question.plan, question.device)
     return _answer(found, drawn.curve)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.ours import numbers, quantized, side_of
+from qtui_core.conformance.checks.our_side import numbers, quantized, side_of
 from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import get_format

@@ -20,7 +20,7 @@ from typing import Final
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label, Phase
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.assemble import forward
+from qtui_core.memory.step.forward import forward
 from qtui_core.memory.step.model import Batch, Model
 from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.tape import Tape, Tensor

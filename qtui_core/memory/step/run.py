@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
 from qtui_core.memory.replay.folding import Fold, fold
 from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
-from qtui_core.memory.replay.stretching import NotPeriodic, peak_levels, stretch
+from qtui_core.memory.replay.unfolding import NotPeriodic, peak_levels, unfold
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.storage import StoredTensor
-from qtui_core.memory.step.assemble import Batch, Model, forward
+from qtui_core.memory.step.forward import Batch, Model, forward
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
     passes_one_by_one,
@@ -56,7 +56,7 @@ def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
             folded = fold(shape, margin)
             events = record_all(folded.shape, plan, steps).events
             try:
-                return Recording(stretch(events, folded.folds), "tape")
+                return Recording(unfold(events, folded.folds), "tape")
             except NotPeriodic:
                 continue
         return record_all(shape, plan, steps)

@@ -29,7 +29,7 @@ from qtui_core.quant.segments.layout import matrix_shape, run_lengths
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 
-__all__ = ["gaussian_relative_mse", "stretched_relative_mse"]
+__all__ = ["gaussian_relative_mse", "outlier_relative_mse"]
 
 #: An expected number of outlier columns up to this counts as none.
 NO_COLUMNS = 0.01
@@ -88,7 +88,7 @@ def _kept_columns(threshold: float, rows: int, columns: int) -> float:
     return -math.expm1(rows * math.log1p(-beyond)) * columns
 
 
-def stretched_relative_mse(
+def outlier_relative_mse(
     scheme: Scheme, extent: float, sigma: float, length: int | None = None
 ) -> float:
     """Expected squared error over squared value of N(0, sigma²) elements in a group whose scale is

@@ -14,9 +14,10 @@ import numpy as np
 
 from qtui_core.formats import E4M3
 from qtui_core.quant.coding.alphabet import alphabet_of
-from qtui_core.quant.coding.levels import Float64, element_values, shared_scale
+from qtui_core.quant.coding.levels import Float64, shared_scale
 from qtui_core.quant.gaussian.normal import absmax_nodes, distribution, min_max_nodes
 from qtui_core.quant.gaussian.ternary import MEAN
+from qtui_core.quant.gaussian.two_level import scale_values
 from qtui_core.quant.segments.layout import run_lengths
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -98,8 +99,7 @@ def _groups(scheme: Scheme, length: int, count: int, sigma: float) -> _Groups:
 def _two_level_groups(m: Float64, weights: Float64, count: int) -> _Groups:
     """Nodes for a two-level scheme: the scale of a group is its absmax rounded to E4M3, in units
     set by the absmax of the tensor."""
-    values = element_values(E4M3)
-    values = np.unique(values[np.isfinite(values) & (values >= float(E4M3.min_normal))])
+    values = scale_values()
     largest, shares = absmax_nodes(count, TENSOR_PANELS)
     below = np.where(m <= largest[:, None], weights, 0.0)
     below *= (shares / below.sum(axis=1))[:, None]

@@ -55,7 +55,7 @@ def _other_block(scheme: Scheme, length: int, top: float) -> float:
     low, high = absmax_range(length)
     high = min(high, top)
     low = min(low, high / 2)
-    values = _scale_values()
+    values = scale_values()
     middles = (values[1:] + values[:-1]) / 2 * unit
     edges = np.concatenate([[low], middles[(middles > low) & (middles < high)], [high]])
     m, weights = absmax_between(length, edges)
@@ -69,7 +69,7 @@ def _other_block(scheme: Scheme, length: int, top: float) -> float:
     return float(weights @ error)
 
 
-def _scale_values() -> Float64:
+def scale_values() -> Float64:
     """The E4M3 numbers that a block's scale can be, ascending: the positive normal ones."""
     values = element_values(E4M3)
     return np.unique(values[np.isfinite(values) & (values >= float(E4M3.min_normal))])

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.coding.levels import plain_levels, shared_scale
-from qtui_core.quant.gaussian import stretched_relative_mse
+from qtui_core.quant.gaussian import outlier_relative_mse
 from qtui_core.quant.gaussian.normal import upper_quantile
 from qtui_core.quant.scan.outliers import crowded_columns
 from qtui_core.quant.segments.layout import Whole, layout_of
@@ -188,7 +188,7 @@ def _smallest_scale(case: Case) -> Cause | None:
     extent = make_coder(case.scheme).smallest_extent
     if not 0 < case.rms < extent:
         return None
-    if stretched_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
+    if outlier_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
         return None
     smallest = SMALLEST_SCALES.get(case.scheme.family, "2^-126")
     return Cause(
@@ -217,7 +217,7 @@ def _outliers(case: Case) -> Cause | None:
         else:
             extent = case.rms * math.sqrt(outliers.energy_share * case.finite / outliers.count)
         length = max(1, case.finite // groups)
-        stretched = stretched_relative_mse(case.scheme, extent, background, length)
+        stretched = outlier_relative_mse(case.scheme, extent, background, length)
         if hit * rest * (stretched - case.ordinary) < excess / 2:
             return None
     many = counted(outliers.count, "element", "elements")
@@ -287,7 +287,7 @@ def _wide_extent(case: Case) -> Cause | None:
     ratio = stats.absmax / case.rms
     if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
         return None
-    stretched = stretched_relative_mse(case.scheme, stats.absmax, case.rms, case.finite)
+    stretched = outlier_relative_mse(case.scheme, stats.absmax, case.rms, case.finite)
     if stretched < case.relative_mse / 2:
         return None
     return Cause(

@@ -15,7 +15,7 @@ from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Event, Phase, Recording
-from qtui_core.memory.replay.stretching import NotPeriodic, stretch
+from qtui_core.memory.replay.unfolding import NotPeriodic, unfold
 from qtui_core.memory.step.run import MICRO_BATCHES
 from qtui_core.training.limits import check_traceable
 from qtui_core.training.model import build
@@ -58,12 +58,12 @@ def record(
     for margin in _MARGINS if device == "cuda" and not whole else (None,):
         events, folds = _run(config, plan, device, steps, margin)
         try:
-            stretched = stretch(events, folds)
+            unfolded = unfold(events, folds)
         except NotPeriodic:
             continue
-        if _frees_what_lives(stretched):
-            return Recording(stretched, "trace")
-    raise AssertionError("a whole model needs no stretching")
+        if _frees_what_lives(unfolded):
+            return Recording(unfolded, "trace")
+    raise AssertionError("a whole model needs no folding")
 
 
 def _frees_what_lives(events: Sequence[Event]) -> bool:

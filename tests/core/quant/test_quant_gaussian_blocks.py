@@ -12,7 +12,7 @@ from every import in_parts, left_out, over
 
 from qtui_core.formats import decode, get_format
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure, quantize
-from qtui_core.quant.gaussian import shared_exponent, stretched_relative_mse
+from qtui_core.quant.gaussian import outlier_relative_mse, shared_exponent
 from qtui_core.quant.gaussian.two_level import two_level_mse
 from qtui_core.quant.segments.layout import run_lengths
 
@@ -202,7 +202,7 @@ def test_values_beside_something_large(text, length):
     rest = np.delete(x.astype(np.float64), 0, axis=1)
     y = np.delete(quantize(x, scheme).dequantize().astype(np.float64), 0, axis=1)
     found = np.square(rest - y).sum() / np.square(rest).sum()
-    expected = stretched_relative_mse(scheme, 7.5, 0.3, length)
+    expected = outlier_relative_mse(scheme, 7.5, 0.3, length)
     assert expected == pytest.approx(found, rel=0.02)
 
 

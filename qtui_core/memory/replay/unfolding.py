@@ -21,7 +21,7 @@ class NotPeriodic(Exception):
     """Layers that should be alike are not: more layers must be built."""
 
 
-def stretch(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
+def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
     """The events of all layers, from those of the layers that were built.
 
     Raises NotPeriodic if layers that should be alike allocate differently.
@@ -44,7 +44,7 @@ def stretch(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
 
 def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[str, int]]:
     """(phase, most live bytes in it) for all layers, each buffer rounded, for each phase in order.
-    No event is copied. Raises NotPeriodic as `stretch` does."""
+    No event is copied. Raises NotPeriodic as `unfold` does."""
     sizes: dict[int, int] = {}
     live = peak = 0
     phase = ""
@@ -77,7 +77,7 @@ def repeated(
 ) -> Iterator[tuple[list[LayerSection], int]]:
     """The sections in order, each group that is repeated together with its number of copies. What a
     group frees of the buffers that all layers share follows it, once. Raises NotPeriodic as
-    `stretch` does."""
+    `unfold` does."""
     sections, places = cut(events)
     _check(sections, folds)
     rows = rows_of(folds)

@@ -13,8 +13,8 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import Device, find_device
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
-from qtui_core.memory.replay.sketch import Sketch
-from qtui_core.memory.replay.sketch import sketch as sketch_resolved
+from qtui_core.memory.replay.quick_curve import QuickCurve
+from qtui_core.memory.replay.quick_curve import quick_curve as quick_curve_resolved
 from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -34,8 +34,8 @@ def shape_of(name: str) -> ModelShape:
     return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
-def sketch(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Sketch:
-    return sketch_resolved(shape, resolve_for(shape, plan), device)
+def quick_curve(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> QuickCurve:
+    return quick_curve_resolved(shape, resolve_for(shape, plan), device)
 
 
 @in_parts(3)
@@ -46,7 +46,7 @@ def test_it_is_the_estimate_of_a_step(model: str, plan: str, parts: int) -> None
     if left_out(parts, (plan, PLANS), (model, MODELS)):
         return
     shape = shape_of(model)
-    drawn = sketch(shape, PLANS[plan])
+    drawn = quick_curve(shape, PLANS[plan])
     whole = estimate(shape, PLANS[plan], allocator=False)
     live = {phase.name: phase.live_bytes for phase in whole.phases}
     assert drawn.plan == whole.plan
@@ -65,7 +65,7 @@ def test_it_is_the_estimate_of_a_step(model: str, plan: str, parts: int) -> None
 
 
 def test_positions_rise_within_the_spans() -> None:
-    drawn = sketch(shape_of("llama-3.2-1b"), RunPlan(sequence=512))
+    drawn = quick_curve(shape_of("llama-3.2-1b"), RunPlan(sequence=512))
     positions = drawn.curve.positions
     assert all(low < high for low, high in pairwise(positions))
     spans = drawn.curve.spans
@@ -77,11 +77,11 @@ def test_positions_rise_within_the_spans() -> None:
 def test_a_device_without_flash_attention_takes_the_other_kernel() -> None:
     shape, plan = shape_of("llama-3.2-1b"), RunPlan(sequence=512)
     t4 = find_device("T4")
-    assert sketch(shape, plan, t4).plan.attention == "efficient"
+    assert quick_curve(shape, plan, t4).plan.attention == "efficient"
     whole = estimate(shape, plan, t4, allocator=False)
-    assert sketch(shape, plan, t4).peaks.bytes == whole.peak_live_bytes
+    assert quick_curve(shape, plan, t4).peaks.bytes == whole.peak_live_bytes
 
 
 def test_a_plan_that_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="positions"):
-        sketch(shape_of("gpt2-medium"), RunPlan(sequence=4096))
+        quick_curve(shape_of("gpt2-medium"), RunPlan(sequence=4096))

@@ -1,4 +1,4 @@
-"""A recording of few layers that is stretched to all is the recording of all."""
+"""A recording of few layers that is unfolded to all is the recording of all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qtui_core.memory.replay.record import (
     Label,
     rounded,
 )
-from qtui_core.memory.replay.stretching import NotPeriodic, peak_levels, stretch
+from qtui_core.memory.replay.unfolding import NotPeriodic, peak_levels, unfold
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_all, record_peaks, record_step
 
@@ -132,7 +132,7 @@ def levels(events: tuple[Event, ...]) -> list[tuple[str, int]]:
 @in_parts(3)
 @over("layers", [4, 5, 8])
 @over("name", PLANS)
-def test_a_stretched_recording_is_that_of_all_layers(name: str, layers: int, parts: int) -> None:
+def test_an_unfolded_recording_is_that_of_all_layers(name: str, layers: int, parts: int) -> None:
     if (list(PLANS).index(name) + layers) % parts:
         return
     for config in (LLAMA, GPT2) if layers == 5 else (LLAMA,):
@@ -224,7 +224,7 @@ def test_layers_that_allocate_differently_are_refused() -> None:
         events += [(LAYER, layer, FORWARD), (ALLOCATE, layer + 1, size, label)]
     folds = (Fold(start=0, built=4, template=2, period=1, copies=3),)
     with pytest.raises(NotPeriodic):
-        stretch(events, folds)
+        unfold(events, folds)
     with pytest.raises(NotPeriodic):
         list(peak_levels(events, folds))
 
@@ -245,7 +245,7 @@ def test_what_is_let_go_for_all_layers_outside_of_them_is_let_go_for_the_copies(
     events += [(FREE, 10 + layer) for layer in range(4)]
     events += [(FREE, 30 + layer) for layer in reversed(range(4))]
     folds = (Fold(start=0, built=4, template=2, period=1, copies=6),)
-    found = stretch(events, folds)
+    found = unfold(events, folds)
     assert levels(found) == list(peak_levels(events, folds))
     assert levels(found)[0] == ("forward", 10 * 1024 + 2 * 512)
     assert levels(found)[1] == ("backward", 10 * 1024 + 10 * 2048)

@@ -17,8 +17,8 @@ from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run
 from qtui_core.memory.replay.curve import POINTS, Curve, Peaks
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Phase, rounded
-from qtui_core.memory.replay.stretching import repeated
 from qtui_core.memory.replay.timeline import STACK, Span, by_lifetime
+from qtui_core.memory.replay.unfolding import repeated
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_repeated
 
@@ -27,7 +27,7 @@ _WORKSPACES: Final = _PLACE[Component.WORKSPACES]
 
 
 @dataclass(frozen=True)
-class Sketch:
+class QuickCurve:
     """The curve of a step after the first, and the most live bytes in each phase. In bytes of
     tensors, like an estimate's live bytes; `plan` has a value for every option.
 
@@ -41,9 +41,9 @@ class Sketch:
     process_bytes: int
 
 
-def sketch(
+def quick_curve(
     shape: ModelShape, plan: RunPlan, device: Device | None = None, points: int = POINTS
-) -> Sketch:
+) -> QuickCurve:
     """The curve of a run of `plan`, which has a value for every option, with about `points` points;
     no peak is lost.
 
@@ -71,15 +71,15 @@ def sketch(
     pen = record_repeated(shape, plan, read, names=True)
     curve = pen.curve()
     peaks = Peaks(pen.peaks())
-    return Sketch(plan, curve, peaks, peaks.bytes + outside_torch(device, plan.groups).bytes)
+    return QuickCurve(plan, curve, peaks, peaks.bytes + outside_torch(device, plan.groups).bytes)
 
 
-def _of_estimate(found: Estimate) -> Sketch:
+def _of_estimate(found: Estimate) -> QuickCurve:
     """The same from a whole estimate."""
     curve = found.curve
     drawn = {span.name for span in curve.spans}
     peaks = Peaks({p.name: p.live_bytes for p in found.phases if p.name in drawn})
-    return Sketch(found.plan, curve, peaks, found.process_bytes)
+    return QuickCurve(found.plan, curve, peaks, found.process_bytes)
 
 
 def _places(events: Sequence[Event]) -> dict[int, tuple[int, int]]:
