@@ -2,7 +2,7 @@
 
 The optimizers are those of their libraries, each beside AdamW in float32 on the same batches. Read
 off them: bytes of the states, how their codes are used, what one pass of the moments through a map
-does to the update, and whether parameters move that never had a gradient.
+does to the update after it, and whether parameters move that never had a gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qtui_core.lab.numerics import state_maps
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture, listed
 from qtui_core.lab.training import optimizers as libraries
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
-from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
+from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 
 #: Of the table, and seconds of one thread that a step of the demo takes.
@@ -46,6 +46,10 @@ _BLOCK: Final = 256
 _BLOCK_OF_4_BITS: Final = 128
 #: Tensors of fewer elements stay as they are.
 _SMALL: Final = 4096
+_MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
+#: An update that is so many times farther off in the embedding than in the matrices is told.
+_FARTHER: Final = 3.0
+Betas = tuple[float, float]
 _GROUPS: Final = ("all", "embedding", "matrices", "output")
 
 
@@ -93,7 +97,7 @@ def short_run(
             facts["bits"] = float(bits)
         facts["drifted"], facts["drift"] = libraries.drift(name)
     if name == TWIN:
-        facts |= _one_pass(net, optimizer, subject)
+        facts |= one_pass(net, optimizer, next(subject.batches(seed + 1)), subject.task.betas)
     states = libraries.state_bytes(name, optimizer, net.named_parameters())
     nbytes = {**run.nbytes, "states": states}
     notes: tuple[str, ...] = ()
@@ -102,35 +106,49 @@ def short_run(
     return replace(run, nbytes=nbytes, facts=facts, notes=notes)
 
 
-def _one_pass(net: Any, optimizer: Any, subject: LabSubject) -> dict[str, float]:
-    """|u' - u| / |u| with the moments passed once through each map, by part of the model."""
+def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[str, float]:
+    """The next update with the moments passed once through each map before it: |u' - u| / |u| by
+    part of the model, and the share of second moments that the map makes zero."""
+    loss_of(net, ids).backward()
     sums: dict[tuple[str, str], tuple[float, float]] = {}
-    first, second = subject.task.betas
+    zeros: dict[tuple[str, str], tuple[float, float]] = {}
+    counts: dict[str, float] = {}
     for name, parameter in net.named_parameters():
-        state = optimizer.state.get(parameter)
-        if not state:
+        state, part = optimizer.state.get(parameter), group_of(name, parameter)
+        counts[part] = counts.get(part, 0.0) + parameter.numel()
+        if not state or parameter.grad is None:
             continue
-        step = float(state["step"])
-        corrections = 1 - first**step, 1 - second**step
+        g, step = parameter.grad.reshape(-1), float(state["step"]) + 1
         m, v = state["exp_avg"].reshape(-1), state["exp_avg_sq"].reshape(-1)
-        exact = _update(m, v, corrections)
-        for kind in ("bf16", "8-bit", "fp8", "4-bit"):
-            kept = m.numel() < _SMALL or m.numel() % _BLOCK
-            whole = kind != "bf16" and kept
-            made = exact if whole else _update(*through(kind, m, v), corrections)
+        exact = _update(m, v, g, step, betas)
+        for kind in _MAPS:
+            small = kind != "bf16" and (m.numel() < _SMALL or m.numel() % _BLOCK)
+            kept_m, kept_v = (m, v) if small else through(kind, m, v)
+            made = _update(kept_m, kept_v, g, step, betas)
             off, norm = float(((made - exact) ** 2).sum()), float((exact**2).sum())
-            for group in ("all", group_of(name, parameter)):
-                a, b = sums.get((kind, group), (0.0, 0.0))
-                sums[kind, group] = a + off, b + norm
-    return {
-        f"pass {kind} {group}": (off / norm) ** 0.5
-        for (kind, group), (off, norm) in sums.items()
-        if norm
-    }
+            gone, there = float(((kept_v == 0) & (v > 0)).sum()), float((v > 0).sum())
+            for group in ("all", part):
+                _add(sums, (kind, group), off, norm)
+                _add(zeros, (kind, group), gone, there)
+    found = {f"pass {kind} {group}": (a / b) ** 0.5 for (kind, group), (a, b) in sums.items() if b}
+    found |= {f"zero {kind} {group}": a / b for (kind, group), (a, b) in zeros.items() if b}
+    return found | {f"parameters {part}": count for part, count in counts.items()}
 
 
-def _update(m: torch.Tensor, v: torch.Tensor, corrections: tuple[float, float]) -> torch.Tensor:
-    m, v = m.double() / corrections[0], v.double() / corrections[1]
+def _add(
+    sums: dict[tuple[str, str], tuple[float, float]], key: tuple[str, str], a: float, b: float
+) -> None:
+    one, other = sums.get(key, (0.0, 0.0))
+    sums[key] = one + a, other + b
+
+
+def _update(
+    m: torch.Tensor, v: torch.Tensor, g: torch.Tensor, step: float, betas: Betas
+) -> torch.Tensor:
+    """u of AdamW at a step, float64, with moments of the step before and this gradient."""
+    first, second = betas
+    m = (first * m + (1 - first) * g).double() / (1 - first**step)
+    v = (second * v + (1 - second) * g * g).double() / (1 - second**step)
     return m / (v.sqrt() + EPSILON)
 
 
@@ -162,7 +180,9 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("d_high", "highest", "nats"),
         LabColumn("held_out", "d held out", "nats"),
         LabColumn("seen", "against the floor"),
-        LabColumn("pass", "update, one pass"),
+        LabColumn("pass", "update of matrices, one pass"),
+        LabColumn("pass_embedding", "of the embedding"),
+        LabColumn("zeroed", "v made zero", "share"),
         LabColumn("entropy_m", "bits used of m"),
         LabColumn("entropy_v", "bits used of v"),
         LabColumn("unused_v", "codes of v unused"),
@@ -183,7 +203,10 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         row: dict[str, Cell] = {"states": name} | _read_off(own)
         row |= {key: cell for key, cell in compared.get(name, {}).items() if key != "recipe"}
         if twins and name in _MAP_OF:
-            row["pass"] = twins[0].facts.get(f"pass {_MAP_OF[name]} all")
+            kind, facts = _MAP_OF[name], twins[0].facts
+            row["pass"] = facts.get(f"pass {kind} matrices")
+            row["pass_embedding"] = facts.get(f"pass {kind} embedding")
+            row["zeroed"] = facts.get(f"zero {kind} all")
         rows.append(row)
     pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}")]
     if twins and (chart := _parts_chart(twins[0])) is not None:
@@ -223,12 +246,12 @@ def _parts_chart(twin: TrainedRun) -> LabChart | None:
     """The error of an update by part of the model, a line a map."""
     lines = tuple(
         LabLine(kind, tuple(twin.facts.get(f"pass {kind} {group}") for group in _GROUPS))
-        for kind in ("bf16", "8-bit", "fp8", "4-bit")
+        for kind in _MAPS
         if f"pass {kind} all" in twin.facts
     )
     if not lines:
         return None
-    title = "error of the update after one pass through a map"
+    title = "error of the update after the moments passed once through a map"
     return LabChart(title, ", ".join(_GROUPS), "relative error", lines, log_y=True)
 
 
@@ -269,7 +292,28 @@ def _verdict(
             f" Warning: on this CPU {names} moves parameters that never had a gradient, by up to "
             f"{far:.1e} in 100 steps at lr 0.001."
         )
-    return verdict.strip()
+    return f"{verdict} {_of_embedding(runs, rows)}".strip()
+
+
+def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
+    """Where the embedding is worse off than the matrices: whose gradients are rare."""
+    twin = next((run for seed in runs.seeds if (run := runs.run(TWIN, seed)) is not None), None)
+    tried = {_MAP_OF[name] for row in rows if (name := str(row["states"])) in _MAP_OF}
+    for kind in ("8-bit", "fp8"):
+        if twin is None or kind not in tried:
+            continue
+        inner, outer, zero = (
+            twin.facts.get(key, 0.0)
+            for key in (f"pass {kind} matrices", f"pass {kind} embedding", f"zero {kind} embedding")
+        )
+        if outer > _FARTHER * inner > 0 and zero:
+            cost = round(twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / _BLOCK)))
+            return (
+                f"An {kind} map makes {zero:.1%} of the embedding's second moments zero, so that "
+                f"its next update is {outer:.0%} off (matrices {inner:.1%}): states of fp32 for "
+                f"the embedding cost {cost:,} more bytes."
+            )
+    return ""
 
 
 def _notes(
@@ -291,6 +335,4 @@ def _notes(
             "beta2 is 0.95 here; whether a second moment of few bits can fall again at 0.999 is "
             "what the experiment ratchet shows."
         )
-    if runs.chaotic:
-        notes.append(runs.chaotic)
     return tuple(notes)
