@@ -219,6 +219,11 @@ def test_divergence_and_chaos_are_told():
     )
     outcomes["null 0"] = made_run(*(loss + 0.1 for loss in outcomes["fp32 0"].losses))
     assert said(outcomes).verdict.startswith("These settings are chaotic")
+    outcomes["fp32 0"] = made_run(float("nan"), diverged=1, first="w", held_after=None)
+    assert said(outcomes).verdict == (
+        "Float32 itself diverged at step 1 (w is not finite), so nothing can be compared: the "
+        "weights or the loss are so already."
+    )
 
 
 def test_of_several_rates_each_takes_its_best():

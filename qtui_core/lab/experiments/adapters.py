@@ -274,9 +274,9 @@ def _picture(runs: LabComparison) -> tuple[Picture, ...]:
 
 
 def _verdict(settings: Mapping[str, Any], runs: LabComparison, gain: float | None) -> str:
+    if broken := runs.broken:
+        return broken
     full = _first(runs, TWIN)
-    if full is not None and full.diverged:
-        return f"Full training diverged at step {full.diverged} ({full.first}); lower --lr."
     if gain is None or full is None or runs.floor is None or not runs.compared:
         return ""
     if runs.chaotic:

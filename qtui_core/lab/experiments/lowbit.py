@@ -192,6 +192,8 @@ def _at(settings: Mapping[str, Any]) -> str:
 
 
 def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str, float]) -> str:
+    if broken := runs.broken:
+        return broken
     if not runs.compared or runs.floor is None:
         return ""
     if runs.chaotic:

@@ -8,6 +8,7 @@ floor of a width is how far the control moves if its weights start a millionth a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -18,8 +19,8 @@ import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
-from qtui_core.extras import importing
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.extras import importing, require
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import inner_linears
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
@@ -99,6 +100,8 @@ def as_it_is(
     weights = sum(net.get_submodule(name).weight.numel() for name in inner_linears(net))
     see(0, len(bits) + 1, None)
     exact = held_out_loss(net, subject.held_out)
+    if not math.isfinite(exact):
+        raise ModelError("The model's loss is not finite before any training: are its weights?")
     return Untouched(exact, _quantized(subject, net, bits, group, see), weights)
 
 
@@ -171,6 +174,7 @@ def control(
     lr: float,
 ) -> TrainedRun:
     """Training in float32, then PTQ: losses by width are its facts."""
+    require("QAT", "torchao")  # before minutes of training
     subject = subject_of(_task(schedule), model, text)
     disturb = null().prepare if name == "null" else None
     kept: list[Any] = []
@@ -344,8 +348,11 @@ def _verdict(
         if width.seen == "no difference":
             said.append(f"at {width.bits} bits no difference that this run can see")
             continue
-        by, share = abs(fmean(width.better)), _recovered(width, start) or 0
+        share = _recovered(width, start) or 0
         back = f" and recovers {share:.0%} of PTQ's loss" if share > 0 else ""
+        if share >= 1:
+            back = " and ends below fp32 as it was"
+        by = abs(fmean(width.better))
         said.append(f"at {width.bits} bits it is {by:.2g} nats {width.seen}{back}")
     text = (
         f"QAT beside equal training and then PTQ, {settings['steps']} steps, {seeds}: "

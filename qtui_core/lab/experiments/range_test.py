@@ -254,6 +254,8 @@ def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> tuple[LabChart, .
 def _verdict(
     settings: Mapping[str, Any], runs: LabComparison, learned: Mapping[str, float | None]
 ) -> str:
+    if broken := runs.broken:
+        return broken
     names = {bits: f"{bits} bits" for bits in settings["bits"]}
     if runs.floor is None or any(runs.run(n, settings["seeds"][0]) is None for n in names.values()):
         return ""

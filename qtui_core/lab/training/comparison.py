@@ -91,6 +91,21 @@ class LabComparison:
             f"{self.floor:.1g}; lower --lr or take fewer steps."
         )
 
+    @property
+    def broken(self) -> str:
+        """A sentence, if the twin itself diverged, so that nothing can be held against it."""
+        for seed in self.seeds:
+            run = self.run(TWIN, seed)
+            if run is not None and run.diverged:
+                cure = (
+                    "lower --lr" if run.diverged > 1 else "the weights or the loss are so already"
+                )
+                return (
+                    f"Float32 itself diverged at step {run.diverged} ({run.first} is not finite), "
+                    f"so nothing can be compared: {cure}."
+                )
+        return ""
+
     def gains(self) -> tuple[float, ...]:
         """How far the twin's held-out loss fell, nats per token, one for each seed."""
         found = []
