@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from qtui.report.lab.document import cost_text
 from qtui.report.pictures.drawing import picture_lines
@@ -45,6 +45,8 @@ holds with fewer bits; `,` and `.` scale the values.
     KEYS = PICTURE_KEYS
     CURSOR = True
 
+    panel: NumericsPanel
+
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
         """The picture and the table; before a run, what it would ask."""
         drawn, run = shown.drawn, shown.run
@@ -78,7 +80,7 @@ holds with fewer bits; `,` and `.` scale the values.
         return sentence_of(shown)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        shown = cast("NumericsPanel", self.panel).shown
+        shown = self.panel.shown
         if action == "picture":
             return len(shown.pictures) > 1
         if action == "behind":
@@ -93,22 +95,22 @@ holds with fewer bits; `,` and `.` scale the values.
         self.panel.draw()
 
     def action_picture(self, by: int) -> None:
-        shown = cast("NumericsPanel", self.panel).shown
+        shown = self.panel.shown
         shown.picture = (shown.picture + by) % max(1, len(shown.pictures))
         self._changed()
 
     def action_behind(self) -> None:
-        shown = cast("NumericsPanel", self.panel).shown
+        shown = self.panel.shown
         shown.behind = (shown.behind + 1) % (len(shown.earlier) + 1)
         self._changed()
 
     def action_scales(self) -> None:
-        shown = cast("NumericsPanel", self.panel).shown
+        shown = self.panel.shown
         shown.scales = not shown.scales
         self._changed()
 
     def action_scale(self, by: int) -> None:
-        cast("NumericsPanel", self.panel).shown.scale(by)
+        self.panel.shown.scale(by)
         self._changed()
 
 

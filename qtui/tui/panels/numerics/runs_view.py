@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
@@ -26,6 +26,8 @@ then drawn over the one before it. `o` opens a recording, which plays from its s
 goes to its end.
 """
     CURSOR = True
+
+    panel: NumericsPanel
 
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
         """The runs in order, the shown one marked."""
@@ -55,7 +57,7 @@ goes to its end.
         return sentence_of(shown)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return bool(cast("NumericsPanel", self.panel).shown.kept)
+        return bool(self.panel.shown.kept)
 
 
 def _ended(run: LabRun) -> str:
