@@ -1,4 +1,4 @@
-"""How this program ends, whether a command or the app runs: its last sentence, and the signals."""
+"""How this program ends, whether a command or the app runs: its last sentence, and signals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import threading
 from contextlib import suppress
 
-#: After a signal that asks it to end, the process is gone within this many seconds.
+#: The process ends within this many seconds after a signal that asks it to.
 WAY_OUT = 5.0
 
 
 def say(sentence: str) -> None:
-    """Writes a line to stderr. Control characters in it, of a file's name for instance, are shown
+    """Writes a line to stderr. Control characters in it, such as those of a file name, are shown
     and not obeyed."""
-    # Where stderr cannot be written, the exit code still says how the command ended.
+    # If stderr cannot be written, the exit code still says how the command ended.
     with suppress(OSError):
         print(writable(sentence).decode(_encoding()), file=sys.stderr)
         sys.stderr.flush()
@@ -26,7 +26,7 @@ def writable(sentence: str) -> bytes:
     from qtui_core.models.quoting import printable
 
     shown = printable(sentence)
-    # A message may quote a name that the terminal's encoding cannot write.
+    # A message may quote a name that the terminal's encoding cannot represent.
     return shown.encode(_encoding(), "backslashreplace")
 
 
@@ -36,25 +36,25 @@ def _encoding() -> str:
 
 class Ended(KeyboardInterrupt):
     """A signal asked this process to end. It is an exception, so that children are ended and
-    half-written files removed on the way out, as they are after Ctrl+C."""
+    half-written files removed on the way out, as after Ctrl+C."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
 
 
 def ending_signals() -> list[signal.Signals]:
-    """The signals that ask this process to end: SIGTERM, and SIGHUP but under nohup."""
+    """The signals that ask this process to end: SIGTERM, and SIGHUP except under nohup."""
     named = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))
     return [each for each in named if each and signal.getsignal(each) is not signal.SIG_IGN]
 
 
 def begin_way_out(signum: int) -> None:
-    """Call it when a signal is obeyed: the process is then gone within `WAY_OUT` seconds."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second SIGTERM ends it at once.
+    """Must be called when a signal is obeyed: the process then ends within `WAY_OUT` seconds."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second SIGTERM ends it at once
     if signum != signal.SIGTERM:
-        # The terminal and the shell each send a hang-up: the second one is not impatience.
+        # The terminal and the shell each send a hang-up: the second does not mean impatience.
         signal.signal(signum, signal.SIG_IGN)
-    # The exception may be lost in the code that runs just now, so a SIGTERM follows.
+    # The exception may be lost in whatever code runs now, so a SIGTERM follows.
     again = threading.Timer(WAY_OUT, os.kill, (os.getpid(), signal.SIGTERM))
     again.daemon = True
     again.start()

@@ -1,4 +1,4 @@
-"""Profiles of this machine's GPUs, as `qtui calibrate` measured them: read, written, applied."""
+"""Profiles of this machine's GPUs from `qtui calibrate`: read, written, applied."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def profile_folder() -> Path:
 
 
 def profile_path(device: str) -> Path:
-    """The file of a device, named as in the catalogue or as its driver names it."""
+    """The file for a device, which is named as in the catalogue or by its driver."""
     return profile_folder() / f"{_slug(_name(device))}.json"
 
 
 def read_profile(device: str) -> Profile | None:
-    """The profile of a device; None where there is none. Raises ProfileError for a file that cannot
-    be read or is no profile."""
+    """The profile of a device; None if there is none. Raises ProfileError for a file that cannot be
+    read or is no profile."""
     path = profile_path(device)
     try:
         text = path.read_text(encoding="utf-8")
@@ -46,8 +46,8 @@ def read_profile(device: str) -> Profile | None:
 
 
 def write_profile(profile: Profile) -> Path:
-    """Writes the profile, replaces an older one of the same device, and returns its path. Raises
-    ProfileError where it cannot be written."""
+    """Writes the profile, replacing an older one of the same device, and returns its path. Raises
+    ProfileError if it cannot be written."""
     path = profile_path(profile.device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +58,8 @@ def write_profile(profile: Profile) -> Path:
 
 
 def calibrated(device: Device) -> Device:
-    """The device with what its profile measured on this machine; as it is without a profile. A
-    profile that cannot be used is left out, and the log says so."""
+    """The device with the values that its profile measured on this machine; unchanged without a
+    profile. A profile that cannot be used is ignored, and the log says so."""
     try:
         profile = read_profile(device.name)
     except QtuiError as error:

@@ -1,1 +1,2 @@
-"""The library under qtui: number formats, models, quantization. Knows no interface."""
+"""The library under qtui: number formats, models, quantization, memory. It does not depend on the
+interface."""

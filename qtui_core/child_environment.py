@@ -1,4 +1,4 @@
-"""What a child process of this program must be given to find the same program."""
+"""The environment in which a child process finds the same program."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of a child that is to import the same qtui, also from a source tree.
+    """The environment of a child that must import the same qtui, also from a source tree.
 
-    Children are started with `python -P`, which keeps the current directory off their path,
-    where a user's file may be named like a library; a source tree is then named explicitly.
+    Children are started with `python -P`, which leaves the current directory off their path,
+    because a user's file there may have the name of a library. So a source tree is named
+    explicitly.
     """
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parents[1])

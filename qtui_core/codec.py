@@ -1,19 +1,19 @@
 """Answers as JSON, and back: one form for the engine's lines, recordings and profiles.
 
-`to_plain` makes of an answer what `json` has words for, `from_plain` makes the answer of that
-again, by the types its fields are declared with:
+`to_plain` turns an answer into values for `json`. `from_plain` makes the answer again, by the
+declared types of its fields:
 
 - a dataclass is an object with the names of its fields; a NamedTuple is a list, which is shorter
   where there are many;
 - tuples and lists are lists, mappings are objects, an enum is its value;
-- a class with `parse` and a text of its own (`Scheme`) is that text, and so is a Fraction;
-- where a field may be one of several dataclasses, "is" names which.
+- a class with `parse` and a text (`Scheme`) is that text, and so is a Fraction;
+- if a field may be one of several dataclasses, "is" names which.
 
-Only fields cross, and what is computed from them is computed again. A reader leaves out names that
-it does not know, which are of a later version, and has the default of a field that is not there.
+Only fields are sent; what is computed from them is computed again. A reader ignores names that it
+does not know, which are from a later version, and uses the default of a missing field.
 
-`printed` is what `--json` prints, which is never read back: the names and the order that scripts
-rely on. A class that prints other names than its fields lists them as PRINTED.
+`printed` is what `--json` prints, which is never read back: scripts rely on its names and their
+order. A class that prints other names than its fields lists them as PRINTED.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from qtui_core.errors import QtuiError
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-#: The name of an attribute, where JSON has it under the same name; or the name in JSON and where
-#: the value is: the path of an attribute, a function of the answer, or rows that make an object of
-#: their own of the same answer. Names of a part that is printed under "" stand among the others.
+#: The name of an attribute that has the same name in JSON; or the name in JSON and where the value
+#: is: the path of an attribute, a function of the answer, or rows that make an object from the same
+#: answer. Names of a part that is printed under "" are merged into the object around it.
 Row = str | tuple[str, str | Callable[[Any], Any] | tuple[Any, ...]]
 
 #: The name under which an object says which of several dataclasses it is.
@@ -45,7 +45,7 @@ _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class CodecError(QtuiError):
-    """What came is not what was declared; `reason` is the place and what is wrong there."""
+    """The JSON does not match the declared type; `reason` is the place and what is wrong there."""
 
     def __init__(self, kind: type[Any], reason: str) -> None:
         super().__init__(f"It is no {kind.__name__}: {reason}.")
@@ -53,10 +53,10 @@ class CodecError(QtuiError):
 
 
 def to_plain(value: Any, *, strict: bool = False) -> Any:
-    """Dictionaries, lists, texts, numbers, True, False and None.
+    """The value as dictionaries, lists, texts, numbers, True, False and None.
 
-    Numbers that JSON has no word for stay what they are, or become the texts "NaN", "Infinity" and
-    "-Infinity" where it is to be `strict`. Raises TypeError for what has no form here.
+    NaN and infinities, which JSON does not have, are kept, or become the texts "NaN", "Infinity"
+    and "-Infinity" if `strict`. Raises TypeError for a value that has no such form.
     """
     kind: Any = type(value)
     if kind is float:
@@ -76,21 +76,21 @@ def to_plain(value: Any, *, strict: bool = False) -> Any:
         for name in _tagged_fields(kind):
             found[name] = _with_tags(getattr(value, name), found[name])
         return found
-    if isinstance(value, float):  # numpy's is one
+    if isinstance(value, float):  # also numpy's
         return to_plain(float(value), strict=strict)
-    if isinstance(value, int):  # as a size of the tape is
+    if isinstance(value, int):  # also a Size of the tape
         return int(value)
     raise TypeError(f"{kind.__qualname__} has no form in JSON")
 
 
 def to_line(value: Any) -> str:
-    """A line of JSON without blanks. What json has a word for is written as fast as it does that;
-    numbers it has none for are `NaN`, `Infinity` and `-Infinity`, as Python reads them."""
+    """A line of JSON without blanks. NaN and infinities are written as `NaN`, `Infinity` and
+    `-Infinity`, which Python reads."""
     return json.dumps(value, separators=(",", ":"), default=_one_level)
 
 
 def _one_level(value: Any) -> Any:
-    """What json does not know, as what it knows, the parts as they are."""
+    """For the json module: the form of a value that it does not know, with the parts unchanged."""
     kind: Any = type(value)
     if _has_fields(kind) and not _is_text(kind) and not _tagged_fields(kind):
         return {name: getattr(value, name) for name in _names(kind)}
@@ -100,8 +100,8 @@ def _one_level(value: Any) -> Any:
 def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
     """What `--json` prints of an answer: its `rows`; else the PRINTED of its class, or its fields.
 
-    A number that is not finite is None, as JSON has no word for it. Raises TypeError for what has
-    no form here.
+    A number that is not finite becomes None, as JSON has none. Raises TypeError for a value that
+    has no such form.
     """
     kind: Any = type(value)
     if rows is None and not _is_object(kind):
@@ -124,15 +124,15 @@ def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
 
 
 def or_null(path: str) -> Callable[[Any], Any]:
-    """Of a row of PRINTED: the attribute of that path, None where it is empty."""
+    """For a row of PRINTED: reads the attribute with that path, None if it is empty."""
     return lambda value: attrgetter(path)(value) or None
 
 
 def from_plain(kind: type[T], found: Any) -> T:
-    """The `kind` that `found` says.
+    """The instance of `kind` that the plain value `found` describes.
 
-    Raises CodecError, with the place, for what lacks a field, has a value of another type, or is
-    refused by the class itself.
+    Raises CodecError, with the place, if a field is missing, if a value has another type, or if the
+    class itself refuses it.
     """
     read: Reader = _reader(cast(Any, kind))
     try:
@@ -162,7 +162,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 @cache
 def _tagged_fields(kind: Any) -> frozenset[str]:
-    """The fields that may be one of several dataclasses, or hold such."""
+    """The fields that may be one of several dataclasses, or contain such."""
     hints = get_type_hints(kind)
     return frozenset(name for name in _names(kind) if _is_tagged(hints[name]))
 
@@ -183,7 +183,7 @@ def _with_tags(value: Any, plain: Any) -> Any:
 
 
 def _has_fields(kind: Any) -> bool:
-    return bool(is_dataclass(kind))  # and mypy need not know what it then is
+    return bool(is_dataclass(kind))  # mypy need not know the type
 
 
 def _is_object(hint: Any) -> bool:
@@ -192,7 +192,7 @@ def _is_object(hint: Any) -> bool:
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """Reads a value of a type; what it gives raises ValueError for another one."""
+    """A function that reads a value of the type, and raises ValueError for another one."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return lambda value: value
@@ -225,7 +225,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def _object(kind: type[Any]) -> Reader:
-    # Found when it is first needed: a class may hold others of its own kind.
+    # Found at the first use: a class may contain others of its own kind.
     @cache
     def entries() -> tuple[tuple[str, Reader, bool], ...]:
         hints = get_type_hints(kind)
@@ -240,7 +240,7 @@ def _object(kind: type[Any]) -> Reader:
         )
 
     def read(value: Any) -> Any:
-        if type(value) is kind:  # it came beside the JSON
+        if type(value) is kind:  # it was passed beside the JSON
             return value
         if not isinstance(value, dict):
             raise ValueError(f"{kind.__name__} is no object")
@@ -256,7 +256,7 @@ def _object(kind: type[Any]) -> Reader:
 
 
 def _row(kind: Any) -> Reader:
-    """A NamedTuple, which is a list of its fields."""
+    """A reader for a NamedTuple, which is a list of its fields."""
     hints = get_type_hints(kind)
     names = kind._fields
     read_items = _sequence(tuple, tuple(_reader(hints[name]) for name in names), repeated=False)
@@ -341,14 +341,14 @@ def _text(kind: Any) -> Reader:
 
 
 def _fraction(text: str) -> Fraction:
-    """Of two whole numbers alone: an exponent could ask for any memory."""
+    """Two whole numbers only: an exponent could require any amount of memory."""
     above, _, below = text.partition("/")
     return Fraction(int(above), int(below or 1))
 
 
 def _scalar(kind: type[Any]) -> Reader:
     def read(value: Any) -> Any:
-        # A bool is an int to Python, but none of these is both.
+        # A bool is an int in Python, but here the two are different types.
         if type(value) is not kind:
             raise ValueError(f"{value!r:.40} is not of type {kind.__name__}")
         return value
@@ -382,7 +382,7 @@ def _at(place: str, read: Reader, value: Any) -> Any:
 
 
 def _made(make: Callable[[], T]) -> T:
-    """What a class makes; what it refuses is refused here."""
+    """What `make` returns; a ValueError instead of whatever the class raises."""
     try:
         return make()
     except (QtuiError, TypeError, ArithmeticError) as error:

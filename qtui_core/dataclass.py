@@ -1,10 +1,10 @@
-"""`dataclass` as in the standard library, made faster for commands that answer at once.
+"""`dataclass` as in the standard library, but faster to define, for commands that answer at once.
 
-The standard one compiles up to six methods for each class, which is half of what importing the
-seventy classes of `qtui memory` takes. Here only `__init__` is, and as one expression; the other
+The standard one compiles up to six methods for each class, which is half of the time to import the
+seventy classes of `qtui memory`. Here only `__init__` is compiled, as one expression; the other
 methods are written once and read the fields. `fields`, `replace` and `asdict` of `dataclasses` work
-on these classes, and type checkers take them for what they look like. Slots, order, fields for
-keywords alone, and classes that extend one of another kind, are left to the standard one.
+with these classes, and type checkers see standard dataclasses. For slots, order, keyword-only
+fields, and classes that extend one of another kind, use the standard one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True):
-        """A class with the fields of its annotations. Those of a `frozen` one do not change; with
-        `eq` two are equal where their fields are that compare."""
+        """Makes a class with the annotated fields. Those of a `frozen` class cannot change; with
+        `eq`, two instances are equal if their fields with `compare` are."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, eq=eq)
         made = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
@@ -31,12 +31,14 @@ else:
             methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
         if eq:
             names = [f.name for f in fields if f.compare]
-            # Of one name alone it would not be a tuple, whose parts are equal where they are one.
+            # attrgetter of a single name gives no tuple; in a tuple, identical parts are equal
+            # (NaN).
             found = attrgetter(*names, names[0]) if names else type
             made._compared = staticmethod(found)
             methods |= {"__eq__": _equal, "__hash__": _hash if frozen else None}
         for name, method in methods.items():
-            # A class has what it defines itself. Its hash is None where it defines equality alone.
+            # Methods of the class itself have priority. Its __hash__ is None if it defines only
+            # __eq__.
             if cls.__dict__.get(name) is None:
                 setattr(made, name, method)
         return made

@@ -1,6 +1,6 @@
-"""Libraries that come with an extra of this package, and the sentence where one is not there.
+"""Libraries that come with an extra of this package, and the error if one is missing.
 
-Without any extra qtui reads local models, and knows formats and memory.
+Without any extra, qtui reads local models, and knows formats and memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from qtui_core.errors import UsageError
 
-#: What the extras of pyproject.toml bring, by the names that the index has.
+#: The packages of each extra in pyproject.toml, by their names in the index.
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "hub": ("huggingface_hub",),
     "torch": ("torch", "transformers", "peft", "bitsandbytes", "safetensors"),
@@ -22,12 +22,12 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class MissingLibrary(UsageError):
-    """A library that what was asked for takes is not installed, or cannot be imported."""
+    """A library that is needed is not installed, or cannot be imported."""
 
 
 def require(purpose: str, *libraries: str) -> None:
-    """Raises MissingLibrary where one of `libraries` is not installed; imports none of them.
-    `purpose` is the subject of the sentence: "A run"."""
+    """Raises MissingLibrary if one of `libraries` is not installed; imports none of them. `purpose`
+    is the subject of the sentence: "A run"."""
     absent = [name for name in libraries if find_spec(name.replace("-", "_")) is None]
     if absent:
         are = "is" if len(absent) == 1 else "are"
@@ -39,8 +39,8 @@ def require(purpose: str, *libraries: str) -> None:
 
 @contextmanager
 def importing(purpose: str, *libraries: str) -> Iterator[None]:
-    """To be put around the imports of `libraries`. Raises as `require`, and MissingLibrary too
-    where what is installed lacks something that is imported."""
+    """A block around the imports of `libraries`. Raises what `require` raises, and MissingLibrary
+    if what is installed lacks something that is imported."""
     require(purpose, *libraries)
     try:
         yield
@@ -52,7 +52,8 @@ def importing(purpose: str, *libraries: str) -> Iterator[None]:
 
 
 def install_command(*libraries: str) -> str:
-    """What to type to have `libraries`: by the extras that bring them, else by their names."""
+    """The command that installs `libraries`: by the extras that include them, else by their
+    names."""
     extras = [extra for extra, names in EXTRAS.items() if not set(names).isdisjoint(libraries)]
     brought = {name for extra in extras for name in EXTRAS[extra]}
     others = [name for name in libraries if name not in brought]

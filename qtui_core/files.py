@@ -1,8 +1,8 @@
-"""Files that are written under a name: nothing that is there is lost, and nothing half is left.
+"""Writing files safely: no existing file is lost, and no half-written file remains.
 
-A file is written beside its name and gets it when it is whole; a recording, which nobody can wait
-for, when its first line is on the disk. A name that is taken is taken over only where that was
-asked for, and a file of a model never.
+A file is written under a temporary name and renamed when it is complete; a recording, which takes
+long, is renamed when its first line is on the disk. An existing file is replaced only on request,
+and a file of a model never.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Final, Self
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
 
-#: As the name of a file: stdout.
+#: The file name that means stdout.
 STDOUT: Final = "-"
-#: Names that loaders of models look for (transformers, tokenizers, llama.cpp).
+#: File names that loaders of models look for (transformers, tokenizers, llama.cpp).
 _OF_A_MODEL: Final = re.compile(
     r".*\.(safetensors|gguf|bin|pt|pth|ckpt|pkl|pickle|model)|.*\.index\.json|(.*_)?config\.json"
     r"|(tokenizer|vocab|params|added_tokens|special_tokens_map|chat_template)\.json"
     r"|merges\.txt|chat_template\.jinja",
     re.IGNORECASE,
 )
-#: Folders of the hub's cache, whose files have the names of their contents.
+#: Folders of the hub's cache, whose files are named by their contents.
 _IN_A_CACHE: Final = re.compile(r"/(models|datasets|spaces)--[^/]+/(blobs|snapshots|refs)/")
 
 
@@ -38,9 +38,9 @@ class Target:
 
     Attributes:
         name: as it was typed.
-        path: where that leads, links followed.
-        force: whether a file that is there may be replaced.
-        special: whether it is stdout, a pipe or a device, which are written to as they are.
+        path: the path, with links resolved.
+        force: whether an existing file may be replaced.
+        special: whether it is stdout, a pipe or a device, which are written directly.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Target:
     special: bool = False
 
     def write(self, text: str) -> None:
-        """Writes the file as a whole, in UTF-8, or not at all. Raises QtuiError."""
+        """Writes the whole file, in UTF-8, or nothing. Raises QtuiError."""
         try:
             with Draft(self) as draft:
                 draft.write(text.encode())
@@ -58,30 +58,31 @@ class Target:
             raise self.refusal(error) from error
 
     def refusal(self, error: OSError) -> QtuiError:
-        """What the system said of it, as a sentence."""
+        """The system's error about the file, as a sentence."""
         if isinstance(error, FileExistsError):
             return _taken(self.name)
         return QtuiError(f"Cannot write {self.name!r}: {error.strerror or error}.")
 
 
 def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = ()) -> Target:
-    """The file of a name, if it may be written: asked before the work whose result it is to hold.
+    """The file of a name, if it may be written. Call it before the work whose result it will
+    contain.
 
-    A symbolic link stays, and what it leads to is written. Of several hard links the one that was
-    named gets the new contents. `inputs` are files and folders that are read: models, texts,
-    recordings; what is no path of this machine is passed over.
+    A symbolic link stays, and its target is written. Of several hard links only the named one gets
+    the new contents. `inputs` are files and folders that are read: models, texts, recordings; names
+    that are no local path are ignored.
 
-    Raises UsageError for what is no file, has the name of a model's file, lies in the hub's cache,
-    is one of `inputs`, or is there without `force`; QtuiError where the system does not let it be
-    written.
+    Raises UsageError if it cannot be a file, has the name of a model's file, lies in the hub's
+    cache, is one of `inputs`, or exists without `force`; QtuiError if the system does not allow
+    writing it.
     """
     if name == STDOUT:
         return Target(name, Path(name), force, special=True)
-    # Not functions of Path, which raise where a link leads to what may not be looked at.
+    # Not methods of Path: these raise if a link leads to something inaccessible.
     if not name or "\0" in name or name.endswith("/") or os.path.isdir(name):
         raise UsageError(f"Cannot write to {name!r}: that is not a file.")
     if os.path.exists(name) and not os.path.isfile(name):
-        # By the path as it was given: a pipe under /dev/fd leads to a name that cannot be opened.
+        # Keep the path as given: a pipe under /dev/fd resolves to a name that cannot be opened.
         return Target(name, Path(name), force, special=True)
     path = Path(os.path.realpath(name))
     if _OF_A_MODEL.fullmatch(path.name):
@@ -97,7 +98,7 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
     there = os.path.exists(path)
     if there and not force:
         raise _taken(name)
-    # A file in a folder that takes no new ones could only be emptied first.
+    # In a folder that allows no new files, an existing file could only be overwritten in place.
     needed = [path.parent, path] if there else [path.parent]
     if not all(os.access(each, os.W_OK) for each in needed):
         raise QtuiError(f"Cannot write {name!r}: permission denied.")
@@ -109,7 +110,7 @@ def _taken(name: str) -> UsageError:
 
 
 def _same(path: Path, read: str) -> bool:
-    """Whether a path is of a file that is read, or of one of a model's in a folder that is."""
+    """Whether a path is a file that is read, or one of a model's files in a folder that is read."""
     try:
         place = os.path.expanduser(read)
         found = [place]
@@ -118,14 +119,15 @@ def _same(path: Path, read: str) -> bool:
             found = [os.path.join(place, each) for each in names]
         return os.path.exists(path) and any(os.path.samefile(path, each) for each in found)
     except (OSError, ValueError):
-        return False  # No path of this machine, which opening it will say.
+        return False  # not a local path; opening it will say so
 
 
 class Draft:
-    """What is written of a target, in a `with` statement. Without `keep` nothing of it stays."""
+    """The contents of a target while they are written, as a `with` block. Without `keep` nothing
+    remains."""
 
     def __init__(self, target: Target) -> None:
-        """Raises OSError. A pipe without a reader is waited for."""
+        """Raises OSError. Waits for a reader of a pipe."""
         self._target = target
         self._beside: str | None = None
         self._whole = 0
@@ -134,12 +136,12 @@ class Draft:
         elif target.special:
             self._file = os.open(target.path, os.O_WRONLY)
         else:
-            import tempfile  # which takes longer to import than a report on stdout to write
+            import tempfile  # takes longer to import than a report on stdout takes to write
 
             self._file, self._beside = tempfile.mkstemp(prefix=".qtui-", dir=target.path.parent)
 
     def write(self, data: bytes) -> None:
-        """Adds the data at once, whole or not at all. Raises OSError where it cannot be."""
+        """Adds the data at once: all of it or nothing. Raises OSError if it cannot."""
         left = memoryview(data)
         try:
             while left:
@@ -152,9 +154,9 @@ class Draft:
         self._whole += len(data)
 
     def keep(self) -> None:
-        """Gives the file its name, once what was written is on the disk; more may be added.
+        """Gives the file its name, once its contents are on the disk; more may be added.
 
-        Raises OSError, FileExistsError where somebody took the name meanwhile.
+        Raises OSError; FileExistsError if the name was taken in the meantime.
         """
         if self._beside is None:
             return
@@ -169,7 +171,7 @@ class Draft:
             made, place = False, os.open(path, os.O_WRONLY)
         try:
             try:
-                # Permissions of the file that was there, or as the system gives them to a new one.
+                # The permissions of the old file, or those that the system gives to a new one.
                 os.fchmod(self._file, stat.S_IMODE(os.fstat(place).st_mode))
             finally:
                 os.close(place)
@@ -179,7 +181,7 @@ class Draft:
                 path.unlink(missing_ok=True)
             raise
         self._beside = None
-        with suppress(OSError):  # The name is there; some systems cannot say that it is for good.
+        with suppress(OSError):  # some systems cannot sync a folder; the file has its name
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -195,7 +197,7 @@ class Draft:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # A device that was taken away; what was kept is on the disk.
+        with suppress(OSError):  # a device that was removed; what was kept is on the disk
             os.close(self._file)
         if self._beside is not None:
             Path(self._beside).unlink(missing_ok=True)

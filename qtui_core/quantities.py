@@ -1,4 +1,4 @@
-"""Numbers as people read and type them, for the sentences of the library and every report."""
+"""Numbers as people read and type them, for all sentences and reports."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def format_count(count: int) -> str:
 
 
 def scaled(count: int, step: int, units: tuple[str, ...]) -> str:
-    """A count of at least `step` or nearly, in the unit (a power of `step`) that suits it. Beyond
-    the last one `1,234 EiB`, and from a million of it on `1.23e+6 EiB`."""
+    """A count of at least about `step`, in the largest unit (a power of `step`) that suits it.
+    Beyond the last unit as `1,234 EiB`, and from a million of it on as `1.23e+6 EiB`."""
     power = 1
-    # In integers: no float holds a count of 1e309.
+    # In integers: no float can represent a count of 1e309.
     while power < len(units) and 2 * count >= 1999 * step**power:
         power += 1
     unit, name = step**power, units[power - 1]
@@ -47,14 +47,14 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 0 to 1 as `63%`. Rounded down, so that all of something is said of all only."""
+    """A share of 0 to 1 as `63%`. Rounded down, so that `100%` means all."""
     if 0 < share < 0.01:
         return "under 1%"
     return f"{math.floor(100 * share)}%"
 
 
 def db_text(db: float) -> str:
-    """Decibels with one digit, never `-0.0`."""
+    """Decibels with one decimal, never `-0.0`."""
     return f"{round(db, 1) + 0.0:.1f}"
 
 
@@ -64,21 +64,21 @@ def power_text(exponent: int) -> str:
 
 
 def shortened(text: str) -> str:
-    """What was typed, no more of it than is read."""
+    """The text, shortened to what is readable."""
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-#: Bytes between which an amount of memory is that of a GPU and no slip of the keyboard.
+#: The least and the most bytes that can be the memory of a GPU; anything else is a typing error.
 _LEAST: Final = 1 << 20
 _MOST: Final = 1 << 50
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of an amount of memory: "24GiB", "24 GB", "81559 MiB", "40g", or a plain number of
-    GiB. GB is taken as GiB, as vendors of GPUs mean it, nearly.
+    """Bytes of an amount of memory: "24GiB", "24 GB", "81559 MiB", "40g", or a plain number of GiB.
+    GB means GiB, as GPU vendors (nearly) use it.
 
-    Raises UsageError for what is none.
+    Raises UsageError if the text is no amount of memory.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
     if match is None:

@@ -1,8 +1,8 @@
-"""What a child tells as lines of JSON, the file that keeps them, and back.
+"""Reports of a child as lines of JSON, and the file that stores them.
 
-One line is one object; `told` says which class it is of, and its other keys are the fields of that
-class. Lines are strict JSON: numbers that it has no word for are the texts "NaN", "Infinity" and
-"-Infinity". A reader leaves out kinds and fields of later versions that it does not know.
+One line is one object; `told` says which class it is, and its other keys are the fields of that
+class. Lines are strict JSON: NaN and infinities are the texts "NaN", "Infinity" and "-Infinity". A
+reader ignores kinds and fields of later versions.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from qtui_core.errors import QtuiError
 from qtui_core.files import Draft, Target
 
 T = TypeVar("T")
-#: Bytes of a line that are read at most: a header with all terms of an estimate has some hundred
-#: kB, and a device may give zeros without an end.
+#: The most bytes of a line that are read: a header with all terms of an estimate has some hundred
+#: kB, and a device may deliver zeros endlessly.
 LONGEST: Final = 16 << 20
 
 
 class LineError(QtuiError):
-    """A line is no line of a recording."""
+    """A line does not belong in a recording."""
 
 
 class LineKinds(Generic[T]):
-    """The kinds of line that one sort of recording has.
+    """The kinds of line in one sort of recording.
 
     Args:
         kinds: name of a kind -> its dataclass.
         version: the latest schema that this program reads; a line of a class with the field
-            `schema_version` may be of an earlier one.
+            `schema_version` may have an earlier one.
     """
 
     def __init__(self, kinds: Mapping[str, type[Any]], version: int) -> None:
@@ -41,15 +41,15 @@ class LineKinds(Generic[T]):
         self._version = version
 
     def to_line(self, told: T) -> str:
-        """One line, without its end."""
+        """One line, without its line break."""
         whole = {"told": self._names[type(told)], **to_plain(told, strict=True)}
         return json.dumps(whole, separators=(",", ":"), allow_nan=False)
 
     def from_line(self, line: str | bytes) -> T | None:
-        """What a line says; None for a kind of a later version.
+        """The report in a line; None for a kind of a later version.
 
-        Raises LineError for what is no line of JSON, lacks a field or has one of another type, and
-        for a class of a later schema than this program reads.
+        Raises LineError for a line that is not JSON, lacks a field or has one of another type, and
+        for a class with a later schema than this program reads.
         """
         try:
             found = json.loads(line)
@@ -77,10 +77,10 @@ class LineKinds(Generic[T]):
 
 
 class Recorder(Generic[T]):
-    """Writes a recording, in a `with` statement. There is no file before its first line."""
+    """Writes a recording, as a `with` block. There is no file before its first line."""
 
     def __init__(self, target: Target, to_line: Callable[[T], str]) -> None:
-        """Raises QtuiError where a pipe or a device cannot be opened, which is done at once: the
+        """Raises QtuiError if a pipe or a device cannot be opened. That is done at once, so the
         reader of a pipe is waited for before the run."""
         self.target = target
         self._to_line = to_line
@@ -98,7 +98,7 @@ class Recorder(Generic[T]):
         return self._begun
 
     def write(self, told: T) -> None:
-        """Adds a line, whole. Raises OSError where the disk is full or gone."""
+        """Adds a whole line. Raises OSError if the disk is full or gone."""
         if self._draft is None:
             self._draft = Draft(self.target)
         self._draft.write(self._to_line(told).encode() + b"\n")

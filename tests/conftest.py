@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 from command_line import run_qtui
 
-# Workers of pytest-xdist are told the size of a terminal, which reports would obey. They share the
-# cores, so that one thread each is enough: to be said before numpy and torch are imported.
+# Workers of pytest-xdist are told a terminal size, which reports would obey. They share the cores,
+# so each needs only one thread, which must be set before numpy and torch are imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for _name in ("COLUMNS", "LINES"):
         os.environ.pop(_name, None)
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_name, "1")
 
-#: Marks of tests that may have kernels compiled.
+#: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# Started in the background or under nohup, tests would ignore interruption and hang-up, and so
-# would every program that they start to see whether it obeys them.
+# In the background or under nohup, tests would ignore interruption and hang-up, and so would every
+# program that they start to test these.
 for _signal, _handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -37,9 +37,9 @@ for _signal, _handler in (
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is imported by now stays: the collector need not go through it in every test. And a run
-    of fast tests has no kernels compiled: bitsandbytes takes seconds for each on a CPU, and takes
-    the same operations one by one where it cannot."""
+    """What is imported by now stays, so the garbage collector need not search it in every test. A
+    run without slow tests compiles no kernels: bitsandbytes would take seconds for each on a CPU,
+    and otherwise uses separate operations."""
     if not any(item.get_closest_marker(mark) for item in session.items for mark in COMPILED):
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     gc.collect()
@@ -54,8 +54,8 @@ def qtui() -> Run:
 
 @pytest.fixture
 def qtui_process() -> Run:
-    """Runs `python -m qtui ARGS` as a user would, without a terminal: where a process of its own
-    is what is tested."""
+    """Runs `python -m qtui ARGS` as a user would, without a terminal: for tests of the process
+    itself."""
 
     def run(*args: str, env: dict[str, str] | None = None, **options: object):
         return subprocess.run(
@@ -81,7 +81,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Estimates of tests know nothing that was measured on this machine."""
+    """In tests, estimates use no measurements of this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield

@@ -1,7 +1,7 @@
-"""The house keeps its shape: what a reader of the whole tree would stumble over is found here.
+"""Checks the shape of the whole tree: class names, base classes, circles of imports, folders.
 
-The sets are what is not yet so. They shrink: nothing is added to them, and an entry that is no
-longer true is taken out.
+The sets list known exceptions. They only shrink: nothing is added, and an entry that no longer
+applies is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_LINES = 400
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """Module name -> what it says."""
+    """Module name -> its syntax tree."""
     found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -47,7 +47,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def bases_with_one_subclass() -> set[str]:
-    """Classes that are nothing by themselves, and that one other class is made from."""
+    """Base classes that only one other class extends."""
     named = {node.name for _, node in classes()}
     subclasses = Counter(
         name for _, node in classes() for name in {name_of(base) for base in node.bases} & named
@@ -64,7 +64,7 @@ def bases_with_one_subclass() -> set[str]:
 
 
 def imports(module: str, tree: ast.Module) -> set[str]:
-    """The modules that are imported where it runs: not those that only name a type."""
+    """The modules that are imported at run time, without those for types only."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
@@ -84,7 +84,7 @@ def imports(module: str, tree: ast.Module) -> set[str]:
 
 
 def circles() -> list[set[str]]:
-    """Modules that import each other, round and round (Tarjan's strongly connected components)."""
+    """Modules that import each other in a circle (Tarjan's strongly connected components)."""
     edges = {module: sorted(imports(module, tree)) for module, tree in trees().items()}
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -113,7 +113,7 @@ def circles() -> list[set[str]]:
 
 
 def folders() -> dict[str, int]:
-    """Folder -> how many Python files it holds, besides the one that makes it a package."""
+    """Folder -> the number of its Python files, without __init__.py."""
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return Counter(
         path.parent.relative_to(ROOT).as_posix() for path in paths if path.name != "__init__.py"
@@ -125,7 +125,7 @@ def test_a_base_class_has_two_subclasses() -> None:
 
 
 def test_a_class_name_stands_for_one_class() -> None:
-    """Those inside of classes too."""
+    """Including nested classes."""
     nodes = (node for tree in trees().values() for node in ast.walk(tree))
     counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert [name for name, count in counts.items() if count > 1] == []

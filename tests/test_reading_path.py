@@ -1,4 +1,5 @@
-"""A reader who follows a plan, or a scheme, from what is typed to what is shown is led straight."""
+"""A reader who follows a plan, or a scheme, from what is typed to what is shown passes few
+files."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def test_a_plan_goes_through_few_files(qtui, most: int, options: tuple[str, ...]
 
 
 def test_a_scheme_goes_through_few_files(tmp_path: Path) -> None:
-    """Typed, turned by a knob, sent as a line and read again, and drawn as a heatmap. What a panel
-    does with it between is not followed here."""
+    """It is typed, changed by a knob, sent as a line and read again, and drawn as a heatmap. What a
+    panel does with it in between is not followed here."""
     save(tmp_path / "model.safetensors", w=np.ones((64, 128), np.float32))
     with followed(Scheme) as way:
         scheme = step_scheme(Scheme.parse("int4:group64"), "size", 1)

@@ -1,7 +1,7 @@
-"""Races between contenders on the same bytes, and the table of what they took.
+"""Races between contenders on the same bytes, and the table of their times.
 
-Contenders take turns, so that whatever else the machine does hits all of them; the best
-round of each counts.
+Contenders take turns, so that whatever else the machine does affects all of them; the best round of
+each counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHAPES = ((4096, 4096), (4096, 14336))
 
 @dataclass(frozen=True)
 class Weights:
-    """The same values as float32 array, and as the torch tensor of the dtype under test."""
+    """The same values as a float32 array, and as a torch tensor of the dtype under test."""
 
     name: str
     array: np.ndarray
@@ -28,7 +28,7 @@ class Weights:
 
 @dataclass
 class Table:
-    """What was measured, printed once at the end."""
+    """The measurements, printed once at the end."""
 
     title: str
     nbytes: int
@@ -72,7 +72,7 @@ def weights(request: pytest.FixtureRequest) -> Weights:
 def table(weights: Weights) -> Iterator[Table]:
     out = np.empty_like(weights.array)
     seconds = race({"copy": lambda: np.copyto(out, weights.array)})["copy"]
-    # Rates are of float32, which is what the arithmetic is done in, whatever is stored.
+    # Rates count float32 bytes, as the arithmetic is done in float32, whatever is stored.
     made = Table(weights.name, weights.array.nbytes, seconds)
     made.rows.append(("copy of the float32 values", seconds, "into a preallocated array"))
     yield made

@@ -1,9 +1,10 @@
-"""The estimate against runs that others measured on GPUs, row by row, beside other estimators.
+"""The estimate compared with runs that others measured on GPUs, row by row, and with other
+estimators.
 
 python -m tests.bench.memory_accuracy
 
-Errors are ours minus measured in percent. Each level has a median and a worst row; so have
-accelerate's estimate-memory and fitcheck-llm at the levels that they speak of, where they can be
+Errors are ours less measured, in percent. Each level has a median and a worst row. accelerate's
+estimate-memory and fitcheck-llm are included at the levels that they estimate, if they can be
 imported.
 """
 
@@ -29,7 +30,7 @@ LEVELS = ("resident", "allocated", "reserved", "process")
 
 @dataclass(frozen=True)
 class Errors:
-    """In percent at each level; None where it was not measured. `seconds` is the estimate's."""
+    """Errors in percent at each level; None if it was not measured. `seconds` is the estimate's."""
 
     resident: float | None
     allocated: float
@@ -40,7 +41,7 @@ class Errors:
 
 
 def errors_of(row: MeasuredRow) -> Errors:
-    """The estimate of one row beside what was measured."""
+    """The errors of the estimate of one row."""
     begun = time.perf_counter()
     found = estimate(row.shape, row.plan, row.device)
     seconds = time.perf_counter() - begun
@@ -57,7 +58,7 @@ def errors_of(row: MeasuredRow) -> Errors:
 
 
 def percent(ours: int | None, measured: int | None) -> float | None:
-    """By how much the first is above the second."""
+    """By how many percent the first is above the second."""
     return None if not ours or not measured else 100 * (ours - measured) / measured
 
 

@@ -1,8 +1,8 @@
-"""The tape against traces of the installed classes, over a grid of plans.
+"""The tape compared with traces of the installed classes, over a grid of plans.
 
 python -m tests.bench.memory_drift [--processes N]
 
-Errors are the tape's bytes minus the trace's, in percent of the trace's: of the peak, and of the
+Errors are the tape's bytes less the trace's, in percent of the trace's: of the peak, and of the
 phase in which they differ most.
 """
 

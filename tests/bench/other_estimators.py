@@ -1,9 +1,9 @@
-"""What others estimate for the measured rows, where they are installed.
+"""Other tools' estimates for the measured rows, if they are installed.
 
-accelerate's estimate-memory takes a model alone: its figure is "Training using Adam" in 16 bits for
-a full fine-tuning, and the size of the weights in 16 or 4 bits for adapters, which it does not
-know; no batch, no sequence. fitcheck-llm takes the run, at two levels: tensors, and the process.
-Its constants for the T4 are fitted to most of the T4 rows here.
+accelerate's estimate-memory takes only a model: its figure is "Training using Adam" in 16 bits for
+full fine-tuning, and for adapters, which it does not know, the size of the weights in 16 or 4 bits;
+it has no batch and no sequence. fitcheck-llm takes the run and estimates two levels: tensors, and
+the process. Its constants for the T4 are fitted to most of the T4 rows here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from measured_rows import MEASURED, MIB, MeasuredRow
 
 
 def accelerate_bytes(row: MeasuredRow) -> int | None:
-    """What accelerate says of the row's model; None where accelerate is not installed."""
+    """accelerate's figure for the row's model; None if accelerate is not installed."""
     if find_spec("accelerate") is None or find_spec("transformers") is None:
         return None
     total = _size_in_float32(row.model.rpartition("/")[2])
@@ -47,7 +47,7 @@ def _size_in_float32(name: str) -> int:
 
 
 def fitcheck_bytes(row: MeasuredRow) -> tuple[int, int] | None:
-    """(tensors, process) by fitcheck-llm; None where it is not installed or refuses the plan."""
+    """(tensors, process) from fitcheck-llm; None if it is not installed or refuses the plan."""
     if find_spec("fitcheck") is None:
         return None
     from fitcheck import estimator
@@ -91,7 +91,7 @@ def _shared(fields: Any) -> dict[str, Any]:
     return {name: getattr(fields, name) for name in names.split()}
 
 
-#: A row to figures at the allocated level and at that of the process.
+#: A function from a row to figures at the allocated level and at that of the process.
 Figures = Callable[[MeasuredRow], tuple[int | None, int | None]]
 
 

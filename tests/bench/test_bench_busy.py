@@ -1,4 +1,4 @@
-"""With one other core busy no path slows more than three times."""
+"""With one other core busy, no path is more than three times slower."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From a key to its paint, through a pseudo-terminal, while the engine quantizes.
+"""The time from a key to its drawing, through a pseudo-terminal, while the engine quantizes.
 
-A cursor key on the picture moves the mark on its axis. The time from writing the key to
-reading the bytes that moved the mark is the latency; what a terminal then needs to show them
-is its own affair.
+A cursor key on the picture moves the mark on its axis. The latency is the time from writing the key
+to reading the bytes that move the mark. What a real terminal then needs to show them is not
+included.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LIMIT_P95_MS = 30.0
 MAP_LINE = 8
 LIMIT_ZOOM_MS = 100.0
 MARK = "▲"
-# Someone who moves quickly, not someone who holds the key down.
+# The pace of someone who moves quickly, without holding the key down.
 WINDOW_SECONDS = 0.06
 RIGHT, LEFT = b"\x1b[C", b"\x1b[D"
 
 
 class Terminal:
-    """A program in a pseudo-terminal and the screen it has drawn."""
+    """A program in a pseudo-terminal and the contents of its screen."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.screen = pyte.Screen(COLUMNS, LINES)
@@ -53,9 +53,9 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, size)
 
     def read(self, seconds: float) -> Iterator[float]:
-        """Feed what comes within so long to the screen piece by piece; yields when each piece
-        came. All reading is done before the slow emulator starts: while it works nobody
-        reads, and the program would be held up by its own output."""
+        """Feeds the output of the next `seconds` to the screen piece by piece; yields when each
+        piece arrived. All output is read before the slow emulator starts: while it works nothing is
+        read, and the program would be held up by its own output."""
         pieces = []
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
@@ -71,7 +71,7 @@ class Terminal:
         return now
 
     def wait(self, holds: object, seconds: float = 60.0) -> None:
-        """Read until `holds()`; fails after so long."""
+        """Reads until `holds()`; fails after `seconds`."""
         end = time.monotonic() + seconds
         while not holds():  # type: ignore[operator]
             assert time.monotonic() < end, "\n".join(self.screen.display)
@@ -90,14 +90,14 @@ class Terminal:
         return "\n".join(self.screen.display)
 
     def mark(self) -> tuple[int, int] | None:
-        """Line and column of the mark below the picture, which is the upper one."""
+        """Line and column of the upper of the marks below the picture."""
         for number, line in enumerate(self.screen.display):
             if MARK in line:
                 return number, line.index(MARK)
         return None
 
     def is_working(self) -> bool:
-        """Whether the line above the picture shows how far the work is."""
+        """Whether the line above the picture shows progress."""
         return "%" in self.screen.display[TITLE_LINE]
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def start(model: str, tmp_path: Path) -> Terminal:
 def latency(
     terminal: Terminal, key: bytes, seen: Callable[[Terminal], object] = Terminal.mark
 ) -> float:
-    """Milliseconds until what is seen, the mark, has changed."""
+    """Milliseconds until what `seen` gives (the mark) has changed."""
     before = seen(terminal)
     pressed = terminal.press(key)
     end = time.monotonic() + 2.0
@@ -178,7 +178,7 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(terminal: Terminal) 
         idle.append(latency(terminal, RIGHT))
         terminal.drain(0.03)
     for _ in range(12):
-        terminal.press(b"f")  # another format: the whole tensor again
+        terminal.press(b"f")  # another format: the whole tensor is quantized again
         terminal.wait(terminal.is_working)
         for step in range(40):
             if not terminal.is_working():

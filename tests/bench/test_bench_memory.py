@@ -22,7 +22,7 @@ from qtui_core.memory.step.run import record_all, record_peaks
 pytestmark = pytest.mark.bench
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
-#: What a process that estimates must not have loaded.
+#: Modules that an estimating process must not have loaded.
 HEAVY = ("torch", "transformers", "numpy", "textual", "peft", "bitsandbytes", "huggingface_hub")
 #: Of Llama 3.1 405B.
 LARGEST = {
@@ -32,8 +32,8 @@ LARGEST = {
     "num_attention_heads": 128,
     "num_key_value_heads": 8,
 }
-#: What `accelerate estimate-memory` does with a model once the hub has told it the library, which
-#: alone needs the network.
+#: What `accelerate estimate-memory` does with a model after the hub has named the library, the only
+#: part that needs the network.
 ACCELERATE = """
 import sys
 from accelerate.commands.estimate import estimate_training_usage
@@ -113,8 +113,8 @@ def test_the_process_loads_nothing_heavy(config: Path) -> None:
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_a_knob_replays_layers(method: str) -> None:
-    """What a knob changes is estimated in a time that does not grow with the layers, and the
-    largest model's allocator is simulated for what its events are."""
+    """The time to estimate a changed setting does not grow with the number of layers, and the
+    largest model's allocator is simulated in proportion to its events."""
     small = shape_of("llama-3.1-8b")
     large = shape_of("llama-3.1-8b", **LARGEST)
     plan = RunPlan(method=method, sequence=4096)

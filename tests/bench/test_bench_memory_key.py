@@ -1,5 +1,5 @@
-"""From a key in the form of the Memory panel to its paint and to the first answer, through a
-pseudo-terminal: of someone who waits for the whole estimate, and of someone who does not."""
+"""The time from a key in the form of the Memory panel to its drawing and to the first answer,
+through a pseudo-terminal: when the user waits for the whole estimate, and when not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.pty]
 CONFIG = Path(__file__).parents[1] / "memory" / "configs" / "llama-3.1-8b.json"
 LIMIT_ANSWER_MS = 50.0
 PEAK_LINE, BATCH = 5, re.compile(r"batch +(\d+)")
-#: Turns of the knob, there and back, so that no answer is known from before.
+#: Turns of the knob, back and forth, so that no answer is known already.
 KEYS = [RIGHT] * 16
 
 

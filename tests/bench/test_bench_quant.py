@@ -90,7 +90,7 @@ def test_int4_groups(weights, table):
 
 
 def test_e4m3(weights, table):
-    """ml_dtypes casts and we scale too, which takes a second pass over the tensor."""
+    """ml_dtypes only casts; qtui also scales, which takes a second pass over the tensor."""
     scheme = Scheme.parse("e4m3")
     ratios = table.race(
         {

@@ -1,5 +1,5 @@
-"""From a key in the form of the Train panel to its paint, through a pseudo-terminal, while a real
-run on this machine's processors takes its steps."""
+"""The time from a key in the form of the Train panel to its drawing, through a pseudo-terminal,
+while a real run takes its steps on this machine's processors."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def test_the_form_answers_during_steps(terminal: Terminal) -> None:
 
 
 def chosen(terminal: Terminal) -> int | None:
-    """The line of the form that is chosen."""
+    """The current line of the form."""
     lines = terminal.screen.display
     return next((n for n, line in enumerate(lines) if n > 3 and "▸" in line[:FORM_COLUMNS]), None)

@@ -30,7 +30,7 @@ MODELS: Final = {
     "Llama-3.2-1B": TESTS / "memory" / "configs" / "llama-3.2-1b.json",
     "Llama-3.1-8B": TESTS / "memory" / "configs" / "llama-3.1-8b.json",
 }
-#: By how much a level of the estimate may be off, in percent.
+#: By how many percent a level of the estimate may be off.
 BOUNDS: Final = {"resident": 0.3, "allocated": 1.0, "reserved": 5.0, "process": 6.0}
 _SIZES: Final = ((1, 1024), (4, 512))
 _STEPS: Final = 3
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of `qtui train`."""
+        """Its options for `qtui train`."""
         return (
             *("--method", self.method, "--attention", self.attention),
             *("--batch", str(self.batch), "--seq", str(self.sequence)),
@@ -74,8 +74,8 @@ CASES: Final = tuple(
 
 @dataclass(frozen=True)
 class Row:
-    """What a run measured beside what was estimated, in bytes by level; None where nobody could
-    say. `failed` is why there is nothing, in the words of the program."""
+    """What a run measured and what was estimated, in bytes by level; None if unknown. `failed` says
+    why there is nothing, in the words of the program."""
 
     case: dict[str, Any]
     device: dict[str, Any]
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def errors(self) -> dict[str, float]:
-        """Estimated less measured in percent, at the levels that both have."""
+        """Estimated less measured, in percent, at the levels that both have."""
         found = {}
         for level in BOUNDS:
             ours, theirs = self.estimated.get(level), self.measured.get(level)
@@ -120,7 +120,7 @@ def read_row(case: Case, told: dict[str, Any], failed: str = "") -> Row:
     measured = {name: level["measured_bytes"] for name, level in levels.items()}
     estimated = {name: level["estimated_bytes"] for name, level in levels.items()}
     measured["resident"] = told["measured"]["resident_bytes"]
-    if told["measured"].get("counted") != "tensors":  # what stays on a GPU has workspaces besides
+    if told["measured"].get("counted") != "tensors":  # on a GPU there are workspaces too
         estimated["resident"] = (told["estimate"] or {}).get("resident_bytes")
     return Row(
         case=asdict(case),

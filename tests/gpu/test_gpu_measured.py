@@ -1,4 +1,5 @@
-"""Today's estimate against the runs that were measured on GPUs, and the grid's own arithmetic."""
+"""Today's estimate compared with runs that were measured on GPUs, and the arithmetic of the
+grid."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from qtui_core.memory.shape.model_shape import ModelShape
 
 
 def estimated(row: Row) -> Estimate:
-    """What is said today of the run of a row."""
+    """Today's estimate of the run in a row."""
     config = json.loads(MODELS[row.case["model"]].read_text())
     plan = RunPlan(**{**row.plan, "lora_targets": tuple(row.plan["lora_targets"])})
     return estimate(ModelShape.from_config(config), plan, find_device(row.device["name"]))
@@ -32,18 +33,18 @@ def at_levels(found: Estimate) -> dict[str, int | None]:
 
 
 def faults_of(row: Row) -> dict[str, float]:
-    """The levels at which today's estimate is further off than it may be."""
+    """The levels at which today's estimate is further off than allowed."""
     errors = replace(row, estimated=at_levels(estimated(row))).errors
     return {level: error for level, error in errors.items() if abs(error) > BOUNDS[level]}
 
 
 def test_runs_on_gpus_are_as_estimated() -> None:
-    """Every row that there is; none has been measured yet (measured/README.md)."""
+    """All rows; none has been measured yet (measured/README.md)."""
     assert {Case(**r.case).name: f for r in read_rows() if (f := faults_of(r))} == {}
 
 
 def told(case: Case, scale: float = 1.0) -> dict[str, object]:
-    """The JSON of a run that took `scale` times what is estimated."""
+    """The JSON of a run that took `scale` times the estimate."""
     plan = RunPlan(method="lora", batch=case.batch, sequence=case.sequence, dtype="bf16")
     row = Row(asdict(case), {"name": "NVIDIA A100-SXM4-80GB"}, {}, asdict(plan), {}, {}, [])
     levels = {
@@ -91,8 +92,8 @@ def test_the_grid_is_the_one_that_was_asked_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "bound"), [("qlora", 5.0), ("full", 1.0)])
 def test_the_grid_runs_on_a_cpu(method: str, bound: float, tmp_path: Path) -> None:
-    """The same command where there is no GPU: tensors are counted, and nothing but them. Products
-    in 4 bits hold other temporaries on a CPU than what is estimated, which is a GPU's."""
+    """The same command without a GPU: only tensors are counted. 4-bit products hold other
+    temporaries on a CPU than on the GPU of the estimate."""
     case = Case("SmolLM2-135M", method, True, 1, 64, "sdpa")
     config = small_config(MODELS[case.model], tmp_path / "configs")
     row = run(case, tmp_path / "recordings", "cpu", config)

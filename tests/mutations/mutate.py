@@ -1,9 +1,9 @@
 """How many planted mistakes the tests notice: `python tests/mutations/mutate.py --as NAME`.
 
-Each row of mutations.toml is a mistake: a text of the product, what it becomes, and the test files
-that ought to notice. The tree is copied to a temporary folder, one mistake is made in the copy, and
-those files are run there with -x; then the copy is put right again. A mistake is killed where a
-test fails that passes once the copy is right; results.md keeps the verdicts of each named run.
+Each row of mutations.toml is a mistake: a text of the product, its replacement, and the test files
+that should notice. The tree is copied to a temporary folder; one mistake at a time is made in the
+copy, those files are run there with -x, and the copy is restored. A mistake is killed if a test
+fails that passes after the copy is restored. results.md lists the verdicts of each named run.
 
 Rows find their file by its text, and test files by their name, so that both may move.
 """
@@ -33,11 +33,11 @@ VERDICTS = HERE / "results.json"
 RESULTS = HERE / "results.md"
 
 KILLED, SURVIVED, TIMEOUT, BROKEN = "killed", "survived", "timeout", "broken"
-#: How pytest names a test that fails.
+#: The lines in which pytest names a failed test.
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
 #: Seconds that the test files of one mistake may take.
 LIMIT = 600
-#: Not copied: what is made anew, or large and not read.
+#: Not copied: generated files, and large ones that are not read.
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "screenshots", "dist", "build")
 
 
@@ -46,12 +46,12 @@ class Mutation:
     """A mistake.
 
     Attributes:
-        name: short, of this mistake alone.
-        layer: the room of the product that it is in.
-        old, new: the text and what it becomes. White space in `old` stands for any white space.
-        tests: names of the test files that ought to notice.
-        wrong: what is wrong then, as a sentence.
-        anchor: another text of the same file, where `old` alone is in several.
+        name: short and unique.
+        layer: the part of the product that it is in.
+        old, new: the text and its replacement. White space in `old` matches any white space.
+        tests: names of the test files that should notice.
+        wrong: what is then wrong, as a sentence.
+        anchor: another text of the same file, if `old` alone is in several files.
         only: a `-k` expression; empty for all tests of the files.
         slow: whether tests marked slow are run too.
     """
@@ -74,7 +74,7 @@ def read_rows() -> tuple[Mutation, ...]:
 
 
 def sources_of(tree: Path) -> dict[Path, str]:
-    """The texts of the product, white space made one."""
+    """The texts of the product, with white space normalized."""
     files = (path for package in PACKAGES for path in (tree / package).rglob("*.py"))
     return {path: _plain(path.read_text("utf-8")) for path in files}
 
@@ -88,8 +88,8 @@ def test_files_of(tree: Path) -> dict[str, list[Path]]:
 
 
 def place_of(mutation: Mutation, sources: Mapping[Path, str]) -> Path:
-    """The file that a mistake is made in. Raises LookupError where its text is not exactly once in
-    the files with its anchor."""
+    """The file for a mistake. Raises LookupError if its text does not occur exactly once in the
+    files with its anchor."""
     old, anchor = _plain(mutation.old), _plain(mutation.anchor)
     found = [(path, text.count(old)) for path, text in sources.items() if anchor in text]
     found = [(path, times) for path, times in found if times]
@@ -104,7 +104,7 @@ def mutated(source: str, mutation: Mutation) -> str:
     pattern = r"\s+".join(map(re.escape, mutation.old.split()))
     text, times = re.subn(pattern, lambda _: mutation.new, source)
     assert times == 1, mutation.name
-    compile(text, mutation.name, "exec")  # a mistake that any test would notice is none
+    compile(text, mutation.name, "exec")  # a mistake that any test would notice does not count
     return text
 
 
@@ -113,7 +113,7 @@ def _plain(text: str) -> str:
 
 
 class Copy:
-    """A copy of a tree to make mistakes in."""
+    """A copy of a tree in which mistakes are made."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self.root = folder / "tree"
@@ -129,7 +129,8 @@ class Copy:
         self._check_imports(folder)
 
     def _check_imports(self, elsewhere: Path) -> None:
-        """Tests, and programs that they start anywhere, import the copy and not a checkout."""
+        """Checks that tests, and programs that they start anywhere, import the copy and not a
+        checkout."""
         places = ", ".join(f"__import__({package!r}).__file__" for package in PACKAGES)
         for options in ((), ("-P",)):
             told = subprocess.run(
@@ -139,14 +140,14 @@ class Copy:
             assert all(Path(p).is_relative_to(self.root) for p in told.stdout.split()), told.stdout
 
     def noticed(self, mutation: Mutation, known: str) -> str | None:
-        """The first test that fails with the mistake made, or TIMEOUT; None where none does.
-        `known` is a test that noticed it once, which is asked before all others."""
+        """The first test that fails with the mistake, or TIMEOUT; None if none does. `known` is a
+        test that noticed it before, and runs first."""
         path = place_of(mutation, self.sources)
         right = path.read_text("utf-8")
         files = [str(each) for name in mutation.tests for each in self.tests[name]]
         self._write(path, mutated(right, mutation))
         try:
-            # Its cases may have become one, and its file may have moved.
+            # Its cases may have become one test, and its file may have moved.
             for test in dict.fromkeys((known, known.partition("[")[0])):
                 file, _, name = test.partition("::")
                 for place in self.tests.get(Path(file).name, ()):
@@ -159,20 +160,20 @@ class Copy:
         return TIMEOUT if told is None else _first_failed(told)
 
     def failing(self, tests: Sequence[str]) -> set[str]:
-        """Those of some tests that fail with no mistake made."""
+        """The given tests that fail without a mistake."""
         told = self._run([*dict.fromkeys(tests)], None) or ""
         return {found[1] for found in FAILED.finditer(told)}
 
     def _write(self, path: Path, text: str) -> None:
-        """Writes a file whose time differs from all before it: Python takes a compiled file for
-        the source's own by its second and its size."""
+        """Writes a file with a modification time different from all earlier ones: Python recognizes
+        a changed source by its second and its size."""
         self._edits += 1
         path.write_text(text, "utf-8")
         os.utime(path, (time.time() + 2 * self._edits,) * 2)
 
     def _run(self, tests: Sequence[str], mutation: Mutation | None) -> str | None:
-        """What pytest says of tests, up to the first that fails where a mistake is made; None where
-        it takes too long."""
+        """The output of pytest for some tests, up to the first failure if there is a mistake; None
+        if it takes too long."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line"]
         command += ["--hypothesis-seed=0", "-rfE"]
         marks = "not bench and not gpu"
@@ -193,7 +194,7 @@ class Copy:
 
 
 def _first_failed(told: str) -> str | None:
-    """The first test that failed, of what pytest says. Raises LookupError where none was run."""
+    """The first failed test in pytest's output. Raises LookupError if no test ran."""
     found = FAILED.search(told)
     if found is None and " passed" not in told:
         raise LookupError(told.strip().rpartition("\n")[2])
@@ -203,8 +204,8 @@ def _first_failed(told: str) -> str | None:
 def run_rows(
     tree: Path, rows: Sequence[Mutation], known: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """(name, verdict, test that noticed it) of each mistake, and again of those whose verdict
-    changes in the end. `known` are tests that noticed a mistake once."""
+    """(name, verdict, test that noticed it) of each mistake, and again for those whose verdict
+    changes at the end. `known` are tests that noticed a mistake before."""
     by: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = Copy(tree, Path(folder))
@@ -219,7 +220,7 @@ def run_rows(
             else:
                 by[row.name] = test
                 yield row.name, KILLED, test
-        # A test that fails without the mistake too has noticed nothing.
+        # A test that also fails without the mistake has noticed nothing.
         failing = copy.failing([*by.values()])
         yield from (
             (name, BROKEN, f"{test} fails anyway") for name, test in by.items() if test in failing
@@ -227,7 +228,7 @@ def run_rows(
 
 
 def table_of(rows: Sequence[Mutation], runs: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    """All named runs beside each other, as Markdown."""
+    """All named runs side by side, as Markdown."""
     lines = ["# Planted mistakes, and whether the tests notice", ""]
     lines += ["Written by `python tests/mutations/mutate.py --as NAME`, which says more.", ""]
     for run, verdicts in runs.items():

@@ -1,8 +1,8 @@
-"""The list of planted mistakes does not rot: each is still to be found, and so are its tests."""
+"""Every planted mistake still has its place in the product, and its tests exist."""
 
 from mutate import ROOT, mutated, place_of, read_rows, sources_of, test_files_of
 
-test_files_of.__test__ = False  # a function of the list, and no test
+test_files_of.__test__ = False  # not a test
 
 
 def test_every_planted_mistake_has_its_place_and_its_tests():
