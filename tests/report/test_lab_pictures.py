@@ -77,6 +77,15 @@ def test_axes_hold_their_values_and_their_marks_are_true() -> None:
     assert axis_of("", [5.0]).place(5.0) == 0.5
 
 
+def test_a_few_whole_numbers_are_the_marks_and_their_points_have_letters() -> None:
+    chart = LabChart(
+        "loss by width", "bits", "nats", (LabLine("QAT", (0.9, 0.82, 0.81, 0.8), (2, 3, 4, 8)),)
+    )
+    assert [text for _, text in scene_of(chart).x.marks] == ["2", "3", "4", "8"]
+    plane = "".join(row.partition("|")[2].partition(" A QAT")[0] for row in drawn(chart, 100, 20))
+    assert plane.count("A") == 4
+
+
 def test_what_a_format_loses_is_what_casting_loses() -> None:
     """Of exponents alone: shares are those of ml_dtypes' own rounding of the values."""
     values = np.float32(2.0) ** np.random.default_rng(0).uniform(-30, 20, 20_000).astype("float32")

@@ -108,8 +108,30 @@ async def test_a_run_is_told_recorded_kept_and_exported(
         recorded = panel.shown.run.path
         assert recorded is not None
         assert len(recorded.read_text().splitlines()) == len(told({}))
-        assert "lowbit" not in panel.copy_text()
         assert panel.copy_text().startswith("qtui lab underflow\n")
+
+
+async def test_runs_of_earlier_sessions_are_kept_with_those_of_this_one(
+    running: Running, scripted: pytest.MonkeyPatch
+) -> None:
+    async def session(number: int) -> None:
+        async with running(start_panel="numerics") as pilot:
+            panel = pilot.app.panel
+            await until(pilot, lambda: len(panel.shown.kept) == number - 1)
+            await idle(pilot)
+            if number == 2:
+                assert panel.shown.run.recorded
+                assert panel.sentence == VERDICT
+                assert "recorded" in panel.body.title_line.note
+            await pilot.press("r")
+            await until(pilot, lambda: len(panel.shown.kept) == number and panel.shown.run.over)
+            await idle(pilot)
+            assert [run.number for run in panel.shown.kept] == list(range(1, number + 1))
+            assert not panel.shown.run.recorded
+            assert (panel.shown.faint is not None) == (number == 2)
+
+    await session(1)
+    await session(2)
 
 
 async def test_a_run_is_held_stopped_and_gone_on_with(

@@ -9,6 +9,8 @@ from typing import Final
 from qtui.report.faces.plot import ticks
 from qtui_core.dataclass import dataclass
 
+#: So many whole numbers are written one by one.
+_FEW: Final = 12
 #: Room above and below what is drawn, as a share of its height.
 _PAD: Final = 0.04
 
@@ -31,10 +33,16 @@ class Axis:
 
 
 def axis_of(
-    title: str, values: Iterable[float | None], *, log: bool = False, padded: bool = False
+    title: str,
+    values: Iterable[float | None],
+    *,
+    log: bool = False,
+    padded: bool = False,
+    whole: bool = False,
 ) -> Axis:
     """An axis that holds all of the values; with room at both ends where it is `padded`. On a
-    logarithmic one only what is above zero has a place."""
+    logarithmic one only what is above zero has a place. A few `whole` numbers, as widths in bits
+    are, are what stands beside it, and nothing between them."""
     known = [at for value in values if (at := _measured(value, log)) is not None]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if high - low <= 1e-12 * max(abs(low), abs(high)):
@@ -44,7 +52,11 @@ def axis_of(
     elif padded:
         room = _PAD * (high - low)
         low, high = low - room, high + room
-    found = _powers(low, high) if log else [(v, written(v)) for v in ticks(low, high)]
+    values_seen = sorted(set(known))
+    if whole and len(values_seen) <= _FEW and all(at == int(at) for at in values_seen) and not log:
+        found = [(at, written(at)) for at in values_seen]
+    else:
+        found = _powers(low, high) if log else [(v, written(v)) for v in ticks(low, high)]
     marks = tuple(
         ((at - low) / (high - low), text)
         for at, text in found

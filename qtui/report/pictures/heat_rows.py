@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from qtui.report.faces.columns import fold, shorten
@@ -52,14 +53,15 @@ def heat_lines(
         cell = max(cell, len(ALONG) + 3)
     cell = max(3, min(cell, (width - left - 1) // columns))
     lines: list[PaintedLine] = [[Painted(0, found.title, TITLE)]]
-    lines.append(
-        [
-            Painted(left + 1 + at * cell, name[: cell - 1].center(cell - 1), LABEL)
-            for at, name in enumerate(found.columns)
-        ]
-    )
+    for texts in zip_longest(*(fold(name, cell - 1) for name in found.columns), fillvalue=""):
+        lines.append(
+            [
+                Painted(left + 1 + at * cell, text.center(cell - 1), LABEL)
+                for at, text in enumerate(texts)
+            ]
+        )
     why = fold(_WHY, width) if scales else []
-    room = len(found.rows) if height is None else max(1, height - 4 - len(why))
+    room = len(found.rows) if height is None else max(1, height - 2 - len(lines) - len(why))
     shown = len(found.rows) if len(found.rows) <= room else room - 1
     shares = shares_of(found)
     for row in range(shown):

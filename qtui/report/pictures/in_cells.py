@@ -23,6 +23,7 @@ from qtui.report.pictures.cells import (
 )
 from qtui.report.pictures.scene import (
     ALL_HELD,
+    FEW_POINTS,
     THE_RUN_BEFORE,
     Scene,
     SceneLine,
@@ -36,8 +37,9 @@ _NAMES: Final = 34
 #: A picture of this width has the names of its lines beside it; others have them below.
 _BESIDE: Final = 72
 _LEAST_HEIGHT: Final = 4
-#: Below this height nothing is said of formats that hold everything.
-_LOW: Final = 20
+#: Below this height nothing is said of formats that hold everything, and the name of the x axis
+#: stands in the place of numbers.
+_LOW: Final = 18
 #: A longer name of the x axis takes a row of its own.
 _SHORT_TITLE: Final = 16
 
@@ -59,12 +61,14 @@ class _Plane:
         self.scene, self.brush = scene, brush
         self.names = _names(scene, brush)
         spans = max((len(span.name) for span in scene.spans), default=0)
-        self.titled = len(scene.x.title) > _SHORT_TITLE
         self.left = max([len(text) for _, text in scene.y.marks] + [spans, 3]) + 1
         gutter = max((len(name) for name, _ in self.names), default=0) + 1
         self.beside = bool(self.names) and width >= _BESIDE
         self.gutter = min(gutter, _NAMES, width // 3) if self.beside else 1
         self.width = max(8, width - self.left - self.gutter)
+        last = max((share for share, _ in scene.x.marks), default=0.0)
+        crowded = height >= _LOW and last > 1 - (len(scene.x.title) + 4) / self.width
+        self.titled = crowded or len(scene.x.title) > _SHORT_TITLE
         self.legend = [] if self.beside else _flowed(self.names, width)
         letters = [_letter(number) for number in range(len(scene.bars))]
         self.texts = [span.note(letters) for span in scene.spans]
@@ -203,7 +207,14 @@ class _Plane:
     def _letters(self, number: int, taken: set[tuple[int, int]]) -> None:
         """A letter on the line now and then: colour alone is not for everyone."""
         line = self.scene.lines[number]
-        if line.echo >= 0 or (len(self.names) < 2 and not line.faint):
+        if line.echo >= 0:
+            return
+        points = [place for piece in line.pieces for place in piece]
+        if len(points) <= FEW_POINTS:
+            for x, y in points:
+                self.grid.put(self._row(y), self._column(x), _letter(number), self._paint(number))
+            return
+        if len(self.names) < 2 and not line.faint:
             return
         cells: dict[int, int] = {}
         for row, column in dotted(line.pieces, self.width, self.height, False):

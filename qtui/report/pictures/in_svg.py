@@ -12,7 +12,15 @@ from typing import Final
 
 from qtui.report.numbers import format_value
 from qtui.report.pictures.heat_rows import ACROSS, ALONG, inside_sum, shares_of
-from qtui.report.pictures.scene import THE_RUN_BEFORE, Place, Scene, SceneLine, height_at, scene_of
+from qtui.report.pictures.scene import (
+    FEW_POINTS,
+    THE_RUN_BEFORE,
+    Place,
+    Scene,
+    SceneLine,
+    height_at,
+    scene_of,
+)
 from qtui_core.lab.results import Heat, Picture
 
 WIDTH, HEIGHT = 840, 400
@@ -172,6 +180,9 @@ def _line(number: int, line: SceneLine) -> Iterable[str]:
             f'<polyline points="{_points(piece)}" fill="none" stroke="{color}" '
             f'stroke-width="2"{dash}/>'
         )
+        if len(piece) <= FEW_POINTS and line.echo < 0:
+            for x, y in piece:
+                yield f'<circle cx="{_px(x):.1f}" cy="{_py(y):.1f}" r="3" fill="{color}"/>'
 
 
 def _names(scene: Scene) -> Iterable[str]:

@@ -27,6 +27,8 @@ Place = tuple[float, float]
 
 #: What a line of an earlier run is called, after its name; and all those that are lines now too.
 BEFORE: Final = "before"
+#: A line of so few points is marked at each of them.
+FEW_POINTS: Final = 8
 THE_RUN_BEFORE: Final = "the run before"
 #: What is said of a format that holds every value.
 ALL_HELD: Final = "all held"
@@ -145,7 +147,7 @@ def _chart(chart: LabChart, behind: LabChart | None) -> Scene:
     ys: list[float | None] = [v for line in every for v in (*line.y, *line.low, *line.high)]
     if chart.floor is not None:
         ys += [-chart.floor, chart.floor]
-    x = axis_of(chart.x, xs, log=chart.log_x)
+    x = axis_of(chart.x, xs, log=chart.log_x, whole=True)
     y = axis_of(chart.y, ys, log=chart.log_y, padded=True)
     floor = None
     if chart.floor is not None and not chart.log_y:

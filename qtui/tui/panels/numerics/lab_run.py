@@ -84,6 +84,13 @@ class LabRun:
     def over(self) -> bool:
         return self.phase in OVER
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it ended before all of its jobs were done."""
+        if self.phase not in (LabPhase.STOPPED, LabPhase.FAILED) or self.begun is None:
+            return False
+        return any(name not in self.jobs or self.jobs[name].fault for name in self.begun.jobs)
+
     def hear(self, told: LabTold) -> None:
         """Something more is known."""
         if isinstance(told, LabBegun):

@@ -14,25 +14,18 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from qtui.engine.lab.client import WORKER
-from qtui.report.lab.document import cost_text
 from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.form import PlanForm
-from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (
-    Canvas,
-    Put,
-    TextLine,
     TextPicture,
-    right,
-    window,
-    wrapped,
 )
 from qtui.tui.panels.numerics.body import NumericsBody
 from qtui.tui.panels.numerics.export import panel_data, panel_picture, panel_table, panel_text
 from qtui.tui.panels.numerics.keys import FORM_BINDINGS, HELP, RUN_BINDINGS
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
+from qtui.tui.panels.numerics.left_side import experiment_lines, help_lines
 from qtui.tui.panels.numerics.picture_view import PictureView
 from qtui.tui.panels.numerics.running import DRAWN_SECONDS, ExperimentRuns
 from qtui.tui.panels.numerics.runs_view import RunsView
@@ -83,6 +76,7 @@ class NumericsPanel(AskingPanel):
     def activate(self) -> None:
         self.screen.set_focus(self.body.list)
         self.draw()
+        self.runs.list_earlier()
         self.set_timer(WARM_SECONDS, self.runs.warm)
 
     def open_model(self, model: str) -> None:
@@ -279,7 +273,7 @@ class NumericsPanel(AskingPanel):
         if action == "run":
             return live is None
         if action == "go_on":
-            return live is None and run is not None and _can_go_on(run)
+            return live is None and run is not None and run.can_go_on
         if action == "pause":
             return live is not None and live.phase in (LabPhase.RUNNING, LabPhase.PAUSED)
         if action == "stop":
@@ -312,7 +306,7 @@ class NumericsPanel(AskingPanel):
         question = shown.experiment.question
         fits = len(question) < title.content_size.width or not title.is_mounted
         title.subject = question if fits else shown.experiment.name
-        title.note = f"run {run.number}" if run is not None and len(shown.kept) > 1 else ""
+        title.note = _note(run, len(shown.kept))
         title.details = tuple(self._details(run))
         going = run is not None and not run.over
         title.activity = run.phase.value if run is not None and going else ""
@@ -338,52 +332,21 @@ class NumericsPanel(AskingPanel):
     def _draw_left(self) -> None:
         shown, body = self.shown, self.body
         body.make_room(len(EXPERIMENTS), len(shown.experiment.settings))
-        body.list.show(self._list)
-        body.form.show(form_fields(shown), shown.knob)
-        body.help.show(self._help)
-
-    def _list(self, canvas: Canvas) -> Sequence[TextLine]:
-        """The experiments with what they cost; a mark at those that were run."""
-        shown, glyphs = self.shown, canvas.glyphs
-        lines: list[TextLine] = []
+        focused = self.screen.focused
+        on_form = focused in (body.form, body.field) and not self._opening
         live = self.runs.live
-        for place in window(len(EXPERIMENTS), shown.place, canvas.height):
-            each = EXPERIMENTS[place]
-            here = place == shown.place
-            runs = live is not None and live.experiment is each
-            mark = glyphs.arrow if runs else glyphs.on if shown.runs.get(each.name) else " "
-            cost = cost_text(each).removeprefix("about ")
-            focused = here and self.screen.focused is self.body.list
-            room = canvas.width - len(cost) - 4
-            name = shortened(each.name, room, glyphs.ellipsis).ljust(room)
-            lines.append(
-                [
-                    Put(0, glyphs.pointer if here else " ", "heading"),
-                    Put(1, mark, "best"),
-                    Put(3, name, "cursor" if focused else "strong" if here else "value", place),
-                    right(canvas.width, cost, "quiet", place),
-                ]
-            )
-        return lines
-
-    def _help(self, canvas: Canvas) -> Sequence[TextLine]:
-        """What the chosen setting is, where the form has the focus; else what is asked."""
-        if self.screen.focused in (self.body.form, self.body.field) and not self._opening:
-            row = self.shown.row
-            text = row.help
-            if row.allowed:
-                text += f" Of {', '.join(row.allowed)}."
-        else:
-            text = f"{self.shown.experiment.question} {cost_text(self.shown.experiment)}."
-        return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)][: canvas.height]
+        body.list.show(partial(experiment_lines, shown, live, focused is body.list))
+        body.form.show(form_fields(shown), shown.knob)
+        body.help.show(partial(help_lines, shown, on_form))
 
     def meaning(self) -> str:
         silence = self.runs.silence
         return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
 
 
-def _can_go_on(run: LabRun) -> bool:
-    """Whether parts of it are still to be done."""
-    if run.phase not in (LabPhase.STOPPED, LabPhase.FAILED) or run.begun is None:
-        return False
-    return any(name not in run.jobs or run.jobs[name].fault for name in run.begun.jobs)
+def _note(run: LabRun | None, kept: int) -> str:
+    """Which of several runs it is, and whether it is of another time."""
+    if run is None:
+        return ""
+    number = f"run {run.number}" if kept > 1 else ""
+    return ", ".join(filter(None, (number, "recorded" if run.recorded else "")))

@@ -17,7 +17,7 @@ from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.recordings import kept_of, lab_keeper, lab_recordings
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
-from qtui_core.lab.recording import LabRecording, read_lab_recording
+from qtui_core.lab.recording import LabRecording, parse_lab_recording, read_lab_recording
 from qtui_core.lab.results import JobDone, LabResult
 from qtui_core.models.quoting import printable
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Seconds between two pictures of what goes on.
 DRAWN_SECONDS: Final = 0.5
 RUN, RECORDING, WARMING = "run", "recording", "warming"
+_STEP: Final = b'"told":"lab step"'
 #: Recordings of earlier sessions that are listed with an experiment.
 _EARLIER: Final = 8
 
@@ -209,8 +210,10 @@ def _earlier(name: str, known: set[Path | None]) -> list[LabRun]:
     for path in kept_of(name, lab_recordings())[-_EARLIER:]:
         if path in known:
             continue
-        with suppress(UsageError):
-            recording = read_lab_recording(path)
+        with suppress(UsageError, OSError):
+            # Steps are nearly all of a recording, and say nothing once it is over.
+            lines = path.read_bytes().splitlines()
+            recording = parse_lab_recording(line for line in lines if _STEP not in line)
             run = _run_of(recording, path)
             run.play(recording)
             run.play_on(to_end=True)

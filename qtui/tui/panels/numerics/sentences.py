@@ -38,10 +38,10 @@ def _said(run: LabRun) -> str:
         return f"Paused: {_done(run)}. Space goes on.{' So far: ' + verdict if verdict else ''}"
     if phase is LabPhase.STOPPING:
         return f"Stopping after the step that runs: {_done(run)}."
-    more = " c goes on with what is not done." if run.begun and not run.recorded else ""
+    more = " c goes on with what is not done." if run.can_go_on and run.jobs else ""
     if phase is LabPhase.FAILED:
         said = f"The experiment failed: {run.fault}" if run.fault else "The experiment failed."
-        return f"{said}{' ' + verdict if verdict else ''}{more if run.jobs else ''}"
+        return f"{said}{' ' + verdict if verdict else ''}{more}"
     if run.result is None:
         return f"Stopped before anything was found.{more}"
     if phase is LabPhase.STOPPED:

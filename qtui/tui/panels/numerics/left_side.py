@@ -1,0 +1,50 @@
+"""The left side of the Numerics panel: the list of experiments, and words on what is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.lab.document import cost_text
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
+from qtui.tui.panels.numerics.lab_run import LabRun
+from qtui.tui.panels.numerics.shown import NumericsShown
+from qtui_core.lab.catalog import EXPERIMENTS
+
+
+def experiment_lines(
+    shown: NumericsShown, live: LabRun | None, focused: bool, canvas: Canvas
+) -> Sequence[TextLine]:
+    """The experiments with what they cost; a mark at those that were run, an arrow at the one that
+    runs."""
+    glyphs = canvas.glyphs
+    lines: list[TextLine] = []
+    for place in window(len(EXPERIMENTS), shown.place, canvas.height):
+        each = EXPERIMENTS[place]
+        here = place == shown.place
+        runs = live is not None and live.experiment is each
+        mark = glyphs.arrow if runs else glyphs.on if shown.runs.get(each.name) else " "
+        cost = cost_text(each).removeprefix("about ")
+        room = canvas.width - len(cost) - 4
+        name = shortened(each.name, room, glyphs.ellipsis).ljust(room)
+        tone: Tone = "cursor" if here and focused else "strong" if here else "value"
+        lines.append(
+            [
+                Put(0, glyphs.pointer if here else " ", "heading"),
+                Put(1, mark, "best"),
+                Put(3, name, tone, place),
+                right(canvas.width, cost, "quiet", place),
+            ]
+        )
+    return lines
+
+
+def help_lines(shown: NumericsShown, on_form: bool, canvas: Canvas) -> Sequence[TextLine]:
+    """What the chosen setting is, where the form has the focus; else what is asked."""
+    experiment = shown.experiment
+    text = f"{experiment.question} {cost_text(experiment)}."
+    if on_form and experiment.settings:
+        text = shown.row.help
+        if shown.row.allowed:
+            text += f" Of {', '.join(shown.row.allowed)}."
+    return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)][: canvas.height]
