@@ -221,8 +221,8 @@ def test_divergence_and_chaos_are_told():
     assert said(outcomes).verdict.startswith("These settings are chaotic")
     outcomes["fp32 0"] = made_run(float("nan"), diverged=1, first="w", held_after=None)
     assert said(outcomes).verdict == (
-        "Float32 itself diverged at step 1 (w is not finite), so nothing can be compared: the "
-        "weights or the loss are so already."
+        "The loss of the model is not finite before any step (w), so nothing can be compared; its "
+        "weights may hold NaN or infinities."
     )
 
 

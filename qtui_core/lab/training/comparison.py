@@ -97,12 +97,14 @@ class LabComparison:
         for seed in self.seeds:
             run = self.run(TWIN, seed)
             if run is not None and run.diverged:
-                cure = (
-                    "lower --lr" if run.diverged > 1 else "the weights or the loss are so already"
-                )
+                if run.diverged == 1:
+                    return (
+                        f"The loss of the model is not finite before any step ({run.first}), so "
+                        f"nothing can be compared; its weights may hold NaN or infinities."
+                    )
                 return (
                     f"Float32 itself diverged at step {run.diverged} ({run.first} is not finite), "
-                    f"so nothing can be compared: {cure}."
+                    f"so nothing can be compared; lower --lr."
                 )
         return ""
 
