@@ -90,7 +90,7 @@ class ChildRun(Generic[T]):
             silent = bool(silence)
 
     def _write(self, told: T) -> None:
-        """Records a line. Where the disk is full the recording ends and the run goes on, as its
+        """Records a line. If the disk is full, the recording ends and the run continues, as its
         report is still wanted."""
         if self._recorder is None or self.unrecorded:
             return
@@ -106,7 +106,7 @@ class ChildRun(Generic[T]):
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C asks the run to stop, a second one kills it; what it told stays."""
+        """The first Ctrl-C asks the run to stop, a second one kills it; its reports are kept."""
         loop = asyncio.get_running_loop()
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             yield

@@ -21,14 +21,14 @@ from qtui_core.errors import QtuiError
 INTERRUPTED = 130
 #: Lines of narration that are kept for a reader that is slow.
 LINES_HELD = 200
-#: If stderr takes no line for this many seconds, nobody reads it.
+#: If stderr takes no line for this many seconds, it has no reader.
 READER_SECONDS = 3.0
 
 
 class Narrator:
-    """Writes lines to stderr as `say` does, from a thread of its own, so that the work never waits
-    for a terminal that nobody reads. A context manager. When more than `LINES_HELD` lines wait, the
-    oldest are dropped, and a line says how many."""
+    """Writes lines to stderr like `say`, but from a separate thread, so that the work never waits
+    for a terminal that does not read. A context manager. When more than `LINES_HELD` lines wait,
+    the oldest are dropped, and a line says how many."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
@@ -50,7 +50,7 @@ class Narrator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits until the last line is written, or nobody reads for READER_SECONDS."""
+        """Waits until the last line is written, or stderr has not been read for READER_SECONDS."""
         with self._changed:
             while (self._waiting or self._writing) and self._changed.wait(READER_SECONDS):
                 pass

@@ -102,6 +102,6 @@ def ask_engine(
 
 
 def _tell_silence(state: EngineState, detail: str) -> None:
-    """That it does not answer, once it is so; how it ends is told by an exception."""
+    """Reports that the process does not answer; how it ends is raised as an exception."""
     if state is not EngineState.LOST and detail == silence_of("The engine", SILENT_AFTER_SECONDS):
         say(f"qtui: {detail} Ctrl-C ends it.")

@@ -1,6 +1,6 @@
-"""Computations that end when nobody wants them any more.
+"""Ends computations that are no longer wanted.
 
-An estimate is one call into a library that knows of no tasks, and for some plans it takes a minute.
+An estimate is one call into a library that knows no tasks, and for some plans it takes a minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The model that runs, and what was captured of it, for as long as it is open.
+"""The model that runs and what was captured of it, as long as it is open.
 
-torch and transformers are imported by the first capture and not before: most sessions look at
-weights only.
+torch and transformers are imported by the first capture, not before: most sessions look at weights
+only.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _run_both(
     stage: Stage,
     cancelled: Callable[[], bool],
 ) -> tuple[Records, Records | None]:
-    """Both texts through the model, the held-out one only where there is one."""
+    """Runs the model on both texts; the held-out one may be missing."""
     from qtui_core.activations.capture import capture
 
     calibration, held_out = running.windows[text]

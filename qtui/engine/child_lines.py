@@ -1,5 +1,5 @@
-"""A child that is asked once, with a line of JSON, and tells lines until it ends: started, heard,
-told what to do next, and ended with all that it started. Nothing here imports torch."""
+"""A child that gets one request, a line of JSON, and reports lines until it ends: it is started,
+read, controlled, and ended with all its own children. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ChildLines:
         return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
     def control(self, control: Control | Literal["warm"]) -> None:
-        """Says something to the child; nothing where there is none."""
+        """Sends a control to the child; does nothing if there is none."""
         stdin = self._process.stdin if self._process is not None else None
         if stdin is not None and not stdin.is_closing():
             stdin.write(json.dumps({"control": control}).encode() + b"\n")
@@ -149,7 +149,7 @@ class ChildLines:
         return process
 
     def _kill(self, process: asyncio.subprocess.Process) -> None:
-        """Ends the child, if it is still the one that runs."""
+        """Ends the child, if it is still the current one."""
         if process is self._process:
             _end_group(process)
 

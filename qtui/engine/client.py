@@ -223,7 +223,7 @@ class EngineClient:
             await asyncio.shield(start)
         except asyncio.CancelledError:
             if not start.cancelled():
-                raise  # the caller was cancelled, the start goes on
+                raise  # the caller was cancelled, the start continues
             raise EngineLost(self.detail or "The engine was stopped.") from None
         finally:
             if start.done() and self._start is start:
@@ -312,8 +312,8 @@ class EngineClient:
     # A child that does not answer
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Says that the child gives no sign of life while somebody waits for it, and ends it where
-        nobody does but it does not give up what was cancelled."""
+        """Reports that the child gives no sign of life while a caller waits. If no caller waits and
+        the child does not give up what was cancelled, ends it."""
         unheeded = 0.0
         while process is self._process:
             await asyncio.sleep(LOOK_SECONDS)

@@ -31,7 +31,7 @@ async def read_stderr(stream: asyncio.StreamReader, tail: deque[str], path: Path
 
 
 def open_log(path: Path) -> Any:
-    """A log to add to, begun anew once it is long. Raises OSError."""
+    """A log to append to; started again when it is long. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
     return path.open("w" if too_long else "a", encoding="utf-8")

@@ -20,8 +20,8 @@ _UNREAD: Final = 1
 
 
 class LineSink:
-    """Writes lines from any thread. Without a reader there is nobody to work for, and the process
-    ends. `told` says whether there was a line, signs of life apart."""
+    """Writes lines from any thread. Without a reader the work is useless, and the process ends.
+    `told`: whether a line other than signs of life was written."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -56,7 +56,7 @@ class LineSink:
             os._exit(_UNREAD)
 
     def _beat(self) -> None:
-        """For ever: a sign of life where nothing was told for a while."""
+        """Endlessly: writes a sign of life if nothing was written for a while."""
         while True:
             time.sleep(PULSE_SECONDS)
             with self._lock:
@@ -65,7 +65,7 @@ class LineSink:
 
 
 def control_of(line: bytes) -> Control | None:
-    """What a line like {"control": "pause"} says; one that says nothing is told to the log."""
+    """The control in a line like {"control": "pause"}; a line without one goes to the log."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):

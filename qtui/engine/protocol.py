@@ -35,8 +35,8 @@ MAX_ARRAY_BYTES = 64 << 20
 MAX_ARRAYS = 64
 MAX_REQUEST_BYTES = 1 << 20
 
-# numpy's name of a dtype -> the letter `memoryview.cast` wants. Little-endian only, which is
-# what every machine that runs torch is.
+# numpy's name of a dtype -> the letter for `memoryview.cast`. Little-endian only, like every
+# machine that runs torch.
 CAST_LETTERS: dict[str, Any] = {
     "|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i",
     "<u8": "Q", "<i8": "q", "<f4": "f", "<f8": "d",
@@ -67,8 +67,8 @@ class Array:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: an operation by its name, with its parameters. `kind` is what a newer request
-    supersedes; None is never superseded."""
+    """A request: the name of an operation, and its parameters. A newer request of the same `kind`
+    supersedes it; with None it is never superseded."""
 
     id: int
     method: str

@@ -11,7 +11,7 @@ from qtui_core.codec import CodecError, from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
-#: The dataclass of what is asked.
+#: The dataclass of a request.
 Asked_co = TypeVar("Asked_co", covariant=True)
 
 
@@ -22,8 +22,8 @@ class TaskCancelled(Exception):
 class Task(Generic[Asked_co]):
     """A request as an operation sees it.
 
-    `asked` is what it asks, typed. `kind` is what a newer request supersedes; None is never
-    superseded.
+    `asked` is the typed request. A newer request of the same `kind` supersedes it; with None it is
+    never superseded.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class EngineOperation:
     asked: Any = None
 
     def read(self, method: str, params: Any) -> Any:
-        """What a request asks. Raises UsageError where it is none of this operation."""
+        """The typed request. Raises UsageError if it is not one of this operation."""
         if self.asked is None:
             return params
         try:
@@ -85,7 +85,7 @@ class EngineOperation:
             ) from None
 
 
-#: Operations by name: a function of what they share and the task, its lane, and its requests.
+#: Operations by name: a function of the shared session and the task, its lane, and its requests.
 OperationTable = Mapping[str, tuple[Callable[..., Any], str, Any]]
 
 

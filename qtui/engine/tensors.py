@@ -20,7 +20,7 @@ REMOTE_STRIP_BYTES = 8 << 20
 
 
 class OpenModels:
-    """The model that is looked at. Opening another one lets go of it."""
+    """The current model. Opening another one releases it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -12,9 +12,9 @@ PULSE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.5
 #: Seconds without a sign of life after which the screen says so.
 SILENT_AFTER_SECONDS: Final = 10.0
-#: Seconds that a child has to end once it is told to; after that it is killed.
+#: Seconds that a child has to end after it was asked to; then it is killed.
 EXIT_SECONDS: Final = 2.0
-#: Seconds a child may go on with cancelled work, while nobody else waits, before it is ended.
+#: Seconds that a child may continue with cancelled work, while no caller waits, before it is ended.
 HEED_SECONDS: Final = 5.0
 #: Seconds that a run has to end by itself when it is asked to, so that with its report all is over
 #: within one.
@@ -22,15 +22,15 @@ STOP_SECONDS: Final = 0.5
 
 
 class Silence:
-    """Seconds without a sign, as `look` finds them at every `LOOK_SECONDS`. Time in which nobody
-    looked does not count: then it was this process that stood still."""
+    """Seconds without a sign of life, as `look` finds them at every `LOOK_SECONDS`. Time between
+    looks that is much longer does not count: then this process itself stood still."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._looked = time.monotonic()
 
     def heard(self) -> None:
-        """Starts counting anew: there was a sign, or nothing is asked any more."""
+        """Starts counting again: there was a sign of life, or nothing is requested any more."""
         self.seconds = 0.0
 
     def look(self) -> float:

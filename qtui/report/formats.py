@@ -170,7 +170,7 @@ def _fraction(value: Exact | None) -> str | None:
 
 
 def _float(value: Exact | None) -> float | None:
-    """The nearest double, null where there is none."""
+    """The nearest double; null if there is none."""
     if value is None:
         return None
     try:
@@ -185,7 +185,7 @@ def _near(path: str) -> Callable[[Any], float | None]:
 
 
 def _form(fmt: Format, where: str = "") -> tuple[Row, ...]:
-    """What JSON says of a format; `where` is the path to it."""
+    """A format in JSON; `where` is the path to it."""
     rows: tuple[Row, ...] = tuple(
         (name, where + name) for name in ("name", "title", "bits", "storage_bits")
     )
@@ -205,8 +205,8 @@ def _form(fmt: Format, where: str = "") -> tuple[Row, ...]:
     )
 
 
-#: What JSON says of a value in a format. A double does not hold every exact value, and JSON has
-#: neither infinity nor NaN: text has.
+#: A value in a format, in JSON. A double cannot represent every exact value, and JSON has neither
+#: infinity nor NaN; a text can.
 _ROW: Final[tuple[Row, ...]] = (
     "outcome",
     "code",

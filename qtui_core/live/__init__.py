@@ -1,1 +1,1 @@
-"""What a real run reports, and how that is held against its estimate. Standard library only."""
+"""What a real run reports, and how it is compared with its estimate. Standard library only."""

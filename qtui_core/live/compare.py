@@ -137,8 +137,8 @@ def _predicted(predicted: Predicted | None, name: str) -> PredictedPhase | None:
 
 
 def steps_needed(state: RunState) -> int:
-    """How many whole steps a run takes before it is held against its estimate. In most of the first
-    step of a training the optimizer has no states yet, and the estimate counts them."""
+    """How many whole steps a run takes before it is compared with its estimate. In most of the
+    first training step the optimizer has no states yet, and the estimate counts them."""
     return 2 if state.header is not None and plan_of(state.header.plan).trains else 1
 
 

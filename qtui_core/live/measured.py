@@ -1,4 +1,4 @@
-"""The figures of a run: one number for each level, from all that it told."""
+"""The figures of a run: one number for each level, from all its reports."""
 
 from __future__ import annotations
 

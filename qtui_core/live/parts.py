@@ -14,7 +14,7 @@ _GRADIENTS: Final = Component.GRADIENTS.value
 _STATES: Final = Component.OPTIMIZER.value
 _WORKSPACES: Final = Component.WORKSPACES.value
 
-#: Components whose storages a run can name; if it names none, there is none.
+#: Components whose storages a run can name; if it names none, there are none.
 _NAMEABLE: Final = (
     Component.WEIGHTS.value,
     Component.QUANTIZATION.value,
@@ -24,10 +24,10 @@ _NAMEABLE: Final = (
     _GRADIENTS,
     Component.INPUTS.value,
 )
-#: Phases in which the model stands as it is.
+#: Phases in which the model stands unchanged.
 _OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
 
-#: What no named storage accounts for: the rest of what is allocated.
+#: The bytes that no named storage accounts for: the rest of what is allocated.
 REST: Final = "activations, loss and temporaries"
 UNTOLD: Final = "not told apart"
 
@@ -70,7 +70,7 @@ def at_end(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, in
 def _apart(
     mark: PhaseEnded, told: Mapping[str, int], predicted: Mapping[str, int], open_: frozenset[str]
 ) -> tuple[dict[str, int], str]:
-    if mark.counted == "tensors":  # Each tensor is told, and there is nothing else.
+    if mark.counted == "tensors":  # each tensor is reported, and there is nothing else
         return {name: told.get(name, 0) for name in (*told, *predicted)}, UNTOLD
     expected = [name for name in predicted if name in _NAMEABLE]
     names = dict.fromkeys((*(n for n in told if n != _ACTIVATIONS), *expected))

@@ -1,4 +1,4 @@
-"""From an estimate to what a recording keeps of it, to be held against what is measured; and the
+"""Turns an estimate into what a recording keeps of it for comparison with measurements; and the
 warning before a run that does not fit."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Recordings of runs, read: what a run told, line by line. They are written as the run goes on, so
-that one that was killed has left all but its last line."""
+"""Reads recordings of runs: the reports of a run, line by line. They are written during the run, so
+that a run that was killed has lost at most its last line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunRecording:
     complaint: str = ""
 
     def __iter__(self) -> Iterator[Told]:
-        """Everything that was told, the header first."""
+        """All reports, the header first."""
         yield self.header
         yield from self.snapshots
 

@@ -12,13 +12,13 @@ MOST: Final = 1024
 
 @dataclass(frozen=True)
 class Moment:
-    """Levels at a moment, in bytes; None where nobody could say.
+    """Levels at a moment, in bytes; None if unknown.
 
     Attributes:
         seconds: since the run began.
-        step, phase: that it was in.
+        step, phase: the current ones.
         allocated, reserved: of the allocator, or of live tensors.
-        process, device: of this process and of all on the device, as the driver counts.
+        process, device: of this process, and of all processes on the device, as the driver counts.
     """
 
     seconds: float

@@ -85,8 +85,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class StepTaken:
-    """A step is over: its loss (nats a token; NaN where it is none), how long it took, and how
-    many tokens it learned from. An inference has no loss."""
+    """A step is over: its loss (nats per token; NaN if it is not a number), how long it took, and
+    how many tokens it learned from. An inference has no loss."""
 
     seconds: float
     step: int
@@ -130,8 +130,8 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class RangesSeen:
-    """Where the numbers of a step lie. Gradients are told without the scale of the loss, which was
-    `scale`."""
+    """Where the numbers of a step lie. Gradients are reported without the scale of the loss, which
+    was `scale`."""
 
     seconds: float
     step: int
@@ -172,7 +172,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class State:
-    """The run is held or goes on: "running", "paused"."""
+    """The run pauses or continues: "running", "paused"."""
 
     seconds: float
     state: str

@@ -149,7 +149,7 @@ Changes = dict[str, Any]
 
 
 def after(state: RunState, told: Told) -> RunState:
-    """The state once that was told too. A header begins a new run."""
+    """The state after one more report. A header begins a new run."""
     if isinstance(told, RecordingHeader):
         return RunState(header=told, status="starting")
     changes = _CHANGES[type(told)](state, told)

@@ -15,7 +15,8 @@ from qtui_core.live.state import RunState
 
 
 def summary(state: RunState) -> dict[str, Any]:
-    """The `train` object of a run that told at least its header. Raises ValueError before that."""
+    """The `train` object of a run that reported at least its header. Raises ValueError before
+    that."""
     header = state.header
     if header is None:
         raise ValueError("A run that told nothing has no summary.")

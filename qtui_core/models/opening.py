@@ -44,7 +44,7 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
     except PermissionError as error:
         hidden = unreadable(path, error)  # it may be there, and may be a hub id all the same
     except (OSError, ValueError):
-        hidden = None  # Whatever else the system says of it, there is no such file.
+        hidden = None  # for any other error of the system, there is no such file
     else:
         return open_path(path, name, progress)
     if isinstance(text, str) and not _looks_like_path(name):

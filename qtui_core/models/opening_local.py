@@ -31,7 +31,7 @@ from qtui_core.models.source import ModelSource
 
 
 def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
-    """The model at a path that exists; `name` is what it was asked for as.
+    """The model at an existing path; `name` is what the user typed.
 
     Raises:
         ModelError: it cannot be opened.

@@ -11,11 +11,12 @@ from qtui_core.models.tensors import TensorInfo
 
 Tensors = Mapping[str, TensorInfo]
 
-#: A tensor of codes: method, name, the weights it unpacks to (None: not told), its scales.
+#: A tensor of codes: method, name, the weights that it unpacks to (None: unknown), its scales.
 Finding = tuple[str, str, int | None, list[str]]
 
 _BNB_COMPANIONS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
-#: Behind the name of the weight ("…weight" + "_scale"), and beside it in its module.
+#: The suffixes of a scale: after the name of the weight ("…weight" + "_scale"), and after that of
+#: its module.
 _WEIGHT_COMPANIONS = (
     "_scale",
     "_scale_inv",
@@ -83,7 +84,7 @@ def find_packed(
 def _bitsandbytes_4bit(
     tensors: Tensors, settings: Mapping[str, Any], declared: str | None
 ) -> Iterator[Finding]:
-    # X: packed codes; X.absmax, X.quant_map, X.quant_state.bitsandbytes__nf4 beside it.
+    # X: packed codes, stored with X.absmax, X.quant_map, X.quant_state.bitsandbytes__nf4.
     states: dict[str, str] = {}
     for name in tensors:
         base, _, kind = name.partition(".quant_state.bitsandbytes__")

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """`text` of several lines, as `printable` has it but for the ends of lines and the tabs."""
+    """A `text` of several lines, made printable except for line breaks and tabs."""
     lines = (map(printable, line.split("\t")) for line in text.split("\n"))
     return "\n".join(map("\t".join, lines))
 

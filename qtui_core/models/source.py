@@ -21,7 +21,7 @@ class TensorFile(Protocol):
         """Bytes [begin, end) of the file. Raises ModelError when they cannot be had."""
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Releases open files and connections."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ModelSource:
         return {d: parameters[d] for d in sorted(nbytes, key=lambda d: (-nbytes[d], d))}
 
     def tensor(self, name: str) -> TensorInfo:
-        """The tensor of that name. Raises ModelError when there is none."""
+        """The tensor of that name. Raises ModelError if there is none."""
         try:
             return self.tensors[name]
         except KeyError:

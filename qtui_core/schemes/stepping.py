@@ -1,4 +1,4 @@
-"""Schemes for a person who turns one knob at a time, or all groups at once."""
+"""Changes a scheme by one knob at a time, or all its groups at once."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _step_outliers(scheme: Scheme, direction: int) -> Scheme:
 
 
 def rules_of(scheme: Scheme) -> tuple[str, ...]:
-    """The scale rules there is a choice of; none where there is one."""
+    """The scale rules to choose from; none if there is only one."""
     return scheme.scale_rules if len(scheme.scale_rules) > 1 else ()
 
 

@@ -133,9 +133,9 @@ SCHEME_OPTIONS: Final = (
 
 
 def scheme_arguments(text: str) -> dict[str, Any]:
-    """What `Scheme` is to be made with for a text.
+    """The arguments of `Scheme` for a text.
 
-    Raises UsageError, naming what is allowed, for a part that is none or comes twice.
+    Raises UsageError, with what is allowed, for a part that is invalid or occurs twice.
     """
     name, *parts = [part.strip().lower() for part in text.split(":")]
     if name not in SCHEME_FORMATS:

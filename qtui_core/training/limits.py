@@ -48,7 +48,7 @@ class Limit:
     takes: str = ""
 
 
-#: What cannot be run; the first that is true of a plan is told.
+#: What cannot be run; the first entry that applies to a plan is reported.
 RUN_LIMITS: Final = (
     Limit(
         "sequence", lambda plan: plan.trains and plan.sequence < 2,
@@ -106,7 +106,7 @@ RUN_LIMITS: Final = (
     ),
 )  # fmt: skip
 
-#: What a trace does not show; all that are true of a plan are told.
+#: What a trace does not show; all entries that apply to a plan are reported.
 TRACE_LIMITS: Final = (
     Limit(
         "loss", lambda plan: plan.loss not in _TRACED_LOSSES,

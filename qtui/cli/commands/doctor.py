@@ -65,7 +65,7 @@ def command(
 
 
 def _check(names: tuple[str, ...]) -> list[Standing]:
-    """How each named library stands beside qtui; every library where none is named."""
+    """How each named library compares with qtui; every library if none is named."""
     from qtui.cli.progress import progress_on_stderr
     from qtui_core.conformance.catalogue import LIBRARIES, find_library
     from qtui_core.conformance.run import check_libraries

@@ -1,4 +1,4 @@
-"""`qtui train MODEL`: a real run, held against its estimate."""
+"""`qtui train MODEL`: a real run, compared with its estimate."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def command(
     plan: RunPlan,
     report: ReportOptions,
 ) -> None:
-    """Train MODEL for some steps, and hold what it takes against the estimate: memory by phase and
-    component, what the difference is made of, time, and loss.
+    """Train MODEL for some steps, and compare what it takes with the estimate: memory by phase and
+    component, the parts of the difference, time, and loss.
 
     Without a GPU the same step runs on the CPU, and bytes of live tensors are counted. Weights are
     never written: the run is a measurement.
 
-    Ctrl-C stops within a second; what was measured until then is told all the same. Exit code 1
+    Ctrl-C stops within a second; what was measured until then is still reported. Exit code 1
     means that the run failed, 4 that there is no GPU where one was asked for.
     """
     from qtui.cli.training_run import run_to_end

@@ -11,7 +11,7 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class StageTold:
-    """What is being done, in a few words; told as progress."""
+    """The current activity in a few words, reported as progress."""
 
     stage: str
 

@@ -125,9 +125,9 @@ class GranularityTold:
 
 @dataclass(frozen=True)
 class Granularities:
-    """A row for each granularity, coarse to fine; `before` are the same ones without the
-    injected outlier, empty where there is none. `left_out` are (granularity, why). A row that
-    takes `stored_bits` or more is no remedy: it saves nothing."""
+    """A row for each granularity, from coarse to fine; `before` are the same rows without the
+    injected outlier, empty if there is none. `left_out` are (granularity, why). A row that takes
+    `stored_bits` or more is no remedy, as it saves nothing."""
 
     scheme: str
     rows: tuple[GranularityRow, ...]

@@ -66,8 +66,8 @@ class ModelIndex:
 
     @property
     def first_choice(self) -> TensorEntry:
-        """A weight that a quantization library would quantize: these leave the embedding and
-        the output layer alone. Any tensor where there is none."""
+        """A weight that a quantization library would quantize (these leave out the embedding and
+        the output layer); any tensor if there is none."""
         good = [entry for entry in self.tensors if entry.quantizable]
         inner = [e for e in good if "embed" not in e.name and "lm_head" not in e.name]
         return [*inner, *good, *self.tensors][0]
@@ -91,8 +91,8 @@ class TensorNumbers:
 
 @dataclass(frozen=True)
 class Element:
-    """One element under a scheme. `scale` is None for a cast, `zero_point` where there is
-    none; `where` says who shares the scale; `levels` are the values that group can have."""
+    """One element under a scheme. `scale` is None for a cast, `zero_point` if there is none;
+    `where` says which elements share the scale; `levels` are the values possible in that group."""
 
     row: int
     column: int

@@ -38,7 +38,7 @@ MEASURE: Final = (sys.executable, "-P", "-m", "qtui.engine.calibration.calibrati
 BUDGET: Final = 110.0
 #: Steps of a run: the second one already holds all that later ones hold.
 STEPS: Final = 3
-#: Lines of a failed process that are told.
+#: Lines of a failed process's output that are shown.
 _LINES: Final = 3
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
 

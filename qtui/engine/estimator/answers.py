@@ -44,7 +44,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate as it is drawn. `plan` leaves nothing open; of a first answer the reserved
+    """An estimate for drawing. Every option of `plan` has a value. In a first answer the reserved
     bytes are unknown and allocated bytes are those of tensors."""
 
     stage: Stage
@@ -124,8 +124,8 @@ class Operations:
 
 @dataclass(frozen=True)
 class RateTold:
-    """A line of a measurement: the device first, then each rate as it is measured; or why there is
-    none, with the exit code of that error."""
+    """A line of a measurement: first the device, then each rate when it is measured; or why there
+    is none, with the exit code of that error."""
 
     device: DeviceFacts | None = None
     rate: MeasuredRate | None = None

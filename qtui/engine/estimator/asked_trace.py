@@ -22,7 +22,7 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packings import STORED
 
-#: Lines of a failed process that are told.
+#: Lines of a failed process's output that are shown.
 _LINES = 3
 #: Seconds between two looks whether a trace was given up; it takes seconds or minutes.
 _CHECK_SECONDS = 0.2
@@ -66,7 +66,7 @@ def trace(
     """
     asked = json.dumps({"config": dict(config), "plan": asdict(plan)})
     with subprocess.Popen(
-        # -P: no file beside the user is taken for a library.
+        # -P: no file in the user's folder is taken for a library.
         [sys.executable, "-P", "-m", "qtui.engine.estimator.tracing", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -49,7 +49,7 @@ class EstimatorClient(EngineClient):
             return await super().request(method, params, **options)
         if method != "open":
             return await self._behind.request(method, params, **options)
-        # Both processes read the model anew: its files may have changed since.
+        # Both processes read the model again, as its files may have changed.
         reply, _ = await asyncio.gather(
             super().request(method, params, **options),
             self._behind.request(method, params, **options),

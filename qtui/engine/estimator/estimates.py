@@ -148,8 +148,8 @@ def _around(question: Question, found: Estimate, task: Task[AroundRequest]) -> A
 
 
 def fit_map(estimates: Estimates, task: Task[FitMapRequest]) -> None:
-    """Which batches and sequences (both rising) fit a device. Peaks come first, cell by cell, and
-    then verdicts from whole estimates, but only along the edges of what fits: more tokens never
+    """Which batches and sequences (both ascending) fit a device. Peaks come first, cell by cell,
+    then verdicts from whole estimates, but only along the boundary of what fits: more tokens never
     need less."""
     question = question_of(estimates, task.asked)
     shape, plan, device = question.shape, question.asked, question.device
@@ -215,7 +215,7 @@ def devices(estimates: Estimates, task: Task[object]) -> Devices:
 
 
 def cases(estimates: Estimates, task: Task[object]) -> None:
-    """The worked cases with our figures, one after the other."""
+    """The worked cases with our figures, one by one."""
     for case in CASES:
         task.check()
         task.progress(0.0, CaseFigures(case.key, figures_of(case)))
@@ -247,7 +247,8 @@ def _stacked(curve: Curve) -> StackedCurve:
     return stacked(curve.positions, components, curve.bytes, curve.spans)
 
 
-#: Lanes: "quick" is what a key waits for, "view" what follows it, "background" what may take long.
+#: Lanes: "quick" for what a key waits for, "view" for what follows it, "background" for what may
+#: take long.
 OPERATIONS: OperationTable = {
     "open": (open_subject, "quick", SubjectRequest),
     "first": (first, "quick", PlanRequest),

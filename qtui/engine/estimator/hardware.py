@@ -22,7 +22,7 @@ from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.plan.run_plan import plan_on, resolve_for
 from qtui_core.telemetry.readings import read_all
 
-#: Lines of a failed process that are told.
+#: Lines of a failed process's output that are shown.
 _LINES: Final = 3
 #: Seconds between looks at whether a measurement is still wanted.
 _LOOK: Final = 0.2
@@ -45,15 +45,15 @@ def operations(estimates: Estimates, task: Task[OperationsRequest]) -> Operation
 
 
 def measure(estimates: Estimates, task: Task[RatesRequest]) -> RatesMeasured:
-    """The rates of a device, each told as it is measured."""
-    # A file, because a pipe that nobody empties would stop the child.
+    """The rates of a device, each reported when it is measured."""
+    # A file, because a full pipe would stop the child.
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         return _measure(task, stderr)
 
 
 def _measure(task: Task[RatesRequest], stderr: IO[str]) -> RatesMeasured:
     child = subprocess.Popen(
-        # -P: no file beside the user is taken for a library.
+        # -P: no file in the user's folder is taken for a library.
         [
             sys.executable,
             "-P",

@@ -50,14 +50,14 @@ class FitMapRequest(PlanRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class OperationsRequest(PlanRequest):
-    """`usual` where nobody chose the length of sequences, so that it gives way to a model that has
-    learned fewer positions."""
+    """`usual`: the user did not choose the sequence length, so a model with fewer learned positions
+    may lower it."""
 
     usual: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatesRequest:
-    """The rates of a GPU by its number, of the "cpu", or of what there is ("auto")."""
+    """The rates of a GPU by its number, of the "cpu", or of the first device there is ("auto")."""
 
     on: str = "auto"

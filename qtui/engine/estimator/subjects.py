@@ -45,7 +45,7 @@ class MemorySubject(Described):
 
 
 class Estimates:
-    """Shapes and estimates that were asked for, so that what follows does not begin anew."""
+    """Shapes and estimates that were requested, so that later requests can reuse them."""
 
     def __init__(self) -> None:
         self._subjects: dict[tuple[str, str], MemorySubject] = {}
@@ -108,7 +108,7 @@ class Question:
 
     @property
     def shape(self) -> ModelShape:
-        """Raises UnknownFamily where there is none."""
+        """Raises UnknownFamily if there is none."""
         return self.subject.known_shape()
 
     @cached_property

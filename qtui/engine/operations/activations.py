@@ -218,7 +218,7 @@ def _finite(value: float) -> float | None:
 
 
 OPERATIONS: OperationTable = {
-    # In a lane of its own: a person goes on looking at weights while the model runs.
+    # In a separate lane, so that weights can be looked at while the model runs.
     "capture": (capture, "capture", CaptureRequest),
     "activation_ranges": (activation_ranges, "view", RangesRequest),
     "output_error": (output_error, "view", OutputsRequest),

@@ -1,4 +1,5 @@
-"""Codes of schemes side by side: how often each is used, at what bits, and who wins."""
+"""Codes of several schemes side by side: how often each is used, at what bits, and which scheme
+wins."""
 
 from __future__ import annotations
 

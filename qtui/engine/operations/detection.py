@@ -28,7 +28,7 @@ THRESHOLD: Final = "threshold"
 COLUMN: Final = "column"
 #: LLM.int8()'s own, for activations (Dettmers et al. 2022).
 USUAL_THRESHOLD = 6.0
-#: Elements that are told one by one, the furthest first.
+#: Elements that are listed individually, the furthest first.
 LISTED = 40
 
 
@@ -67,10 +67,10 @@ def detect(
     start: float,
     stop: float,
 ) -> Detected:
-    """What the `detection` of a task finds at its `limit`; without one at six sigma, at the
-    threshold of `threshold_of`, or at STANDS_OUT times the median.
+    """The outliers that the task's `detection` finds at its `limit`; without one at six sigma, at
+    the threshold of `threshold_of`, or at STANDS_OUT times the median.
 
-    Raises UsageError for a limit that is none.
+    Raises UsageError for an invalid limit.
     """
     by, limit = task.asked.detection, task.asked.limit
     part = (stop - start) / 3

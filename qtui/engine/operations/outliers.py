@@ -101,10 +101,9 @@ def outliers(session: Session, task: Task[OutliersRequest]) -> OutlierNumbers:
 
 
 def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColumn:
-    """The squared error of a scheme by column and row, and what keeping columns in 16 bits
-    would bring: `tries` of them one by one, and together all columns that the task's
-    `detection` makes outlier columns. Those are tried first, in turn with others that are large
-    or full of error."""
+    """The squared error of a scheme by column and row, and the gain of keeping columns in 16 bits:
+    `tries` of them individually, and together all columns that the task's `detection` makes outlier
+    columns. Those are tried first, alternating with others that are large or have much error."""
     tensor, scheme, tries = session.tensor_of(task), task.asked.scheme, task.asked.tries
     extent = session.extent_of_model(task, scheme)
     steps = tries + 3.0

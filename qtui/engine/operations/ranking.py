@@ -16,8 +16,8 @@ from qtui_core.quant import measure
 
 
 def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
-    """SQNR of every tensor a scheme would be applied to, from a bounded sample of rows,
-    told one by one as progress."""
+    """SQNR of every tensor to which a scheme would be applied, from a bounded sample of rows,
+    reported one by one as progress."""
     source, scheme = session.models.source(task.asked.model), task.asked.scheme
     extent = session.extent_of_weights(task, scheme)
     limit = REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT

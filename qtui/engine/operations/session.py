@@ -99,8 +99,8 @@ class Session:
         return self.captured.subject(asked.model, asked.tensor, asked.source)
 
     def stored_bits(self, task: Task[TensorRequest]) -> float:
-        """Bits an element of what a task is about takes as it is: of a weight in its file, of an
-        activation in the model that runs, where values have 16 bits or more."""
+        """Bits per element of a task's subject without quantization: of a weight as in its file, of
+        an activation as in the model that runs, whose values have 16 bits or more."""
         info = self.models.source(task.asked.model).tensor(task.asked.tensor)
         bits = 8 * info.nbytes / max(1, info.elements)
         return bits if task.asked.source == "weight" else max(16.0, bits)
@@ -144,8 +144,8 @@ class Session:
         return stats
 
     def usual_of(self, task: Task[TensorRequest]) -> TensorStatistics:
-        """The statistics whose mean and standard deviation sigmas are counted in everywhere: those
-        of what a task is about, without the outlier put into it."""
+        """The statistics that define sigma everywhere: mean and standard deviation of a task's
+        subject, without an injected outlier."""
         return self.statistics_of(task, self.original_of(task), 0.0, 0.0)
 
     def outliers_of(

@@ -58,7 +58,7 @@ class RunClient:
                 yield told
 
     def _read(self, line: bytes | None) -> Told | None:
-        """What a line of the child says. One that says nothing is told as words for the log."""
+        """The report in a line of the child. A line without one becomes text for the log."""
         if line is None:
             return Said(self._seconds, "A line of the run was too long and is left out.")
         try:

@@ -140,7 +140,8 @@ def _check_language_model(config: Mapping[str, Any]) -> None:
 def _predicted(
     source: ModelSource, model: Described, plan: RunPlan, placement: Placement
 ) -> tuple[Predicted | None, str, Sequence[Advice], str]:
-    """The estimate as a header has it, or why there is none; what would save memory; the class."""
+    """The estimate for a header, or why there is none; the changes that would save memory; the
+    class."""
     device = _device_of(placement)
     tensors, used = placement.device.kind == "cpu", placement.used_bytes
     try:

@@ -101,7 +101,7 @@ def main() -> None:
     except Stopped:
         child.end("stopped", child.code)
     except Exception as error:
-        # Whatever else it is has to be told too, or who watches waits for an end.
+        # Any other error must be reported too; otherwise the reader waits for an end.
         traceback.print_exc()
         text = f"The run failed: {type(error).__name__}: {error}. The log has the rest."
         child.tell(Fault(child.seconds, 0, "", "failure", text))
@@ -137,8 +137,8 @@ def _obey_signals(child: Child) -> None:
 
 
 def _obey_controls(child: Child, source: BinaryIO) -> None:
-    """Until stdin ends, which means stop: who started the run is gone. Where it ended before
-    anything was told, the request was piped in and nobody meant to say more."""
+    """Waits until stdin ends, which means stop: the process that started the run is gone. If it
+    ended before the first report, the request was piped in, and no controls were to come."""
     while line := source.readline():
         control = control_of(line)
         if control == "stop":

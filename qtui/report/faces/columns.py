@@ -62,8 +62,8 @@ def lay_out(
 
 
 def _telling_apart(names: Sequence[str], least: int, most: int) -> int:
-    """The least width at which names that differ still differ once shortened; `most` where there
-    is none."""
+    """The least width at which shortened names that differ still differ; `most` if there is
+    none."""
     different = len(set(names))
     low, high = least, most
     while low < high:

@@ -74,7 +74,7 @@ def curve_svg(series: Sequence[PlotSeries], x_title: str, y_title: str) -> str:
 
 
 def _label_lines(places: Sequence[tuple[float, float]]) -> list[float]:
-    """Where the label of each point stands: beside it, or lower where another is there."""
+    """The position of each point's label: beside it, or lower if another label is there."""
     lines = [0.0] * len(places)
     taken: list[tuple[float, float]] = []
     for index in sorted(range(len(places)), key=lambda i: places[i][1]):

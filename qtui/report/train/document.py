@@ -23,7 +23,8 @@ LOGGED = 12
 
 
 def train_document(state: RunState, title: str, complaint: str = "") -> Document:
-    """A run that told at least its header; `complaint` is what is wrong with its recording."""
+    """The report on a run that reported at least its header; `complaint` says what is wrong with
+    its recording."""
     header = state.header
     assert header is not None
     found = measured(state)

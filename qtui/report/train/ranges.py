@@ -27,7 +27,7 @@ DRAWN: Final = ("fp32", "bf16", "fp16", "e5m2", "e4m3")
 HELD: Final = ("fp16", "e5m2", "e4m3")
 #: Kinds that a loss scale multiplies; the largest of their magnitudes bounds it.
 GRADIENTS: Final[tuple[RangeKind, ...]] = ("output gradients", "weight gradients")
-#: What is told of a gradient that becomes zero in so few cases is that none does.
+#: If gradients become zero in fewer cases than this share, the report says that none does.
 _NONE: Final = 5e-5
 
 

@@ -124,7 +124,7 @@ class LocalFile:
             try:
                 mapped.close()
             except BufferError:
-                # Somebody still looks at rows of it; the mapping goes when they let go.
+                # Rows of it are still in use; the mapping is released with them.
                 return
 
     def _open(self) -> mmap.mmap:

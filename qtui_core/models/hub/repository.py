@@ -132,8 +132,8 @@ def remote_file(hub_id: HubId, name: str, commit: str) -> RemoteFile:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without huggingface_hub's progress bars and log lines: the screen belongs to the
-    program, and whatever fails is told by the exception."""
+    """Without huggingface_hub's progress bars and log lines: the screen belongs to the program, and
+    exceptions report failures."""
     from huggingface_hub import utils
 
     logger = logging.getLogger("huggingface_hub")

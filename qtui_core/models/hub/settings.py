@@ -54,10 +54,10 @@ def endpoint() -> str:
 
 
 def check_settings() -> None:
-    """Look at what every request is made of, before the first one is.
+    """Checks what every request needs, before the first request.
 
     Raises:
-        ModelError: the address of the hub is none, or the login token cannot be sent.
+        ModelError: the address of the hub is invalid, or the login token cannot be sent.
     """
     address = endpoint()
     if not _is_address(address):
@@ -82,7 +82,7 @@ def check_settings() -> None:
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        # Reading the port is what finds out that it is none.
+        # Reading the port is what detects that it is invalid.
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False

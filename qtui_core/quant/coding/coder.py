@@ -59,7 +59,7 @@ class Coder(ABC):
     smallest_extent: float = 0.0
     #: The format scales are stored in, where that is not float32.
     scale_format: ClassVar[str | None] = None
-    #: The scale of the tensor that the scales of the groups are multiplied by, where there is one.
+    #: The scale of the tensor, by which the scales of the groups are multiplied, if there is one.
     tensor_scale: float | None = None
 
     @abstractmethod

@@ -36,7 +36,7 @@ class NestedScales:
         constant = np.repeat(self.absmax, self.block)[: self.codes.size]
         with np.errstate(over="ignore"):
             scale = dynamic_map()[self.codes] * constant + np.float32(self.offset)
-        # Rounded up beside the largest float32, a scale would be infinite, and zeros NaN.
+        # Rounded up close to the largest float32, a scale would be infinite and zeros NaN.
         return np.clip(scale, -LARGEST, LARGEST)
 
 

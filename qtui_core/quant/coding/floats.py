@@ -240,7 +240,7 @@ class ScaledFloatCoder(_FloatCoder):
 
 
 class CastCoder(_FloatCoder):
-    """A format used as it is, without a scale."""
+    """A format without a scale."""
 
     extent = None
 

@@ -14,8 +14,8 @@ from qtui_core.schemes.scheme import Family
 
 Bool = npt.NDArray[np.bool_]
 
-#: Squares of float32 numbers whose largest is between these do not overflow, and those that
-#: vanish are nothing beside the largest; others are summed in float64.
+#: The squares of float32 numbers do not overflow if the largest is between these, and those that
+#: underflow are negligible beside the largest; other numbers are summed in float64.
 SAFE_MAGNITUDES = (1e-12, 1e15)
 
 
@@ -128,7 +128,7 @@ def squared_steps(plan: Plan, prepared: Prepared) -> float:
     if isinstance(plan.layout, Runs):
         last = count - plan.layout.size * (scale.size - 1)
         return float(squares[:-1].sum() * plan.layout.size + squares[-1] * last)
-    # Groups of one size but for those at an edge.
+    # Groups of equal size, except those at an edge.
     return float(squares.mean() * count)
 
 

@@ -68,7 +68,8 @@ class _Part:
 
 
 class StatisticsScan(Reducer[_Part]):
-    """Statistics of what is read. Sums are float32 inside a segment and float64 between them."""
+    """Statistics of the elements that are read. Sums are float32 within a segment and float64
+    between segments."""
 
     def begin(self, elements: Elements) -> None:
         self._count = elements.count

@@ -44,11 +44,11 @@ _FAMILIES = (Family.CODEBOOK, Family.INTEGER, Family.FLOAT)
 
 
 def quantize_compiled(x: TensorLike, scheme: Scheme) -> QuantizedTensor:
-    """What `quantize` gives, to the bit, by a compiled kernel where there is one for the case and
-    by `quantize` itself where there is none.
+    """The result of `quantize`, bit for bit, from a compiled kernel if there is one for the case,
+    else from `quantize` itself.
 
-    Raises MissingLibrary without torch, QtuiError when the kernel cannot be compiled, and as
-    `quantize` does.
+    Raises MissingLibrary without torch, QtuiError if the kernel cannot be compiled, and what
+    `quantize` raises.
     """
     elements = elements_of(x)
     values = elements.in_memory

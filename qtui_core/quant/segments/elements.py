@@ -50,8 +50,8 @@ TensorLike: TypeAlias = "npt.NDArray[Any] | RowSource | Any"
 
 @dataclass(frozen=True)
 class Segment:
-    """Elements [start, start + size) of the flattened tensor. `raw` is what was read;
-    `float32()` converts, so that a worker thread can do it."""
+    """Elements [start, start + size) of the flattened tensor. `raw` is as read; `float32()`
+    converts, so that a worker thread can do it."""
 
     start: int
     raw: npt.NDArray[Any]
@@ -175,10 +175,10 @@ class Elements:
 
 
 def elements_of(x: TensorLike) -> Elements:
-    """The elements of a numpy array (any real dtype), a torch tensor or a row source; elements
-    are returned as they are.
+    """The elements of a numpy array (any real dtype), a torch tensor or a row source; Elements are
+    returned unchanged.
 
-    Raises UsageError when `x` is none of these or is not made of real numbers.
+    Raises UsageError if `x` is none of these or does not consist of real numbers.
     """
     if isinstance(x, Elements):
         return x

@@ -1,8 +1,8 @@
-"""Segments through a function, on two threads when there is enough to do.
+"""Applies a function to segments, on two threads if there is enough to do.
 
-numpy lets go of the interpreter lock inside its loops, so Python threads over segments use
-the cores without the thread pools of other libraries. Results come back in order, which
-makes sums the same to the bit however many threads there are.
+numpy releases the interpreter lock inside its loops, so Python threads over segments use the cores
+without the thread pools of other libraries. Results come back in order, which makes sums identical
+for any number of threads.
 """
 
 from __future__ import annotations

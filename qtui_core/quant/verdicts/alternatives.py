@@ -93,8 +93,8 @@ def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | 
 
 
 def same_bits(scheme: Scheme) -> Iterator[Scheme]:
-    """Formats and options with as many bits a code and the same groups; beside the formats with
-    scales in 8 bits, groups whose scales in 32 bits cost as much."""
+    """Formats and options with as many bits per code and the same groups; for formats with 8-bit
+    scales also groups whose 32-bit scales cost as much."""
     granularity = EQUAL_GROUPS.get(scheme.family, scheme.granularity)
     if isinstance(granularity, PerModel):
         granularity = PerTensor()

@@ -97,9 +97,9 @@ def error_by_granularity(
 def schemes_by_granularity(
     scheme: Scheme, shape: tuple[int, ...], granularities: Sequence[Granularity] | None = None
 ) -> tuple[tuple[Scheme, ...], tuple[LeftOut, ...]]:
-    """The scheme under each granularity, and those it cannot have or that would be another's
-    equal in a tensor of this shape. Of equals the scheme's own is kept, else the first. A cast
-    has no scale and stands for itself."""
+    """The scheme with each granularity, and the granularities that it cannot have or that equal
+    another in a tensor of this shape. Of equal ones the scheme's own is kept, else the first. A
+    cast has no scale and is returned alone."""
     if scheme.granularity is None:
         return (scheme,), ()
     if granularities is None:

@@ -18,7 +18,7 @@ class MeasuredDevice(Protocol):
     """What the measurement does to a GPU and reads of it."""
 
     def process(self) -> tuple[int | None, str]:
-        """Bytes of this process for the driver, and how they were told apart."""
+        """Bytes of this process according to the driver, and how they were identified."""
 
     def allocated(self) -> int: ...
 

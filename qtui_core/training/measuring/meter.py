@@ -57,4 +57,4 @@ class Meter(Protocol):
         """The machine now; called from another thread."""
 
     def close(self) -> None:
-        """Lets go of what is held open."""
+        """Releases open handles."""

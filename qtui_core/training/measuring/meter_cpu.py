@@ -1,7 +1,7 @@
-"""Memory of a run on a CPU: bytes of all tensors that are alive, in place of an allocator's.
+"""The memory of a run on a CPU: bytes of all live tensors, in place of an allocator's.
 
-Each storage is counted as the allocator of CUDA would count it, in whole 512 bytes, so that what
-is found can be held against the estimate of the same run on a GPU.
+Each storage is counted as CUDA's allocator would, in multiples of 512 bytes, so that the result can
+be compared with the estimate of the same run on a GPU.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CpuMeter:
         )
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""
 
 
 def _stacked(found: dict[Component, int]) -> dict[str, int]:

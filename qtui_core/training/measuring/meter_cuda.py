@@ -56,7 +56,7 @@ class CudaMeter:
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """The allocator counts them all by itself; a cache is told apart as long as it lives."""
+        """The allocator counts everything; a cache is identified as long as it lives."""
         if component is Component.CACHE:
             self._cache = [ref for ref in self._cache if ref() is not None]
             self._cache += [weakref.ref(tensor) for _, tensor in tensors]

@@ -73,7 +73,7 @@ def facts_of(device: torch.device) -> DeviceFacts:
 
 
 def measure_rates(device: torch.device) -> Iterator[MeasuredRate]:
-    """A product of each type and a copy, one after the other, as they are measured."""
+    """A product of each dtype and a copy, reported one by one when measured."""
     for dtype in _ON_CUDA if device.type == "cuda" else _ON_CPU:
         yield measure_product(device, dtype)
     yield measure_copy(device)

@@ -17,7 +17,7 @@ from qtui_core.training.model.build import DTYPES
 
 Logits = npt.NDArray[np.float32]
 
-#: How many of the text's last tokens are looked at, and how many likely next tokens are told.
+#: How many of the text's last tokens are examined, and how many likely next tokens are reported.
 LONGEST: Final = 256
 _LIKELIEST: Final = 5
 _SEED: Final = 7

@@ -87,7 +87,7 @@ def class_of(configuration: Any) -> Any:
                 and not decoder
                 and type(configuration) in MODEL_FOR_MASKED_LM_MAPPING
             ):
-                continue  # BERT has a causal class too, for those who set is_decoder
+                continue  # BERT has a causal class too, for is_decoder
             return mapping[type(configuration)]
     raise ModelError(
         f"The installed transformers has no class with a language-model head for "

@@ -42,8 +42,8 @@ def set_loss(model: Any, plan: RunPlan) -> None:
 def loss_of_4_48(
     logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any
 ) -> torch.Tensor:
-    """What transformers 4.48 did: `[batch, sequence, vocabulary]` logits in float32, of which all
-    but the last of each sequence are copied, to be held against the labels one place on."""
+    """The loss of transformers 4.48: `[batch, sequence, vocabulary]` logits in float32; all but the
+    last of each sequence are copied, and compared with the labels one position on."""
     logits = logits.float()  # alive until this returns, as it was there
     shifted = logits[..., :-1, :].contiguous()
     targets = labels[..., 1:].contiguous()

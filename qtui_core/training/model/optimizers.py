@@ -65,8 +65,8 @@ def _adamw4bit(parameters: Sequence[torch.nn.Parameter], rate: float) -> Any:
 def optimizer_tensors(
     optimizer: Any, named: Iterable[tuple[str, torch.nn.Parameter]]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg", but for `host_tensors`;
-    tables that 8-bit states share are of no weight."""
+    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg", without `host_tensors`;
+    tables that 8-bit states share belong to no weight."""
     tables = {id(table): name for name, table in shared_tables(optimizer)}
     counts = {id(count) for count in host_tensors(optimizer)}
     for parameter_name, parameter in named:

@@ -112,7 +112,7 @@ def _description(layer: nn.Module) -> dict[str, Any]:
 
 
 def _keep(layers: nn.ModuleList, kept: Sequence[int]) -> None:
-    """Keeps some layers, numbered anew."""
+    """Keeps some layers, with new numbers."""
     chosen = [layers[index] for index in kept]
     del layers[len(chosen) :]
     for number, layer in enumerate(chosen):

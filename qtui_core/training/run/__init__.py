@@ -1,1 +1,1 @@
-"""A run: what is asked for, where it takes place, how it goes on, and what it tells."""
+"""A run: its request, its device, its course, and its reports."""

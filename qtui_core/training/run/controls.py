@@ -12,7 +12,7 @@ CONTROLS: Final[tuple[Control, ...]] = get_args(Control)
 
 
 class Stopped(BaseException):
-    """The run was asked to stop. No Exception, so that nobody takes it for a failure."""
+    """The run was asked to stop. It is no Exception, so that no code takes it for a failure."""
 
 
 class Controls:

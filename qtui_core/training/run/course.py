@@ -1,4 +1,4 @@
-"""The course of a run: its phases, told as they end."""
+"""The course of a run: its phases, reported as they end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OF_A_STEP: Final = frozenset(Phase)
 
 
 class Course:
-    """How far a run is: tells of its phases, with what the meter read at their ends.
+    """How far a run is. Reports its phases, with the meter's readings at their ends.
 
     Args:
-        began: `time.perf_counter()` at the begin of the run.
+        began: `time.perf_counter()` at the beginning of the run.
     """
 
     meter: Meter
@@ -52,9 +52,10 @@ class Course:
         return Phase(self.name) if self.name in _OF_A_STEP else None
 
     def phase(self, phase: str, *, begun: bool = False) -> None:
-        """A phase begins, and the one before ends. `begun` says that it was told already.
+        """A phase begins, and the one before ends. `begun`: it was reported already.
 
-        Raises Stopped where the run is to end."""
+        Raises Stopped if the run is to end.
+        """
         self.finish()
         self.controls.check()
         began = time.perf_counter()

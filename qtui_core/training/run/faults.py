@@ -27,9 +27,9 @@ _NAMED: Final = 5
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 #: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
 _ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
-#: Other messages that mean out of memory: the CPU's allocator; CUDA libraries that allocate by
-#: themselves; CUDA's allocator when, out of memory, it could not ask NVML who holds it
-#: (CUDACachingAllocator.cpp).
+#: Other messages that mean out of memory: from the CPU's allocator; from CUDA libraries that
+#: allocate by themselves; from CUDA's allocator if, out of memory, it could not ask NVML which
+#: process holds it (CUDACachingAllocator.cpp).
 _NO_ROOM: Final = (
     "DefaultCPUAllocator",
     "out of memory",
@@ -102,8 +102,8 @@ def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]
 def not_a_number(
     seconds: float, step: int, loss: float, plan: RunPlan, rate: float, broken: Sequence[str] = ()
 ) -> Fault:
-    """The loss is none; the run goes on, since what it takes stays the same. `broken` are frozen
-    weights that are not finite, `rate` is the learning rate."""
+    """The loss is not a number. The run continues, since its memory and time stay the same.
+    `broken` are frozen weights that are not finite, `rate` is the learning rate."""
     what = "NaN" if math.isnan(loss) else "infinite"
     text = (
         f"The loss of step {step} is {what}. {_why_no_number(step, plan, rate, broken)} Memory and "

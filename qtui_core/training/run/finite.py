@@ -1,4 +1,4 @@
-"""Which weights of a model are no numbers, when its loss is none."""
+"""Which weights of a model are not finite, when its loss is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: a model with its weights is loaded, prepared and trained, and tells of itself."""
+"""A run: a model is loaded, prepared and trained, and its course reported."""
 
 from __future__ import annotations
 

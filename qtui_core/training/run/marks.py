@@ -1,4 +1,4 @@
-"""Who is told how far a step is: a tracker that records it, or a run that measures it."""
+"""The receivers of a step's progress: a tracker that records it, or a run that measures it."""
 
 from __future__ import annotations
 

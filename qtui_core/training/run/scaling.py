@@ -36,8 +36,8 @@ def unscaled(plan: RunPlan, model: torch.nn.Module) -> str:
 
 
 def scaler_tensors(scaler: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of what a scaler keeps from step to step, from the first backward pass on: the
-    scale, float32, and the steps since it was changed, int32."""
+    """(name, tensor) of the state that a scaler keeps from step to step, from the first backward
+    pass on: the scale, float32, and the steps since it was changed, int32."""
     for name in ("_scale", "_growth_tracker"):
         tensor = getattr(scaler, name, None)
         if isinstance(tensor, torch.Tensor):

@@ -1,4 +1,5 @@
-"""What of a plan changes nothing in a run, so that nobody takes it for measured."""
+"""The options of a plan that change nothing in a run, so that the user does not take them as
+measured."""
 
 from __future__ import annotations
 

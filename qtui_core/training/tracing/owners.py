@@ -1,5 +1,5 @@
-"""Whose an allocation is that is made outside of any layer's work: when a model is loaded and
-prepared, and in the step of the optimizer, tensors of all layers are worked on in turn."""
+"""To which layer an allocation outside of any layer's work belongs: loading, preparation and the
+optimizer step work on tensors of all layers in turn."""
 
 from __future__ import annotations
 

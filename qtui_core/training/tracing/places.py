@@ -39,7 +39,7 @@ class Places:
         return self._names[bisect_right(self._numbers, node._sequence_nr()) - 1]
 
     def of(self, name: str) -> tuple[int, str]:
-        """(layer, name in it) of what has a name in the model."""
+        """(layer, name in it) of a tensor with a name in the model."""
         return place_in(self.stacks, name)
 
     def watch(self, model: nn.Module) -> None:

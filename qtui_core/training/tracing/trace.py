@@ -67,8 +67,8 @@ def record(
 
 
 def _frees_what_lives(events: Sequence[Event]) -> bool:
-    """Whether each storage is freed once, and after it was allocated. Where one lives on through
-    many layers its copies may not be told apart, and more layers have to be built."""
+    """Whether each storage is freed once, after it was allocated. If one lives on through many
+    layers, its copies may not be distinguishable, and more layers must be built."""
     alive: set[int] = set()
     for event in events:
         if event[0] == ALLOCATE:

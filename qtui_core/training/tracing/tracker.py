@@ -119,8 +119,8 @@ class Tracker(TorchDispatchMode):
         self._operation = None
 
     def layer(self, index: int, direction: str) -> None:
-        """Work on a layer begins; an index as in the record. What is let go before the next
-        operation still belongs to the layer that is left."""
+        """Work on a layer begins; the index is as in a recording. What is freed before the next
+        operation still belongs to the layer before."""
         self._leaving = None
         if index == OUTSIDE:
             self._leaving = (LAYER, index, direction)
@@ -138,8 +138,8 @@ class Tracker(TorchDispatchMode):
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """Names tensors that stand, and records those that no operation made while this mode was
-        entered. Names are those in the model, from which their layer is told."""
+        """Names existing tensors, and records those that no operation made under this mode. Names
+        are those in the model, and determine the layer."""
         for full, tensor in tensors:
             entry = self._record(tensor, None)
             if entry is None or entry.id in self._labels:
@@ -247,7 +247,7 @@ class Tracker(TorchDispatchMode):
 
 
 class _Storage:
-    """One that is alive: its id and bytes, and what tells of its end."""
+    """A live storage: its id and bytes, and the object that signals its end."""
 
     __slots__ = ("id", "nbytes", "reference")
 
