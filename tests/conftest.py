@@ -24,6 +24,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 #: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
+# An estimate, or an app, makes more objects than Python collects after: a third of the time of a
+# test was the collector's, which finds nothing. It looks less often here.
+gc.set_threshold(50_000, 10, 20)
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # In the background or under nohup, tests would ignore interruption and hang-up, and so would every
