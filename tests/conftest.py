@@ -24,6 +24,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 #: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
+# A session starts a hundred programs, and each would compile all of qtui again. (Images of
+# containers often ask for that.)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # An estimate, or an app, makes more objects than Python collects after: a third of the time of a
 # test was the collector's, which finds nothing. It looks less often here.
 gc.set_threshold(50_000, 10, 20)

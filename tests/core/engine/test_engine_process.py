@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from every import collected
 
 from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
 from qtui_core.errors import ModelError, QtuiError
@@ -292,36 +293,37 @@ async def test_a_child_that_dies_is_said_to_be_lost(how: str, sentence: str) -> 
         await client.request("echo")
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        "Hello from a library\n",
-        "\xff\xfe\x00\n",
-        "[1, 2]\n",
-        "{}\n",
-        '{"event": "result", "id": 1, "arrays": 7}\n',
-        '{"event": "result", "id": 1, "arrays": [3]}\n',
-        '{"event": "result", "id": 1, "arrays": [{"name": "a"}]}\n',
-        '{"event":"result","id":1,"arrays":'
-        '[{"name":"a","dtype":"<f4","shape":[-1],"nbytes":-4}]}\n',
-        '{"event":"result","id":1,"arrays":[{"name":"a","dtype":"<f4","shape":[2],"nbytes":4}]}\n',
-        '{"event":"result","id":1,"arrays":'
-        '[{"name":"a","dtype":"<f4","shape":[1152921504606846976],"nbytes":4611686018427387904}]}\n',
-        '{"event":"result","id":1,"arrays":[{"name":"a","dtype":"O","shape":[1],"nbytes":8}]}\n',
-        '{"event": "poem", "id": 1}\n',
-    ],
-)
-async def test_a_child_that_speaks_nonsense_is_stopped(nonsense: str) -> None:
+#: Lines of a child; ID stands for the number of the request.
+NONSENSE = [
+    "Hello from a library",
+    "\xff\xfe\x00",
+    "[1, 2]",
+    "{}",
+    '{"event": "result", "id": ID, "arrays": 7}',
+    '{"event": "result", "id": ID, "arrays": [3]}',
+    '{"event": "result", "id": ID, "arrays": [{"name": "a"}]}',
+    '{"event":"result","id":ID,"arrays":[{"name":"a","dtype":"<f4","shape":[-1],"nbytes":-4}]}',
+    '{"event":"result","id":ID,"arrays":[{"name":"a","dtype":"<f4","shape":[2],"nbytes":4}]}',
+    '{"event":"result","id":ID,"arrays":'
+    '[{"name":"a","dtype":"<f4","shape":[1152921504606846976],"nbytes":4611686018427387904}]}',
+    '{"event":"result","id":ID,"arrays":[{"name":"a","dtype":"O","shape":[1],"nbytes":8}]}',
+    '{"event": "poem", "id": ID}',
+]
+
+
+async def test_a_child_that_speaks_nonsense_is_stopped() -> None:
     async with engine() as client:
         await client.start()
-        pid = client.pid
-        assert pid is not None
-        with pytest.raises(EngineLost, match="nonsense"):
-            await asyncio.wait_for(
-                client.request("die", {"how": "nonsense", "bytes": nonsense}), 120
-            )
-        assert await until_dead(pid)
-        await client.restart()
+        with collected() as case:
+            for nonsense in NONSENSE:
+                with case(nonsense):
+                    pid = client.pid
+                    assert pid is not None
+                    asked = {"how": "nonsense", "bytes": nonsense + "\n"}
+                    with pytest.raises(EngineLost, match="nonsense"):
+                        await asyncio.wait_for(client.request("die", asked), 120)
+                    assert await until_dead(pid)
+                    await client.restart()
         await client.request("echo")
 
 

@@ -275,7 +275,7 @@ def test_awkward_tensors(text, awkward, parts):
 
 @over("text", OPTIONS)
 def test_one_answer_for_one_and_two_threads(text):
-    x = np.random.default_rng(3).standard_normal((1100, 1000)).astype(np.float32)
+    x = np.random.default_rng(3).standard_normal((600, 1000)).astype(np.float32)
     scheme = Scheme.parse(text)
     one, two = (quantize(x, scheme, threads=n) for n in (1, 2))
     np.testing.assert_array_equal(one.codes, two.codes)
