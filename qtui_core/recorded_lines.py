@@ -8,9 +8,9 @@ reader ignores kinds and fields of later versions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, BinaryIO, Final, Generic, Self, TypeVar
 
 from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.errors import QtuiError
@@ -24,6 +24,15 @@ LONGEST: Final = 16 << 20
 
 class LineError(QtuiError):
     """A line does not belong in a recording."""
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a recording. Of a line longer than LONGEST the beginning is given, which
+    `LineKinds.from_line` refuses, and the rest is skipped."""
+    while line := file.readline(LONGEST + 1):
+        yield line
+        while len(line) > LONGEST and not line.endswith(b"\n"):
+            line = file.readline(LONGEST + 1)
 
 
 class LineKinds(Generic[T]):
@@ -51,6 +60,8 @@ class LineKinds(Generic[T]):
         Raises LineError for a line that is not JSON, lacks a field or has one of another type, and
         for a class with a later schema than this program reads.
         """
+        if len(line) > LONGEST:
+            raise LineError(f"It is longer than {LONGEST >> 20} MiB.")
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):

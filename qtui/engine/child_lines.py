@@ -11,16 +11,14 @@ import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
 from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import to_line
+from qtui_core.recorded_lines import LONGEST
 from qtui_core.training.run.controls import Control
-
-#: No honest line is longer: a header with all terms of an estimate has some hundred kB.
-_LINE_BYTES: Final = 64 << 20
 
 
 class ChildLines:
@@ -138,7 +136,7 @@ class ChildLines:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            limit=_LINE_BYTES,
+            limit=LONGEST,
             env=child_environment(),
             # Its own process group, so that Ctrl+C in the terminal is not for it, and that what
             # it starts ends with it.

@@ -18,7 +18,7 @@ from qtui_core.lab.results import (
     LabTold,
     StepSeen,
 )
-from qtui_core.recorded_lines import LONGEST, LineError, LineKinds
+from qtui_core.recorded_lines import LONGEST, LineError, LineKinds, lines_of
 
 LAB_LINES: Final = LineKinds[LabTold](
     {
@@ -78,7 +78,7 @@ def read_lab_recording(path: Path | str) -> LabRecording:
     """
     try:
         with open(path, "rb") as file:
-            return parse_lab_recording(iter(lambda: file.readline(LONGEST), b""))
+            return parse_lab_recording(lines_of(file))
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"The recording {str(path)!r} cannot be read: {reason}.") from error

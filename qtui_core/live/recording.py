@@ -13,7 +13,7 @@ from qtui_core.errors import UsageError
 from qtui_core.live.header import PredictedCurve, RecordingHeader
 from qtui_core.live.lines import Told, from_line
 from qtui_core.live.snapshot import End, Snapshot
-from qtui_core.recorded_lines import LONGEST, LineError
+from qtui_core.recorded_lines import LineError, lines_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def read_recording(path: Path | str) -> RunRecording:
     """
     try:
         with open(path, "rb") as file:
-            return parse_recording(iter(lambda: file.readline(LONGEST), b""))
+            return parse_recording(lines_of(file))
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"The recording {str(path)!r} cannot be read: {reason}.") from error

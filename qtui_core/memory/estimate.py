@@ -15,7 +15,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.workspaces import (
+from qtui_core.memory.devices.outside_torch import (
     context_bytes,
     cublas_workspace,
     nccl_bytes,

@@ -24,8 +24,8 @@ from qtui.report.calibrate import calibrate_document
 from qtui_core.errors import QtuiError
 from qtui_core.live.header import RunDevice
 from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspace
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, ProfileError, profile_of
-from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.model_shape import ModelShape

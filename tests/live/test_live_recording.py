@@ -16,7 +16,7 @@ from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, Ru
 from qtui_core.live.lines import to_line
 from qtui_core.live.recording import parse_recording, read_recording
 from qtui_core.live.snapshot import End, PhaseBegun, Said, StepTaken
-from qtui_core.recorded_lines import Recorder
+from qtui_core.recorded_lines import LONGEST, Recorder
 
 HEADER = RecordingHeader(
     made="2026-01-02T03:04:05+00:00",
@@ -122,10 +122,19 @@ def test_what_was_told_at_no_time_is_left_out(seconds):
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="a file without an end")
 def test_a_file_without_lines_is_not_read_to_its_end():
-    with pytest.raises(UsageError, match="no line of JSON"):
+    with pytest.raises(UsageError, match="longer than 16 MiB"):
         read_recording("/dev/zero")
 
 
 def test_files_that_cannot_be(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         read_recording(tmp_path / "none")
+
+
+def test_a_line_that_is_too_long_is_one_line_that_is_left_out(tmp_path):
+    path = tmp_path / "long.jsonl"
+    first, *rest = TEXT.splitlines(keepends=True)
+    path.write_bytes(first + b"x" * (LONGEST + 5) + b"{}\n" + b"".join(rest))
+    recording = read_recording(path)
+    assert len(recording.snapshots) == len(TOLD)
+    assert recording.complaint == "Line 2 cannot be read and is left out: It is longer than 16 MiB."

@@ -7,7 +7,7 @@ import pytest
 
 from qtui_core.memory.advice.notes import notes_of
 from qtui_core.memory.devices.finding import find_device
-from qtui_core.memory.devices.workspaces import outside_torch
+from qtui_core.memory.devices.outside_torch import outside_torch
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.allocator import (

@@ -13,7 +13,7 @@ from resident import resident_bytes
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.devices.finding import find_device
-from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace
+from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspace
 from qtui_core.memory.estimate import (
     estimate_peaks,
     estimate_recording,

@@ -8,7 +8,7 @@ from small_models import config_of
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
-from qtui_core.memory.devices.workspaces import (
+from qtui_core.memory.devices.outside_torch import (
     context_bytes,
     cublas_workspace,
     nccl_bytes,

@@ -88,11 +88,13 @@ def test_the_sentence_says_where_an_experiment_did_not_come_to_its_end() -> None
         ("done", 4, False): result().findings.verdict,
         ("stopped", 2, False): f"Stopped after 2 of 4 parts. {result().findings.verdict}",
         ("stopped", 0, True): "Stopped after 0 of 4 parts. That is not enough to say anything.",
-        ("failed", 1, True): "The experiment broke off after 1 of 4 parts.",
+        ("failed", 1, True): "The experiment failed: no core was left.",
         ("done", 4, True): "Nothing was found that can be said: see the notes.",
     }
     for (ended, done, empty), sentence in cases.items():
         found = result(ended=ended, done=done)
+        if ended == "failed":
+            found = replace(found, fault="no core was left.")
         if empty:
             found = replace(found, findings=nothing)
         assert conclusion_of(found) == sentence

@@ -32,7 +32,7 @@ from qtui_core.memory.advice.claims import figures_of
 from qtui_core.memory.advice.conclude import conclude_memory
 from qtui_core.memory.advice.fit import Verdict, fit_on
 from qtui_core.memory.advice.report import report_of
-from qtui_core.memory.devices.workspaces import outside_torch
+from qtui_core.memory.devices.outside_torch import outside_torch
 from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate, estimate_peaks
 from qtui_core.memory.plan.refusals import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for

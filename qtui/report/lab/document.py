@@ -54,7 +54,7 @@ def conclusion_of(result: LabResult) -> str:
         part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}."
         return f"{part} {verdict}" if verdict else f"{part} That is not enough to say anything."
     if result.ended == "failed":
-        part = f"The experiment broke off after {result.done} of {plural(result.jobs, 'part')}."
+        part = f"The experiment failed: {result.fault}"
         return f"{part} {verdict}".strip()
     return verdict or "Nothing was found that can be said: see the notes."
 

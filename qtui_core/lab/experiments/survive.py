@@ -189,6 +189,8 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     matrices = [s for s in found.shares if s.stored == stored and s.matrix]
     if not matrices:
         return "No matrix of the model is trained, so there is nothing to survive."
+    if not lr:
+        return "At lr 0 no weight is to move, so there is nothing to survive."
     dead = _dead(settings, stored)
     worst = min(matrices, key=lambda s: s.kept_here)
     if worst.kept_here > ENOUGH and not dead:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
 from qtui_core.lab.numerics.walks import (
@@ -115,7 +116,10 @@ def wanted_updates(
     batches = subject.batches(0)
     for step in range(UPDATE_STEPS):
         see(step, UPDATE_STEPS, None)
-        loss_of(model, next(batches)).backward()
+        loss = loss_of(model, next(batches))
+        if not math.isfinite(float(loss.detach())):
+            raise ModelError("The model's loss is not a finite number, so no update has a meaning.")
+        loss.backward()
         for name, parameter in trained.items():
             if parameter.grad is None:
                 continue

@@ -8,7 +8,7 @@ from math import prod
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import Calibration
-from qtui_core.memory.devices.workspaces import parse_version
+from qtui_core.memory.devices.outside_torch import parse_version
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash
 from qtui_core.memory.plan.targets import adapters_of

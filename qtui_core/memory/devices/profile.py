@@ -12,7 +12,7 @@ from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 from qtui_core.memory.devices.device import Calibration
-from qtui_core.memory.devices.workspaces import parse_version
+from qtui_core.memory.devices.outside_torch import parse_version
 
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION: Final = 1

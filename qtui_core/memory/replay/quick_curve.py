@@ -11,7 +11,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.workspaces import cublas_workspace, outside_torch
+from qtui_core.memory.devices.outside_torch import cublas_workspace, outside_torch
 from qtui_core.memory.estimate import Estimate, estimate_as_run
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run
 from qtui_core.memory.replay.curve import POINTS, Curve, Peaks

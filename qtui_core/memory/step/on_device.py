@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.workspaces import cublas_workspace, outside_torch, parse_version
+from qtui_core.memory.devices.outside_torch import cublas_workspace, outside_torch, parse_version
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.allocator import (
