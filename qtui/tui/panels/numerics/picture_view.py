@@ -14,9 +14,10 @@ from qtui.tui.panels.numerics.keys import PICTURE_KEYS
 from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui.tui.panels.numerics.table_view import table_lines
-from qtui_core.lab.results import ExponentHistogram, Heat
+from qtui_core.lab.results import ExponentHistogram, Findings, Heat, Picture
 
 if TYPE_CHECKING:
+    from qtui.screen.panel.asking import AskingPanel
     from qtui.tui.panels.numerics.panel import NumericsPanel
 
 #: From this height on the table stands below the picture, which keeps so many lines at least and
@@ -47,34 +48,43 @@ holds with fewer bits; `,` and `.` scale the values.
 
     panel: NumericsPanel
 
+    def __init__(self, panel: AskingPanel) -> None:
+        super().__init__(panel)
+        self._sizes: tuple[int, ...] = ()
+        self._made_of: tuple[object, ...] = ()
+        self._lines: Sequence[TextLine] = ()
+
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
         """The picture and the table; before a run, what it would ask."""
         drawn, run = shown.drawn, shown.run
         if drawn is None:
             return _about(shown, canvas) if run is None else _waiting(shown, canvas)
+        findings = run.result.findings if run is not None and run.result is not None else None
+        made_of = drawn, shown.drawn_behind, findings
+        sizes = canvas.width, canvas.height, shown.scales
+        # A key that changes a setting draws all of the panel, and waits for no picture.
+        same = zip(made_of, self._made_of, strict=False)
+        if not self._made_of or sizes != self._sizes or any(a is not b for a, b in same):
+            self._lines = self._draw(drawn, shown, findings, canvas)
+            self._sizes, self._made_of = sizes, made_of
+        return self._lines
+
+    def _draw(
+        self, drawn: Picture, shown: NumericsShown, findings: Findings | None, canvas: Canvas
+    ) -> Sequence[TextLine]:
         brush = brush_of(self.panel.drawing)
         table: list[TextLine] = []
         height = canvas.height
-        if height >= _TALL and run is not None and run.result is not None:
+        if height >= _TALL and findings is not None:
             kept = max(_PICTURE, int(height * _SHARE))
             if isinstance(drawn, Heat):
                 kept = min(height - _TABLE, len(drawn.rows) + _AROUND)
-            table = list(table_lines(run.result.findings, canvas.width, 0, height - kept - 1))
+            table = list(table_lines(findings, canvas.width, 0, height - kept - 1))
             height -= len(table) + 1
         height = min(height, max(_PICTURE, int(canvas.width * _SLIM)))
-        lines: list[TextLine] = list(
-            as_texts(
-                picture_lines(
-                    drawn,
-                    canvas.width,
-                    height,
-                    brush,
-                    behind=shown.drawn_behind,
-                    scales=shown.scales,
-                )
-            )
-        )
-        return [*lines, *([[]] if table else []), *table]
+        behind, scales = shown.drawn_behind, shown.scales
+        lines = picture_lines(drawn, canvas.width, height, brush, behind=behind, scales=scales)
+        return [*as_texts(lines), *([[]] if table else []), *table]
 
     def meaning(self, shown: NumericsShown) -> str:
         return sentence_of(shown)
