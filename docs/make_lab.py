@@ -107,8 +107,8 @@ SURPRISES = (
     "several times too small where gradients fall quiet. 0.999 is the default of the libraries.",
     "**Weight decay under 2e-3 a step does nothing in BF16** (`dead`): lr times decay is what "
     "counts, and it is nearly always less.",
-    "**Every part of the NVFP4 recipe makes one product worse, and the mean of many better** "
-    "(`nvfp4`).",
+    "**Every part of the NVFP4 recipe makes a product worse; stochastic rounding is the one that "
+    "makes the mean of many right** (`nvfp4`).",
     "**QAT that is held against training of the same length gains less than it seems, and more "
     "than "
     "the reports that find nothing** (`qat`).",

@@ -33,6 +33,8 @@ Tell = Callable[[LabTold], None]
 _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
 #: Less work than this, in seconds, is not worth a second process, which must import torch first.
 _ALONE: Final = 8.0
+#: Threads that PyTorch takes of itself, for one process alone: OMP_NUM_THREADS bounds them.
+_THREADS: Final = torch.get_num_threads()
 #: Seconds between two reported steps.
 _PAUSE: Final = 0.1
 
@@ -78,7 +80,7 @@ class Conductor:
         cores = len(os.sched_getaffinity(0))
         if processes is None:
             processes = 2 if cores > 1 and len(self._waiting) > 1 and work > _ALONE else 1
-        torch.set_num_threads(1 if processes > 1 else cores)
+        torch.set_num_threads(1 if processes > 1 else _THREADS)
         self._tell(
             LabBegun(
                 self._experiment.name,

@@ -262,6 +262,8 @@ def _verdict(
     found = {n: c for n, c in runs.compared.items() if n != _OTHER}
     if not found or runs.floor is None:
         return ""
+    if not settings["lr"]:
+        return "At lr 0 nothing is learned, so that no optimizer can be told from another."
     if runs.chaotic:
         return runs.chaotic
     sizes = {str(row["states"]): row.get("each") for row in rows}
