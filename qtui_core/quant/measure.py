@@ -1,7 +1,7 @@
-"""The error a scheme makes on a tensor, in one pass over the elements.
+"""The error of a scheme on a tensor, in one pass over the elements.
 
-Elements are quantized, dequantized, compared and forgotten a segment at a time; two passes
-where a scale depends on all elements (granularity tensor, model or column, and double
+Elements are quantized, dequantized, compared and dropped one segment at a time. Two passes are
+needed if a scale depends on all elements (granularity tensor, model or column, and double
 quantization).
 """
 
@@ -44,8 +44,8 @@ Counts = npt.NDArray[np.int64]
 
 
 def error_by_word(plan: Plan, elements: Elements, counts: Counts) -> SegmentError:
-    """Sums of a whole tensor where errors depend on the word alone: those of the 65,536 words, as
-    often as each is there, `counts` `[65536]`."""
+    """Sums over a whole tensor whose errors depend on the word alone: those of the 65,536 words,
+    each times its count in `counts` `[65536]`."""
     with np.errstate(all="ignore"):
         found = element_errors(plan, word_segment(), Scratch())
         magnitude = np.where(counts, found.magnitude, np.float32(-1))
@@ -75,10 +75,10 @@ def error_by_word(plan: Plan, elements: Elements, counts: Counts) -> SegmentErro
 
 
 def _first_of(wanted: Bool, elements: Elements) -> int:
-    """Where the first element is whose word is wanted."""
+    """The position of the first element whose word is wanted."""
     words = np.flatnonzero(wanted).astype(np.uint16)
     for segment in elements.segments():
-        # A few words are compared sooner than each is looked up.
+        # Comparing a few words is faster than looking each up.
         if words.size <= 4:
             there = np.logical_or.reduce([segment.raw == word for word in words])
         else:
@@ -90,8 +90,8 @@ def _first_of(wanted: Bool, elements: Elements) -> int:
 
 
 class ErrorScan(SchemeReducer["SegmentError | Counts"]):
-    """The error of a scheme; with `by_word`, of bfloat16 whose codes depend on the word alone, from
-    a count of its words, which is faster and differs in the last bits of the sums."""
+    """The error of a scheme. With `by_word`, for bfloat16 whose codes depend on the word alone, it
+    counts words, which is faster and differs in the last bits of the sums."""
 
     def __init__(self, scheme: Scheme, *, by_word: bool = True) -> None:
         super().__init__(scheme)
@@ -128,7 +128,7 @@ def measure(
     **watch: Unpack[Watch],
 ) -> ErrorReport:
     """Quantizes, dequantizes and compares, without keeping codes or values. Arguments and errors
-    as `scan`."""
+    are those of `scan`."""
     found = ErrorScan(scheme)
     scan(x, [found], model_absmax=model_absmax, **watch)
     return found.result()
@@ -140,7 +140,7 @@ def report_of(
     model_absmax: ModelExtent | None,
     total: SegmentError,
 ) -> ErrorReport:
-    """The report on a tensor whose segments sum up to `total`."""
+    """The report on a tensor whose segments sum to `total`."""
     scheme, shape = plan.scheme, elements.shape
     finite = elements.count - total.nonfinite - total.overflowed
     columns = matrix_shape(shape)[1]
@@ -178,5 +178,5 @@ def report_of(
 
 
 def decibels(relative_mse: float | None) -> float | None:
-    """Signal to quantization noise in dB; None where there is no noise or no signal."""
+    """The ratio of signal to quantization noise in dB; None if there is no noise or no signal."""
     return -10 * math.log10(relative_mse) if relative_mse else None

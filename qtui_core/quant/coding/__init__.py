@@ -1,1 +1,1 @@
-"""Codes: how each family of formats turns grouped elements into codes, and back."""
+"""How each family of formats turns grouped elements into codes, and back."""

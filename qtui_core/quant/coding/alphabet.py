@@ -1,4 +1,4 @@
-"""The codes of a scheme one by one: bit pattern, level, and whether anything can get it."""
+"""The codes of a scheme: bit pattern, level, and whether any element can get it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Alphabet:
 
     @property
     def edges(self) -> Float64:
-        """Where one reachable level ends and the next begins, midpoints, -inf and inf at the
-        ends: `[reachable + 1]`. Between the two zeros the edge is zero."""
+        """The edges between reachable levels: midpoints, with -inf and inf at the ends, float64
+        `[reachable + 1]`. Between the two zeros the edge is zero."""
         values = self.levels[self.reachable]
         middles = (values[1:] + values[:-1]) / 2
         return np.concatenate([[-np.inf], middles, [np.inf]])
@@ -55,12 +55,12 @@ def alphabet_of(scheme: Scheme) -> Alphabet:
     match scheme.family:
         case Family.CODEBOOK:
             values, top = LEVELS[scheme.format].astype(np.float64), 1.0
-            # Both patterns of zero decode to it; the encoder gives the first.
+            # Both patterns of zero decode to it; the encoder writes the first.
             reachable = ~(np.signbit(values) & (values == 0))
         case Family.INTEGER:
             values, top, reachable = _integers(scheme, patterns)
         case Family.TERNARY:
-            # Two bits of which one pattern is never used.
+            # Two bits, of which one pattern is never used.
             values = np.where(patterns >= 2, patterns - 4, patterns).astype(np.float64)
             top, reachable = 1.0, values >= -1
         case _:

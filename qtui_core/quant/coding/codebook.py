@@ -1,7 +1,7 @@
-"""The 4-bit codebooks of bitsandbytes, to its bytes.
+"""The 4-bit codebooks of bitsandbytes, byte for byte.
 
-Sources: bitsandbytes 0.50, `functional.get_4bit_type` (levels) and
-`backends/default/ops.py` (scaling, thresholds, packing on the CPU).
+Sources: bitsandbytes 0.50, `functional.get_4bit_type` (levels) and `backends/default/ops.py`
+(scaling, thresholds, packing on the CPU).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from qtui_core.quant.segments.grouping import Extent, group_views
 from qtui_core.quant.segments.layout import Layout
 from qtui_core.quant.segments.parallel import Scratch
 
-#: NormalFloat4, Dettmers et al. 2023 (QLoRA), appendix E. The published float32 constants:
-#: recomputing them from normal quantiles gives other last bits.
+#: NormalFloat4, Dettmers et al. 2023 (QLoRA), appendix E. These are the published float32
+#: constants: computing them from normal quantiles gives other last bits.
 NF4_LEVELS = np.array(
     [
         -1.0,
@@ -45,7 +45,7 @@ FP4_LEVELS = np.array(
 
 LEVELS = {"nf4": NF4_LEVELS, "fp4": FP4_LEVELS}
 
-#: bitsandbytes divides by no less than this, so that a block of zeros gives zeros.
+#: bitsandbytes divides by at least this, so that a block of zeros gives zeros.
 SMALLEST_ABSMAX = np.float32(1e-38)
 
 
@@ -78,7 +78,7 @@ class CodebookCoder(Coder):
         self.code_of_zero = int(np.flatnonzero(levels == 0)[0])
         byte = np.arange(256)
         pairs = np.stack([levels[byte >> 4], levels[byte & 15]], axis=1)
-        #: The two levels of a byte as one 8-byte item, to be gathered with one look-up.
+        #: The two levels of a byte as one 8-byte item, for a single look-up.
         self.pair_of_byte = np.ascontiguousarray(pairs, np.float32).view(np.uint64).reshape(-1)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:

@@ -1,4 +1,4 @@
-"""What every family of formats can do to a segment of grouped elements."""
+"""The interface of every family of formats: from grouped elements to codes, and back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from qtui_core.quant.segments.parallel import Scratch
 
 Codes = npt.NDArray[Any]
 
-#: Smallest normal float32. Scales are kept at or above it, as torchao does, so that their
-#: reciprocal is finite; groups whose values are smaller still become zeros.
+#: Smallest normal float32. Scales are at least this, as in torchao, so that their reciprocal is
+#: finite; groups with smaller values still become zeros.
 SMALLEST_NORMAL = np.float32(2.0**-126)
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -41,9 +41,9 @@ NO_SCALES = GroupScales(np.empty(0, np.float32))
 class Coder(ABC):
     """Turns elements into codes and back, given the scales of their groups.
 
-    Elements are finite: in the place of a NaN the caller puts 0 and of an infinity the largest
-    float32 of its sign, and overwrites the code where the format has one for it. All arrays
-    are flat and of one segment.
+    Elements are finite: the caller replaces a NaN by 0 and an infinity by the largest float32 of
+    its sign, and overwrites the code if the format has one for it. All arrays are flat and of one
+    segment.
     """
 
     extent: ClassVar[Extent | None]
@@ -64,37 +64,37 @@ class Coder(ABC):
 
     @abstractmethod
     def scales(self, extents: Float32, size: int) -> GroupScales:
-        """Scales of groups of these extents, `[extent.width, groups]`, which hold `size`
-        elements together. A scale is made from the extents alone: it never sees the elements, so a
-        rule that weighs elements (the least squared error, say) needs an `Extent` of its own."""
+        """Scales of groups with these extents, `[extent.width, groups]`, which have `size` elements
+        together. Scales are computed from extents alone, never from elements, so a rule that needs
+        the elements (such as the least squared error) needs its own `Extent`."""
 
     @abstractmethod
     def encode(
         self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
     ) -> None:
-        """Codes of the elements, written to `codes` (`code_count(x.size)` of them)."""
+        """Writes the codes of the elements to `codes`, of length `code_count(x.size)`."""
 
     @abstractmethod
     def decode(
         self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        """Values of the codes, written to `out` (one for each element)."""
+        """Writes the values of the codes to `out`, one for each element."""
 
     def round_trip(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        """What `decode` gives for the codes of `encode`, possibly without making them."""
+        """What `decode` gives for the codes of `encode`, possibly without making codes."""
         codes = scratch.take("codes", self.code_count(x.size), self.code_dtype)
         self.encode(layout, x, scales, codes, scratch)
         self.decode(layout, codes, scales, out, scratch)
 
     def code_count(self, elements: int) -> int:
-        """Length of the array of codes of so many elements."""
+        """Length of the array of codes for `elements` elements."""
         return elements
 
 
 def keep_finite(out: Float32, scales: GroupScales) -> None:
-    """Takes products that overflowed back to the largest float32. Only scales so large that a
-    level times the scale may overflow cost a pass over `out`."""
+    """Replaces products that overflowed by the largest float32. Costs a pass over `out` only if a
+    scale is so large that a level times the scale may overflow."""
     if scales.scale.size and float(np.abs(scales.scale).max()) > LARGEST / 2**17:
         np.clip(out, -LARGEST, LARGEST, out=out)

@@ -85,8 +85,8 @@ class Decomposition:
     def _parts(
         self, values: Float32, start: int
     ) -> Iterator[tuple[tuple[slice, slice], Int64, Float32]]:
-        """Rectangles of a segment with a kept column: the rows and the numbers of the kept
-        columns it holds, where these are in it, and it, `[rows, columns]`."""
+        """Rectangles of a segment with a kept column: the rows and the indices of its kept columns,
+        the positions of these within it, and the rectangle `[rows, columns]`."""
         for first, last, left, right in rectangles(start, values.size, self.width):
             low, high = np.searchsorted(self.columns, (left, right))
             if low == high:
@@ -98,8 +98,8 @@ class Decomposition:
 
 
 def to_half(values: Float32) -> Float16:
-    """Rounded to the nearest float16; what is beyond its largest number becomes it, an infinity
-    stays."""
+    """Rounded to the nearest float16; values beyond its largest number become that number,
+    infinities stay."""
     inside = np.where(np.isinf(values), values, np.clip(values, -_LARGEST_HALF, _LARGEST_HALF))
     return inside.astype(np.float16)
 
@@ -107,8 +107,8 @@ def to_half(values: Float32) -> Float16:
 def decompose(
     granularity: Granularity | None, threshold: float, absmax: npt.NDArray[np.float64]
 ) -> Decomposition | None:
-    """What is kept of a tensor whose columns have these largest finite magnitudes `[columns]`;
-    None where nothing is."""
+    """The kept columns of a tensor whose columns have these largest finite magnitudes `[columns]`;
+    None if there are none."""
     limit = np.float32(threshold)
     columns = np.flatnonzero(absmax >= limit).astype(np.int64)
     if not columns.size:

@@ -1,9 +1,8 @@
 """Floating-point formats: float32 rounded to fewer bits, by arithmetic on whole segments.
 
-These are the fast twins of `qtui_core.formats.array`, held equal to it by the tests. What lies
-beyond the largest finite number becomes that number, or, where a scheme does not saturate, the
-infinity of the format, or its NaN where it has none. An infinity stays one in a format that has
-it.
+These are fast versions of `qtui_core.formats.array`; the tests compare the two. Values beyond the
+largest finite number become that number or, in a scheme that does not saturate, the infinity of the
+format, or NaN if it has no infinity. An infinity stays one in a format that has it.
 """
 
 from __future__ import annotations
@@ -50,9 +49,10 @@ class NarrowRounder:
     ) -> None:
         self.rounding = rounding
         self.largest = np.float32(float(fmt.max))
-        # Toward zero nothing finite passes the largest number.
+        # Toward zero, no finite value exceeds the largest number.
         self.saturate = saturate or isinstance(rounding, Truncate)
-        # What does not saturate is rounded as if the exponents went on, and then recognised.
+        # Without saturation, values are rounded as if the exponents went on, and overflow is
+        # detected afterwards.
         self.limit = self.largest if self.saturate else np.float32(2.0 ** (fmt.max_exponent + 1))
         self.max_code = np.uint32(fmt.max_code)
         self.beyond = np.float32(np.nan if fmt.infinity_code is None else np.inf)
@@ -60,7 +60,7 @@ class NarrowRounder:
         self.beyond_code = np.uint32(special or 0)
         self.lowest_exponent = np.uint32((fmt.min_exponent + FLOAT32_BIAS) << FLOAT32_MANTISSA)
         self.dropped = np.uint32(FLOAT32_MANTISSA - fmt.mantissa_bits)
-        #: What the exponent of an addend adds to a code, too much by this for all of them.
+        #: The exponent of the addend makes all codes too large by this.
         lowest_addend = self.lowest_exponent + (self.dropped << np.uint32(FLOAT32_MANTISSA))
         self.excess = lowest_addend >> self.dropped
         self.sign_bit = fmt.sign_bit
@@ -70,7 +70,7 @@ class NarrowRounder:
         total = scratch.take("sum", x.size, np.float32)
         addend = scratch.take("addend", x.size, np.uint32)
         np.abs(x, out=total)
-        # numpy clips three times as fast as it takes a maximum with one number.
+        # numpy clips three times faster than it takes a maximum with a scalar.
         np.clip(total, ZERO, self.limit, out=total)
         np.bitwise_and(total.view(np.uint32), EXPONENT, out=addend)
         np.clip(addend, self.lowest_exponent, EXPONENT, out=addend)
@@ -102,8 +102,8 @@ class NarrowRounder:
         result += addend
         if not self.saturate:
             result[result > self.max_code + self.excess] = self.beyond_code + self.excess
-        # From here on in the width of a code, where arithmetic costs a quarter; what is too much
-        # and does not fit is cut off with it.
+        # From here on in the width of a code, where arithmetic costs a quarter; excess high bits
+        # are cut off.
         np.copyto(codes, result, casting="unsafe")
         codes -= self.excess.astype(codes.dtype)
         negative = np.less(x.view(np.int32), 0, out=scratch.take("negative", x.size, np.bool_))
@@ -208,8 +208,8 @@ class ScaledFloatCoder(_FloatCoder):
         for (view, out), (scale,) in group_views(layout, (x, scaled), (scales.scale,)):
             np.divide(view, scale, out=out)
         if not self.saturate:
-            # The element that made the scale is the largest number, though the division may
-            # round to a little more.
+            # The element that set the scale must become the largest number, though the division may
+            # round to slightly more.
             size = np.abs(scaled)
             rounded_up = (size > self.largest) & (size <= self.largest * np.float32(1 + 2.0**-22))
             scaled[rounded_up] = np.copysign(np.float32(self.largest), scaled[rounded_up])

@@ -1,4 +1,4 @@
-"""The values a group can represent, for drawing them and for computing expected errors."""
+"""The values that a group can represent, for drawing and for computing expected errors."""
 
 from __future__ import annotations
 

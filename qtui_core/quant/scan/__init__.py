@@ -1,1 +1,2 @@
-"""What is read off a tensor under a scheme: errors, statistics, maps, columns, outliers."""
+"""What a reading of a tensor can find out under a scheme: errors, statistics, maps, columns,
+outliers."""

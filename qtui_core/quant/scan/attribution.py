@@ -1,10 +1,10 @@
-"""Which columns the error of a tensor is due to.
+"""Which columns cause the error of a tensor.
 
-There are two shares, and they answer different questions. A column's *own* share is the part of
-the squared error that sits in its elements. Its *caused* share is the part that would vanish if
-the column were kept in 16 bits: an outlier is itself the best quantized element of its group,
-while its neighbours lose their precision to the scale it sets. So the caused share of an outlier
-column may be all of the error, where its own share is next to nothing.
+There are two shares, which answer different questions. A column's *own* share is the part of the
+squared error in its elements. Its *caused* share is the part that would vanish if the column were
+kept in 16 bits: an outlier is the best quantized element of its group, while its neighbours lose
+precision to the scale that it sets. So the caused share of an outlier column may be the whole
+error, though its own share is almost nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
-    """Sums over the elements that are finite and stay so, of each column of a tensor seen as a
-    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and the first over each row,
-    `[rows]`."""
+    """Sums over the elements of each column that are finite and stay finite, of a tensor seen as a
+    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and the first also over each
+    row, `[rows]`."""
 
     squared_error: Float64
     squared: Float64
@@ -45,7 +45,7 @@ class ColumnErrors:
 
 @dataclass(frozen=True, eq=False)
 class _RectangleSums:
-    """The sums of a rectangle, and where it is."""
+    """The sums of a rectangle, and its position."""
 
     columns: slice
     rows: slice
@@ -55,7 +55,7 @@ class _RectangleSums:
 
 
 class ColumnErrorScan(SchemeReducer[list[_RectangleSums]]):
-    """The error of a scheme by column and row; two numbers a column and one a row are held."""
+    """The error of a scheme by column and row; it holds two numbers per column and one per row."""
 
     def begin(self, elements: Elements) -> None:
         rows, self._columns = elements.matrix
@@ -100,13 +100,13 @@ def column_errors(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> ColumnErrors:
-    """What a scheme does to each column. Arguments and errors as `scan`."""
+    """What a scheme does to each column. Arguments and errors are those of `scan`."""
     found = ColumnErrorScan(scheme)
     scan(x, [found], model_absmax=model_absmax, **watch)
     return found.result()
 
 
-#: Each column that is tried is quantized for: the whole tensor, once more.
+#: Trying a column means quantizing the whole tensor once more.
 MAX_TRIED = 8
 
 
@@ -127,7 +127,7 @@ class Attribution:
 
     @property
     def own_shares(self) -> Float64:
-        """The part of the squared error in each column, `[columns]`; sums to 1, all 0 where
+        """The share of the squared error in each column, `[columns]`; the sum is 1, or all are 0 if
         there is no error."""
         return _shares(self.errors.squared_error, self.squared_error)
 
@@ -142,11 +142,12 @@ class Attribution:
         return decibels(self.squared_error / self.squared) if self.squared else None
 
     def own_share(self, columns: Sequence[int]) -> float:
-        """The part of the squared error in these columns together."""
+        """The share of the squared error in these columns together."""
         return float(self.own_shares[np.unique(np.array(columns, np.int64))].sum())
 
     def most_error(self, count: int) -> tuple[int, ...]:
-        """The columns with the most error in them, most first, none without any."""
+        """The columns with the most error in them, in descending order, without columns that have
+        none."""
         order = np.argsort(-self.errors.squared_error, kind="stable")[:count]
         return tuple(int(column) for column in order if self.errors.squared_error[column] > 0)
 
@@ -223,8 +224,8 @@ def keep_columns(
 
 
 def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) -> tuple[int, ...]:
-    """Columns worth trying: in turn the largest by magnitude, which set the scales of others,
-    and those with the most error in them, `count` in all.
+    """Columns worth trying, `count` in all: alternating between the largest by magnitude, which set
+    the scales of others, and those with the most error in them.
 
     Raises UsageError for more than MAX_TRIED.
     """

@@ -1,5 +1,5 @@
-"""Columns that stand out from the others: the input features of a layer that carry far more
-than the rest, in its weight or in what flows into it."""
+"""Columns that stand out from the others: input features of a layer with far larger values than the
+rest, in its weight or in its input."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ColumnMagnitude:
 @dataclass(frozen=True, eq=False)
 class ColumnStatistics:
     """Magnitudes of all columns of a tensor seen as a matrix, float64 `[columns]`, over their
-    finite elements; 0 for a column that has none. Medians are 0 without columns. `rows` is how
-    long the columns are."""
+    finite elements; 0 for a column without any. Medians are 0 without columns. `rows` is the length
+    of the columns."""
 
     rows: int
     absmax: npt.NDArray[np.float64]
@@ -64,8 +64,8 @@ class ColumnStatistics:
         )
 
     def largest(self, count: int) -> tuple[ColumnMagnitude, ...]:
-        """The columns of the largest absmax, that is of the largest ratio to the median's;
-        among equals the larger rms, then the lower index, comes first."""
+        """The columns with the largest absmax, and so the largest ratio to the median's; of equal
+        ones the larger rms comes first, then the lower index."""
         order = np.lexsort((np.arange(self.absmax.size), -self.rms, -self.absmax))[:count]
         return tuple(self.magnitude(int(column)) for column in order)
 
@@ -82,9 +82,9 @@ class ColumnStatistics:
 
 def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
     """Thresholds, descending, from one that no column reaches down to one that an eighth of the
-    columns do, which costs about 1.5 bits per parameter beside 4-bit codes: each lets in 1, 2, 3,
-    4, 6, 8, 12, 16, ... columns, and is the shortest decimal that does. Columns as large as each
-    other come in together. Empty for a tensor of zeros."""
+    columns reach, which costs about 1.5 bits per parameter beside 4-bit codes. Each admits 1, 2, 3,
+    4, 6, 8, 12, 16, ... columns, and is the shortest decimal that does. Columns of equal magnitude
+    are admitted together. Empty for a tensor of zeros."""
     absmax = np.unique(columns.absmax)[::-1]
     if not absmax.size or absmax[0] <= 0:
         return ()
@@ -122,7 +122,7 @@ class _ColumnSums:
 
 
 class ColumnScan(Reducer[list[_ColumnSums]]):
-    """Magnitudes of columns; three numbers a column are held."""
+    """Magnitudes of columns; it holds three numbers per column."""
 
     def begin(self, elements: Elements) -> None:
         self._rows, self._columns = elements.matrix

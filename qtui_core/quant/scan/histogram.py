@@ -48,7 +48,7 @@ class HistogramScan(Reducer[Int64]):
         place -= self.low
         place *= self.bins / (self.high - self.low)
         index = np.minimum(place.astype(np.int64), last)
-        # Arithmetic may land one bin off beside an edge; the edges decide.
+        # Rounding may give a neighbouring bin beside an edge; the edges decide.
         index -= inside < edges[index]
         index += (inside >= edges[index + 1]) & (index < last)
         return np.bincount(index, minlength=self.bins)
@@ -68,11 +68,11 @@ def histogram(
     high: float | None = None,
     **watch: Unpack[Watch],
 ) -> ValueHistogram:
-    """How the elements are spread from `low` to `high`, by default the smallest and the
+    """The distribution of the elements from `low` to `high`, by default from the smallest to the
     largest finite one (one more pass). Elements outside the range are not counted.
 
-    A tensor of one value gets a range of width 1 around it, as in numpy, or a wider one where
-    the value is so large that a width of 1 could not be told from none.
+    A tensor with a single value gets a range of width 1 around it, as in numpy, or a wider one if
+    the value is so large that a width of 1 would vanish in rounding.
     """
     elements = elements_of(x)
     if low is None or high is None:
@@ -90,8 +90,8 @@ def histogram(
 
 
 def _float32_within(low: float, high: float) -> tuple[np.float32, np.float32]:
-    """The smallest and the largest finite float32 in [low, high], so that elements can be
-    compared as they are; the first is larger than the second where there is none."""
+    """The smallest and the largest finite float32 in [low, high], so that elements can be compared
+    without conversion; the first is larger than the second if there is none."""
     with np.errstate(over="ignore"):
         smallest, largest = np.float32(low), np.float32(high)
     if smallest < np.float64(low):

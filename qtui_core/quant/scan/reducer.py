@@ -1,4 +1,4 @@
-"""What one reading of a tensor finds out, in small objects that share the reading."""
+"""What a reading of a tensor computes, as small objects that can share the reading."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ Part = TypeVar("Part")
 
 
 class Reducer(ABC, Generic[Part]):
-    """Something to be found out about a tensor. `begin` comes once, then `take` for each segment,
-    and `add` for each part in the order of the tensor; then there is a `result`."""
+    """Computes something about a tensor. `begin` is called once, then `take` for each segment, and
+    `add` for each part in the order of the tensor; then there is a `result`."""
 
     @property
     def multiple(self) -> int:
-        """Segments must be multiples of this long. Sums depend on where segments are cut."""
+        """The length of segments must be a multiple of this. Sums depend on where segments are
+        cut."""
         return 1
 
     def segments(self, elements: Elements) -> Iterator[Segment]:
-        """The pieces of the tensor that are taken, in order."""
+        """The pieces of the tensor that it takes, in order."""
         return elements.segments(self.multiple)
 
     def cut(self, elements: Elements) -> Hashable:
-        """Equal for reducers whose `segments` are the same, so that they can share a reading."""
+        """A value that is equal for reducers with the same `segments`, so that they can share a
+        reading."""
         return elements.cut(self.multiple)
 
     def reads(self, elements: Elements) -> int:
@@ -37,20 +39,20 @@ class Reducer(ABC, Generic[Part]):
 
     @abstractmethod
     def begin(self, elements: Elements) -> None:
-        """These are the elements that will come."""
+        """Called with the elements that will be read."""
 
     @abstractmethod
     def take(self, segment: Segment, scratch: Scratch) -> Part:
-        """What there is to add of a segment; not in scratch memory. May run in any thread, so it
-        changes nothing but what belongs to the elements of this segment alone."""
+        """The contribution of a segment, not in scratch memory. May run in any thread, so it
+        changes nothing but what belongs to the elements of this segment."""
 
     @abstractmethod
     def add(self, part: Part) -> None:
-        """Take in what `take` gave."""
+        """Adds what `take` returned."""
 
     @abstractmethod
     def result(self) -> Any:
-        """What was found out."""
+        """The result."""
 
 
 def read(
@@ -61,8 +63,8 @@ def read(
     advance: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Reads a tensor once for reducers whose segments are the same, which have their results
-    then. The other arguments, and what is raised, are as for `map_segments`."""
+    """Reads a tensor once for reducers with the same segments, which then have their results. The
+    other arguments, and what is raised, are as for `map_segments`."""
     for reducer in reducers:
         reducer.begin(elements)
 

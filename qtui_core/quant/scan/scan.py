@@ -1,8 +1,8 @@
 """One scan of a tensor for everything that is asked about it.
 
-Error, statistics, histogram, columns, outliers and codes are reducers; those whose segments are
-cut alike share a reading, which is all of them for most schemes and shapes. Sums are the same to
-the bit as of each by itself.
+Error, statistics, histogram, columns, outliers and codes are reducers. Those with the same segments
+share a reading, which for most schemes and shapes is all of them. Sums are the same, bit for bit,
+as if each were computed separately.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from qtui_core.schemes.scheme import Scheme
 
 
 class SchemeReducer(Reducer[Part]):
-    """A reducer about what schemes do to a tensor. `plans`, one for each scheme, and `model_absmax`
-    are set before `begin`."""
+    """A reducer that depends on schemes. `plans`, one for each scheme, and `model_absmax` are set
+    before `begin`."""
 
     plans: tuple[Plan, ...]
     model_absmax: ModelExtent | None = None
@@ -32,12 +32,12 @@ class SchemeReducer(Reducer[Part]):
 
     @property
     def scheme(self) -> Scheme:
-        """The first scheme, most often the only one."""
+        """The first scheme, usually the only one."""
         return self.schemes[0]
 
     @property
     def plan(self) -> Plan:
-        """That of the first scheme."""
+        """The plan of the first scheme."""
         return self.plans[0]
 
     @property
@@ -96,7 +96,7 @@ def scan(
 
 
 def _cut_alike(elements: Elements, reducers: Sequence[Reducer[Any]]) -> list[list[Reducer[Any]]]:
-    """The reducers that can share a reading, together: sums over other segments would differ in
+    """The reducers that can share a reading, grouped: sums over other segments would differ in
     their last bits."""
     found: dict[Hashable, list[Reducer[Any]]] = {}
     for reducer in reducers:

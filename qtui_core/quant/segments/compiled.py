@@ -1,7 +1,7 @@
-"""Quantization kernels compiled by torch: the bytes of the plain path in half the time.
+"""Quantization kernels compiled by torch: the same bytes as the plain path in half the time.
 
-They exist for what is quantized most: the 4-bit codebooks, symmetric integers and scaled floats,
-nearest rounding, scales of consecutive elements or of the whole tensor, values in memory in
+They exist for the most common cases: the 4-bit codebooks, symmetric integers and scaled floats,
+rounding to nearest, scales of consecutive elements or of the whole tensor, values in memory in
 float32 or bfloat16. Compiling needs torch and a C++ compiler and takes seconds, so it is done on
 request only. torch is imported when the first kernel is made.
 """
@@ -37,7 +37,7 @@ from qtui_core.schemes.scheme import SCHEME_FORMATS, Family, Scheme
 Tensor = Any  # torch.Tensor; this module can be imported without torch
 Kernel = Callable[..., Any]
 
-#: Elements of bfloat16 that are widened at a time: 4 MB of float32.
+#: Elements of bfloat16 that are widened per chunk: 4 MB of float32.
 PIECE = 1 << 20
 
 _FAMILIES = (Family.CODEBOOK, Family.INTEGER, Family.FLOAT)
@@ -76,15 +76,15 @@ def quantize_compiled(x: TensorLike, scheme: Scheme) -> QuantizedTensor:
 def compiled_codes(
     values: npt.NDArray[Any], scheme: Scheme, shape: tuple[int, ...]
 ) -> tuple[Codes, Float32] | None:
-    """Codes and scales (absmax for a codebook) of a flat tensor; None where no kernel has the
-    case, which is then the plain path's.
+    """Codes and scales (absmax for a codebook) of a flat tensor; None if there is no kernel for the
+    case, which the plain path then handles.
 
     Args:
         values: float32 `[n]`, or uint16 `[n]`, which are the words of bfloat16.
-        scheme: what to do; double quantization of the scales is the caller's.
+        scheme: the scheme; double quantization of the scales is left to the caller.
         shape: of the tensor.
 
-    Raises MissingLibrary without torch, QtuiError when the kernel cannot be compiled.
+    Raises MissingLibrary without torch, QtuiError if the kernel cannot be compiled.
     """
     size = _group_size(scheme, shape, values.size)
     if size is None or values.dtype not in (np.float32, np.uint16):
@@ -94,8 +94,8 @@ def compiled_codes(
 
     flat = torch.from_numpy(values.view(np.int16) if values.dtype == np.uint16 else values)
     groups = (flat.view(torch.bfloat16) if values.dtype == np.uint16 else flat).view(-1, size)
-    # Only the sizes are dynamic. With dynamic=True the numbers of the formats would be so too, and
-    # torch 2.13 then takes the kernel of one format from its cache for another.
+    # Only the sizes are dynamic. With dynamic=True the constants of the formats would be dynamic
+    # too, and torch 2.13 would then take the kernel of one format from its cache for another.
     for axis in (0, 1):
         torch._dynamo.maybe_mark_dynamic(groups, axis)
     try:
@@ -105,20 +105,20 @@ def compiled_codes(
             else:
                 make = _codebook if scheme.family is Family.CODEBOOK else _symmetric
                 codes, scales = _kernel(make, scheme.format, scheme.scale_rule)(groups)
-    except Exception as error:  # whatever a compiler says
+    except Exception as error:  # a compiler may raise anything
         raise QtuiError(
             f"The kernel of {scheme} could not be compiled ({_first_line(error)}). It takes a C++ "
             f"compiler; without compiling the result is the same."
         ) from error
-    # An infinity or a NaN shows in the scale of its group, and is the plain path's business.
+    # An infinity or a NaN shows in the scale of its group; the plain path handles it.
     if not bool(torch.isfinite(scales).all()):
         return None
     return codes.numpy().reshape(-1), scales.numpy()
 
 
 def _float_codes(scheme: Scheme, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes and scales of `[groups, size]`. bfloat16 is widened a piece at a time first: the
-    compiler goes lane by lane over bfloat16 whose bits are looked at, four times slower."""
+    """Codes and scales of `[groups, size]`. bfloat16 is first widened chunk by chunk: for bit
+    operations on bfloat16 the compiler generates scalar code, which is four times slower."""
     import torch
 
     scales = _kernel(_scales_of_floats, scheme.format, scheme.scale_rule)(groups)
@@ -142,7 +142,7 @@ def _float_codes(scheme: Scheme, groups: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group_size(scheme: Scheme, shape: tuple[int, ...], count: int) -> int | None:
-    """Elements that share a scale, where every group is whole and a kernel exists."""
+    """Elements that share a scale, if every group is whole and there is a kernel; else None."""
     ordinary = scheme.rounding == "nearest" and scheme.saturate and scheme.symmetric
     if not ordinary or scheme.family not in _FAMILIES or scheme.outlier_threshold is not None:
         return None
@@ -150,8 +150,8 @@ def _group_size(scheme: Scheme, shape: tuple[int, ...], count: int) -> int | Non
         return None
     layout = layout_of(scheme.granularity, shape)
     size = layout.size if isinstance(layout, Runs) else count if isinstance(layout, Whole) else 0
-    # A code is half a byte for the codebooks, so their groups must be of whole bytes. A scale of
-    # the whole model is not the tensor's.
+    # Two codebook codes share a byte, so groups must have an even size. The scale of a whole model
+    # is not that of the tensor.
     if not size or count % size or (scheme.family is Family.CODEBOOK and size % 2):
         return None
     return None if str(scheme.granularity) == "model" else size
@@ -168,8 +168,8 @@ def _kernel(make: Callable[[Scheme], Kernel], format: str, scale_rule: str) -> K
 
 
 def _with_own_code(function: Any, name: str) -> Kernel:
-    """The function with a code object of its own: torch counts the kernels it makes of one code
-    object, and refuses the ninth."""
+    """The function with its own code object: torch counts the kernels per code object, and refuses
+    the ninth."""
     code = function.__code__.replace(co_name=f"kernel of {name}")
     kernel: Kernel = FunctionType(code, function.__globals__, closure=function.__closure__)
     return kernel

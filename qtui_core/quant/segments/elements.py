@@ -1,7 +1,7 @@
-"""The elements of a tensor as a stream of float32 segments, whatever holds the tensor.
+"""The elements of a tensor as a stream of float32 segments, wherever the tensor is.
 
-A numpy array, a torch tensor (torch is not imported here; the caller had it) or a reader that
-gives rows on request all become the same: consecutive pieces of the flattened tensor.
+A numpy array, a torch tensor (torch is not imported here, the caller has it) and a reader of rows
+are all read as consecutive pieces of the flattened tensor.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 #: The largest magnitude of a model, or its smallest and largest value.
 ModelExtent: TypeAlias = float | tuple[float, float]
 
-#: Elements worked on at a time: 2 MB of float32. Smaller segments would stay in the
-#: second-level cache, but then two threads spend longer handing the interpreter lock to and
-#: fro between numpy calls than that saves.
+#: Elements per segment: 2 MB of float32. Smaller segments would stay in the second-level cache, but
+#: two threads would lose more time passing the interpreter lock between numpy calls.
 SEGMENT = 1 << 19
 
 
@@ -35,9 +34,9 @@ INFINITE_WORD = 0x7F80
 
 
 class RowSource(Protocol):
-    """Anything that gives rows on request: `rows(start, stop)` returns float32
-    `[stop - start, columns]` of the matrix that its shape is seen as. A shape of one number
-    means a vector whose rows are elements."""
+    """Anything that gives rows on request: `rows(start, stop)` returns float32 `[stop - start,
+    columns]` of the tensor seen as a matrix. A shape of one number means a vector, whose rows are
+    elements."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -67,7 +66,7 @@ class Segment:
 
 
 class HeldSegment(Segment):
-    """A segment that is converted once, however many ask for its elements."""
+    """A segment that is converted once, however often its elements are requested."""
 
     def float32(self) -> Float32:
         return self._converted
@@ -98,16 +97,16 @@ class Elements:
 
     @property
     def in_memory(self) -> npt.NDArray[Any] | None:
-        """The flat values, where they are in memory as float32 or as the words (uint16) of
-        bfloat16; None otherwise."""
+        """The flat values, if they are in memory as float32 or as the words (uint16) of bfloat16;
+        else None."""
         known = self._flat is not None and (
             self._flat.dtype == np.float32 or self._convert is from_bfloat16
         )
         return self._flat if known else None
 
     def segments(self, multiple: int = 1, target: int = SEGMENT) -> Iterator[Segment]:
-        """The elements in order, about `target` at a time; every segment but the last is a
-        multiple of `multiple` long. Rows of a reader larger than `target` are read whole."""
+        """The elements in order, about `target` at a time. The length of every segment but the last
+        is a multiple of `multiple`. Rows of a reader larger than `target` are read whole."""
         step = max(multiple, target // multiple * multiple)
         if self._flat is not None:
             for start in range(0, self.count, step):
@@ -116,7 +115,7 @@ class Elements:
             yield from self._segments_of_rows(multiple, step)
 
     def cut(self, multiple: int) -> tuple[int, ...]:
-        """Equal for multiples whose `segments` begin and end alike."""
+        """A value that is equal for multiples with the same `segments`."""
         step = max(multiple, SEGMENT // multiple * multiple)
         if self._flat is not None or self.count == 0:
             return (step,)
@@ -127,8 +126,8 @@ class Elements:
         return height, step if height * columns > step else 0, 1
 
     def ranges(self, bounds: Iterable[tuple[int, int]]) -> Iterator[Segment]:
-        """Elements [start, stop) of the flattened tensor for each pair of bounds. Of a reader
-        only the rows that hold them are read, and rows that two ranges in a row need once."""
+        """Elements [start, stop) of the flattened tensor for each pair of bounds. Of a reader only
+        the rows that contain them are read; rows that two consecutive ranges need are read once."""
         if self._flat is not None:
             for start, stop in bounds:
                 yield Segment(start, self._flat[start:stop], self._convert)
@@ -207,14 +206,14 @@ def elements_of(x: TensorLike) -> Elements:
 
 
 def _from_torch(tensor: Any) -> Elements:
-    # Conjugation and negation are flags that numpy does not know.
+    # Conjugation and negation are flags in torch, which numpy does not have.
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     if str(tensor.dtype) == "torch.bfloat16":
         int16 = sys.modules["torch"].int16
         return _from_array(tensor.view(int16).numpy().view(np.uint16), from_bfloat16)
     try:
         return _from_array(tensor.numpy(), _to_float32)
-    except TypeError:  # the 8-bit floats of torch, which numpy has no dtype for
+    except TypeError:  # torch's 8-bit floats, for which numpy has no dtype
         return _from_array(tensor.float().numpy(), _to_float32)
 
 
@@ -235,7 +234,7 @@ def _none(start: int, stop: int) -> npt.NDArray[Any]:
 
 
 def _to_float32(raw: npt.NDArray[Any]) -> Float32:
-    # A signalling NaN stays a NaN, which is what the caller counts.
+    # A signalling NaN stays a NaN, which the caller counts.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return np.ascontiguousarray(raw, dtype=np.float32).reshape(-1)
 
@@ -248,11 +247,11 @@ def from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
 
 
 def largest_word(words: npt.NDArray[np.uint16]) -> int:
-    """The word of the largest magnitude among words of bfloat16, without its sign; 0 of none.
-    Below INFINITE_WORD all of them are finite."""
+    """The word of the largest magnitude among bfloat16 words, without its sign; 0 for no words. If
+    it is below INFINITE_WORD, all are finite."""
     if not words.size:
         return 0
-    # As unsigned words the negative ones are on top, in the order of their magnitudes; as signed
-    # words the others are.
+    # As unsigned words the negative numbers are largest, in the order of their magnitudes; as
+    # signed words the positive numbers are.
     below, above = int(words.max()), int(words.view(np.int16).max())
     return max(below & 0x7FFF if below > 0x7FFF else 0, above)

@@ -1,4 +1,4 @@
-"""The extents of the groups of a segment, of the elements that count: those that are finite and
+"""The extents of the groups of a segment, over the elements that count: those that are finite and
 not left out as outliers."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from qtui_core.quant.segments.parallel import Scratch
 def extents_of_inliers(
     kind: Extent, layout: Layout, decomposition: Decomposition, values: Float32, scratch: Scratch
 ) -> Float32:
-    """Extents `[width, groups]` of a segment that begins at `scratch.start`, without what is kept
-    in 16 bits and what is not finite."""
+    """Extents `[width, groups]` of a segment that begins at `scratch.start`, without elements kept
+    in 16 bits and without nonfinite ones."""
     left_out = np.nan if kind is Extent.RANGE else 0.0
     inliers = decomposition.inliers(values, scratch.start, left_out, scratch)
     if kind is Extent.RANGE:
@@ -35,8 +35,8 @@ def finite_extents(kind: Extent, layout: Layout, values: Float32, scratch: Scrat
 def extents_of_finite(
     kind: Extent | None, layout: Layout, values: Float32, scratch: Scratch
 ) -> Float32:
-    """The same for a segment where some are not; the largest magnitude of all of them, `[1, 1]`,
-    where `kind` is None."""
+    """The same for a segment with nonfinite elements; if `kind` is None, the largest magnitude of
+    all finite elements, `[1, 1]`."""
     if kind is Extent.RANGE:
         return group_ranges(layout, np.where(np.isfinite(values), values, np.float32(np.nan)))
     mask = np.isfinite(values)

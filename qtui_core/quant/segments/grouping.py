@@ -29,21 +29,21 @@ class Extent(Enum):
     SIGNED = "signed"
     """The first element of the largest magnitude, with its sign."""
     ABS_MEAN = "mean magnitude"
-    """The mean magnitude, a float64 sum over the count and rounded once."""
+    """The mean magnitude: a float64 sum over the count, rounded once."""
 
     @property
     def width(self) -> int:
-        """How many numbers that is for a group."""
+        """How many numbers it has per group."""
         return 2 if self in (Extent.MIN_MAX, Extent.RANGE) else 1
 
 
-#: Magnitudes of groups that are larger than a segment are summed in parts of about so many
-#: elements, at fixed places, so that the sum does not depend on how the tensor was cut.
+#: Magnitudes of groups larger than a segment are summed in parts of about this many elements, at
+#: fixed places, so that the sum does not depend on the segments.
 PART = 1 << 16
 
 
 def segment_multiple(layout: Layout) -> int:
-    """Segments cut at multiples of this hold whole groups (where groups are local)."""
+    """Segments cut at multiples of this contain whole groups (if groups are local)."""
     match layout:
         case Runs(size):
             return size
@@ -73,10 +73,10 @@ def group_count(layout: Layout, size: int) -> int:
 def group_views(
     layout: Layout, elements: tuple[Array, ...], per_group: tuple[Array | None, ...]
 ) -> Iterator[tuple[tuple[Array, ...], tuple[Any, ...]]]:
-    """Views of flat arrays of a segment, shaped so that arrays with one value per group
-    broadcast against them. Runs and Whole give one group per row of the view; a short last
-    group comes as a view of its own, and so do the tiles at an edge, which are four-dimensional
-    `[tile row, height, tile column, width]`. Writing to the views writes to the arrays."""
+    """Views of a segment's flat arrays, shaped so that arrays with one value per group broadcast
+    against them. Runs and Whole give one group per row of the view. A short last group has a view
+    of its own, and so have the tiles at an edge, which are four-dimensional `[tile row, height,
+    tile column, width]`. Writing to the views writes to the arrays."""
 
     def pick(take_element: Any, take_group: Any) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
         groups = tuple(None if g is None else take_group(g) for g in per_group)
@@ -118,7 +118,7 @@ def group_views(
 
 
 def _whole_and_rest(length: int, size: int) -> Iterator[slice]:
-    """The part of `length` made of whole pieces of `size`, and the piece that is left."""
+    """The part of `length` that consists of whole pieces of `size`, and the remaining piece."""
     whole = length // size * size
     if whole:
         yield slice(0, whole)
@@ -133,7 +133,7 @@ def _tiles(elements: Array, layout: Tiles, down: slice, across: slice) -> Array:
 
 
 def _of_tiles(per_group: Array, layout: Tiles, down: slice, across: slice) -> Array:
-    """The values of those tiles, to broadcast against their elements."""
+    """The values of these tiles, shaped to broadcast against their elements."""
 
     def pieces(part: slice, size: int) -> slice:
         return slice(part.start // size, -(-part.stop // size))
@@ -144,10 +144,9 @@ def _of_tiles(per_group: Array, layout: Tiles, down: slice, across: slice) -> Ar
 
 
 def group_extents(kind: Extent, layout: Layout, x: Float32, scratch: Scratch) -> Float32:
-    """Extents of the groups of a segment, `[kind.width, groups]`. A group with a NaN has a
-    NaN extent, one with an infinity an infinite one: the caller looks, and cleans then. The
-    magnitudes it was found from stay in the scratch buffer "magnitude", MIN_MAX and RANGE
-    aside."""
+    """Extents of the groups of a segment, `[kind.width, groups]`. A group with a NaN has a NaN
+    extent, one with an infinity an infinite one: the caller checks for these and removes them. The
+    magnitudes stay in the scratch buffer "magnitude", except for MIN_MAX and RANGE."""
     extents = np.empty((kind.width, group_count(layout, x.size)), np.float32)
     if x.size == 0:
         extents[...] = 0
@@ -164,15 +163,15 @@ def group_extents(kind: Extent, layout: Layout, x: Float32, scratch: Scratch) ->
         if kind is Extent.SIGNED:
             _signed_extremes(layout, x, magnitude, extents[0])
         else:
-            # Non-negative floats are in the order of their words (NaN highest), and integers
-            # are reduced faster.
+            # Non-negative floats have the order of their words (NaN highest), and integers are
+            # reduced faster.
             extents[0] = _reduce(np.maximum, layout, magnitude.view(np.int32)).view(np.float32)
     return extents
 
 
 def group_ranges(layout: Layout, x: Float32) -> Float32:
     """Extents of the kind RANGE `[2, groups]` of the elements that are not NaN; NaN for a group
-    of none."""
+    without any."""
     if x.size == 0:
         return np.full((2, group_count(layout, 0)), np.nan, np.float32)
     return np.stack([_reduce(np.fmin, layout, x), _reduce(np.fmax, layout, x)])
@@ -181,8 +180,8 @@ def group_ranges(layout: Layout, x: Float32) -> Float32:
 def group_means(
     layout: Layout, x: Float32, scratch: Scratch, finite: Array | None = None
 ) -> npt.NDArray[np.float64]:
-    """Mean magnitude of each group `[groups]`, of the elements where `finite` only; 0 where
-    there are none."""
+    """Mean magnitude of each group `[groups]`, only of elements where `finite` is true; 0 if there
+    are none."""
     sums = _group_sums(layout, _magnitudes(x, scratch, finite))
     counts = _group_sums(layout, np.ones(x.size) if finite is None else finite.astype(np.float64))
     return sums / np.maximum(counts, 1)
@@ -191,8 +190,8 @@ def group_means(
 def partial_sums(
     layout: Layout, x: Float32, scratch: Scratch
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Sums of the finite magnitudes, and how many there are, of the parts of a segment of Whole
-    or Columns, each `[parts, groups]`. Segments start at multiples of `part_size(layout)`."""
+    """Sums and counts of the finite magnitudes in the parts of a segment of Whole or Columns, each
+    `[parts, groups]`. Segments start at multiples of `part_size(layout)`."""
     part = Runs(part_size(layout))
     finite = np.isfinite(x)
     magnitudes = _magnitudes(x, scratch, None if finite.all() else finite)
@@ -210,7 +209,7 @@ def partial_sums(
 
 
 def part_size(layout: Layout) -> int:
-    """Elements of a part: whole rows where there is a scale for each column."""
+    """Elements of a part: whole rows if there is a scale for each column."""
     if isinstance(layout, Columns):
         columns = max(1, layout.columns)
         return columns * max(1, PART // columns)
@@ -218,7 +217,7 @@ def part_size(layout: Layout) -> int:
 
 
 def _magnitudes(x: Float32, scratch: Scratch, finite: Array | None) -> npt.NDArray[np.float64]:
-    """In float64, with 0 for what is not finite."""
+    """Magnitudes in float64, with 0 for nonfinite elements."""
     wide: npt.NDArray[np.float64] = scratch.take("wide", x.size, np.float64)
     np.abs(x, out=wide)
     if finite is not None:
@@ -280,7 +279,7 @@ def _tile_by_tile(view: Array) -> Array:
 
 
 def merge_extents(kind: Extent, first: Float32 | None, second: Float32) -> Float32:
-    """Extents of groups seen in two parts, the first part earlier in the tensor."""
+    """Extents of groups from two parts, of which the first is earlier in the tensor."""
     if first is None:
         return second
     match kind:
@@ -298,5 +297,5 @@ def merge_extents(kind: Extent, first: Float32 | None, second: Float32) -> Float
 
 
 def largest_magnitude(extents: Float32) -> float:
-    """The largest magnitude in any group, 0.0 where there are none."""
+    """The largest magnitude in any group, 0.0 if there are none."""
     return float(np.abs(extents).max()) if extents.size else 0.0

@@ -1,7 +1,7 @@
 """A tensor with some of its elements replaced, without a copy of the tensor.
 
-Everything here gives rows on request, as a reader of a file does, so what quantizes, measures
-or draws a tensor does the same to one with an outlier that was put there.
+Everything here gives rows on request, like a reader of a file, so that a tensor with an injected
+outlier can be quantized, measured and drawn in the same way.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from qtui_core.quant.segments.layout import matrix_shape
 
 
 class Injected:
-    """`source` with element [row, column] of its matrix set to `value`; every element of the
-    column where `row` is None. Of a vector, row 0 is the only one.
+    """`source` with element [row, column] of its matrix set to `value`, or every element of the
+    column if `row` is None. A vector has only row 0.
 
     Attributes:
         shape: of the source.
-        key: names the source and what was put into it.
+        key: identifies the source and what was injected.
 
-    Raises UsageError when there is no such element, or `value` is no float32.
+    Raises UsageError if there is no such element, or `value` is no float32.
     """
 
     def __init__(self, source: TensorLike, row: int | None, column: int, value: float) -> None:
@@ -60,9 +60,9 @@ class Injected:
 
 
 class Without:
-    """`source` with NaN in some columns of its matrix: what is left to be quantized when those
-    columns are kept apart in 16 bits. What is not finite is in no scale and no error; zeros would
-    lower a mean magnitude and widen a range that does not hold them."""
+    """`source` with NaN in some columns of its matrix: what remains to be quantized when those
+    columns are kept in 16 bits. Nonfinite elements are in no scale and no error; zeros would lower
+    a mean magnitude and widen a range that does not contain them."""
 
     def __init__(self, source: TensorLike, columns: Sequence[int]) -> None:
         self._source = row_source(source)
@@ -101,16 +101,16 @@ class ArrayRows:
 
 
 def row_source(x: TensorLike) -> RowSource:
-    """What `quantize` takes, as a source of rows. Raises UsageError as `quantize` does."""
+    """What `quantize` accepts, as a source of rows. Raises UsageError as `quantize` does."""
     if hasattr(x, "rows") and hasattr(x, "shape"):
         source: RowSource = x
         return source
-    elements_of(x)  # which says what is wrong with it
+    elements_of(x)  # raises with the reason
     return ArrayRows(x if hasattr(x, "reshape") else np.asarray(x))
 
 
 def check_place(shape: tuple[int, ...], row: int | None, column: int) -> None:
-    """Raises UsageError where the matrix of a tensor of `shape` has no such row or column."""
+    """Raises UsageError if the matrix of a tensor of `shape` has no such row or column."""
     rows, columns = matrix_shape(shape)
     if (row is None or 0 <= row < rows) and 0 <= column < columns:
         return

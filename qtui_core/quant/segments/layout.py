@@ -1,7 +1,6 @@
-"""Which consecutive elements share a scale, once the shape of the tensor is known.
+"""Which consecutive elements share a scale, given the shape of the tensor.
 
-Every granularity comes down to one of five layouts of the flattened tensor, so the kernels
-know five cases and not eight times the corner cases.
+Every granularity is one of five layouts of the flattened tensor, so the kernels have five cases.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class Runs:
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """Rows of `columns` elements, each cut into runs of `size` that does not divide it: every
-    row ends in a short run."""
+    """Rows of `columns` elements, each cut into runs of `size`, which does not divide it: every row
+    ends in a short run."""
 
     columns: int
     size: int
@@ -76,7 +75,7 @@ Layout = Whole | Runs | RaggedRows | Columns | Tiles
 
 
 def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout:
-    """The layout of a tensor of this shape; Whole where there is no scale at all."""
+    """The layout of a tensor of this shape; Whole if there is no scale."""
     rows, columns = matrix_shape(shape)
     count = rows * columns
     match granularity:
@@ -99,8 +98,8 @@ def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout
         case PerTile(height, _):
             run = height * columns
         case PerBlock(size):
-            # A block is whole in its segment even when it is the only one: its kernels tell
-            # a short block by its length.
+            # A single block keeps its own layout, as its kernels recognise a short block by its
+            # length.
             return Runs(size) if size <= count else Whole()
         case _:
             return Whole()
@@ -132,7 +131,7 @@ def scale_shape(granularity: Granularity | None, shape: tuple[int, ...]) -> tupl
 def scale_index(
     granularity: Granularity | None, shape: tuple[int, ...], row: int, column: int
 ) -> int | None:
-    """Where in the flattened scales the scale of element [row, column] is; None without
+    """The index of the scale of element [row, column] in the flattened scales; None without
     scales."""
     columns = matrix_shape(shape)[1]
     match granularity:
@@ -178,7 +177,7 @@ def run_lengths(granularity: Granularity | None, shape: tuple[int, ...]) -> dict
 
 
 def _token_length(shape: tuple[int, ...]) -> int:
-    """Elements of a token: the last dimension, whatever the dimensions before."""
+    """Elements of a token: the last dimension, whatever the other dimensions are."""
     return shape[-1] if shape else 1
 
 

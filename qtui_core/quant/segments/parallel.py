@@ -22,12 +22,12 @@ from qtui_core.quant.segments.elements import Segment
 
 Result = TypeVar("Result")
 
-#: Below this many elements starting a thread costs more than it saves.
+#: Below this many elements, starting a thread costs more than it saves.
 THREADED_FROM = 1 << 20
-#: Two threads reach most of the memory bandwidth; more would take cores from the training
-#: run that may be next door.
+#: Two threads reach most of the memory bandwidth; more would take cores from a training run on the
+#: same machine.
 MAX_THREADS = 2
-#: Elements that several small steps go over while they stay in the second-level cache.
+#: Elements per chunk for several small steps, so that they stay in the second-level cache.
 CACHED = 1 << 15
 
 
@@ -38,11 +38,11 @@ class Cancelled(QtuiError):
 
 
 class Scratch:
-    """Buffers reused from segment to segment: a fresh large allocation costs page faults
-    that take longer than the arithmetic.
+    """Buffers reused from segment to segment: the page faults of a fresh large allocation take
+    longer than the arithmetic.
 
-    `start` is where in the flattened tensor the segment begins that is being worked on, which
-    decides the random bits of its elements.
+    `start` is where the current segment begins in the flattened tensor, which determines the random
+    bits of its elements.
     """
 
     def __init__(self) -> None:
@@ -63,12 +63,12 @@ Work = Callable[[Segment, Scratch], Result]
 
 
 class Watch(TypedDict, total=False):
-    """How work on a tensor is heard, stopped and shared out.
+    """How work on a tensor is reported, stopped and distributed.
 
     Attributes:
         progress: called with the fraction done, in (0, 1], on the calling thread.
-        cancelled: asked before each segment; Cancelled is raised where it says true.
-        threads: how many to use; chosen by size when None. The result is the same to the bit.
+        cancelled: called before each segment; Cancelled is raised if it returns true.
+        threads: how many to use; chosen by size if None. The result is the same bit for bit.
     """
 
     progress: Callable[[float], None] | None
@@ -77,7 +77,7 @@ class Watch(TypedDict, total=False):
 
 
 def thread_count(elements: int, threads: int | None) -> int:
-    """How many threads to use for so many elements; `threads` overrules."""
+    """How many threads to use for `elements`; `threads` overrides it."""
     if threads is not None:
         return max(1, threads)
     if elements < THREADED_FROM:
@@ -93,8 +93,8 @@ def map_segments(
     advance: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[Result]:
-    """`work` of every segment, in order. Segments are drawn, and `advance` and `cancelled`
-    called, on the calling thread; few segments are alive at a time.
+    """`work` of every segment, in order. Segments are drawn, and `advance` and `cancelled` called,
+    on the calling thread; few segments exist at a time.
 
     Raises Cancelled as soon as `cancelled()` is true.
     """
@@ -133,7 +133,7 @@ def map_segments(
 def fractions_of(
     progress: Callable[[float], None] | None, total: int
 ) -> Callable[[int], None] | None:
-    """An `advance` for `map_segments` that tells `progress` the fraction of `total` done."""
+    """An `advance` for `map_segments` that passes the fraction of `total` done to `progress`."""
     if progress is None:
         return None
     done = 0
@@ -141,7 +141,7 @@ def fractions_of(
     def advance(elements: int) -> None:
         nonlocal done
         done += elements
-        # A tensor without elements is one empty segment, done as soon as it is begun.
+        # A tensor without elements is one empty segment.
         progress(min(1.0, done / total) if total else 1.0)
 
     return advance
@@ -150,8 +150,7 @@ def fractions_of(
 def progress_of(
     advance: Callable[[int], None] | None, total: int
 ) -> Callable[[float], None] | None:
-    """The other way round: a `progress` that tells `advance` how many of `total` more are
-    done."""
+    """The reverse: a `progress` that passes to `advance` how many more of `total` are done."""
     if advance is None:
         return None
     done = 0

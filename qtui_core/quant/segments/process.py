@@ -39,12 +39,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Prepared:
-    """The elements of a segment made ready: `x` is finite, `scales` are those of its groups.
-    Elements kept in 16 bits are 0 in `x`.
+    """The prepared elements of a segment: `x` is finite, `scales` are those of its groups. Elements
+    kept in 16 bits are 0 in `x`.
 
-    `nonfinite` is a mask of NaN and infinities, None where there are none; `values` are the
-    elements as they came. `magnitude` is, for a cast, that of the finite elements and 0 for
-    the others, in scratch memory.
+    `nonfinite` is a mask of NaN and infinities, None if there are none; `values` are the original
+    elements. `magnitude` is, for a cast, that of the finite elements and 0 for the others, in
+    scratch memory.
     """
 
     values: Float32
@@ -57,7 +57,7 @@ class Prepared:
 
     @property
     def decoding_scales(self) -> GroupScales:
-        """The scales as a reader of the stored tensor has them."""
+        """The scales as a reader of the stored tensor would decode them."""
         if self.nested is None:
             return self.scales
         return GroupScales(self.nested.dequantize())
@@ -76,7 +76,7 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
         extents = group_extents(kind, plan.layout, values, scratch)
     else:
         extents = group_extents(Extent.ABSMAX, Whole(), values, scratch)
-    # What the extents were found from is still there.
+    # The magnitudes from which the extents were computed are still there.
     magnitude = scratch.take("magnitude", values.size, np.float32) if kind is None else None
     nonfinite = None
     x = values
@@ -101,9 +101,9 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
 def _prepare_inliers(
     plan: Plan, decomposition: Decomposition, values: Float32, scratch: Scratch
 ) -> Prepared:
-    """As `prepare`, where columns are kept in 16 bits."""
+    """Like `prepare`, if columns are kept in 16 bits."""
     magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
-    # Magnitudes are in the order of their words, and integers are searched faster.
+    # Magnitudes have the order of their words, and integers are searched faster.
     words = magnitude.view(np.int32)
     absmax = float(magnitude[words.argmax()]) if words.size else 0.0
     nonfinite = None

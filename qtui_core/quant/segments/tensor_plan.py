@@ -1,5 +1,5 @@
-"""How the segments of one tensor are processed: the coder of its scheme, and what all elements
-decide before the first of them can be quantized."""
+"""How the segments of one tensor are processed: the coder of its scheme, and everything that
+depends on all elements and must be known before the first can be quantized."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def make_coder(scheme: Scheme) -> Coder:
 class Plan:
     """How segments of one tensor are processed.
 
-    `fixed` holds the scales where they are not local to a segment: per tensor, model or
-    column. `offset` is the mean absmax under double quantization. `decomposition` has the
-    columns that are kept in 16 bits, None where none are.
+    `fixed` holds the scales if they are not local to a segment: per tensor, model or column.
+    `offset` is the mean absmax under double quantization. `decomposition` has the columns that are
+    kept in 16 bits, None if there are none.
     """
 
     scheme: Scheme
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def multiple(self) -> int:
-        """Segments must be multiples of this long."""
+        """The length of segments must be a multiple of this."""
         whole_groups = segment_multiple(self.layout)
         if self.coder.extent is Extent.ABS_MEAN and isinstance(self.layout, Whole | Columns):
             return part_size(self.layout)
@@ -121,7 +121,7 @@ class Plan:
 
 
 def unread_plan(scheme: Scheme, shape: tuple[int, ...]) -> Plan:
-    """As much of a plan as is known before an element is read."""
+    """The part of a plan that is known before an element is read."""
     return Plan(scheme, make_coder(scheme), layout_of(scheme.granularity, shape))
 
 
@@ -161,7 +161,8 @@ def make_plan(
 
 
 class _PlanReducer(Reducer[Part]):
-    """What all elements decide of a plan. Its result is the plan with it."""
+    """Determines the part of a plan that depends on all elements. Its result is the plan with
+    it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -172,8 +173,8 @@ class _PlanReducer(Reducer[Part]):
 
 
 class ExtentScan(_PlanReducer[Float32]):
-    """Scales per tensor or column; the scale of the tensor that scales of blocks are multiplied
-    by."""
+    """Scales per tensor or column; the scale of the tensor by which scales of blocks are
+    multiplied."""
 
     def begin(self, elements: Elements) -> None:
         self._count = elements.count
@@ -228,7 +229,7 @@ class _MeanScan(_PlanReducer["tuple[Float64, Float64]"]):
 
 
 class _OffsetScan(_PlanReducer[Float32]):
-    """The offset of double quantization: the mean of the scales as they are without it."""
+    """The offset of double quantization: the mean of the scales without double quantization."""
 
     def begin(self, elements: Elements) -> None:
         self._total = self._count = 0.0
@@ -239,7 +240,7 @@ class _OffsetScan(_PlanReducer[Float32]):
         return self._plan.coder.scales(extents, segment.size).scale
 
     def add(self, part: Float32) -> None:
-        # In float64, so that the mean does not depend on how the tensor was cut.
+        # In float64, so that the mean does not depend on the segments.
         self._total += float(part.sum(dtype=np.float64))
         self._count += part.size
 
@@ -249,7 +250,7 @@ class _OffsetScan(_PlanReducer[Float32]):
 
 
 def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
-    """Extents `[width, groups]` of the groups of a segment that begins at `scratch.start`, of the
+    """Extents `[width, groups]` of the groups of a segment that begins at `scratch.start`, over the
     elements that count: the finite ones that are not left out as outliers."""
     kind, kept = plan.coder.extent, plan.decomposition
     assert kind is not None
@@ -259,8 +260,8 @@ def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
 
 
 def _extent_of_words(plan: Plan, segment: Segment) -> Float32 | None:
-    """The extent `[1, 1]` of a segment of bfloat16 where it can be read from the words; None where
-    elements do not count alike."""
+    """The extent `[1, 1]` of a bfloat16 segment if it can be read from the words; None if some
+    elements do not count."""
     if segment.convert is not from_bfloat16 or plan.decomposition is not None:
         return None
     if plan.coder.extent is not Extent.ABSMAX or not isinstance(plan.layout, Whole):
@@ -274,8 +275,8 @@ def _extent_of_words(plan: Plan, segment: Segment) -> Float32 | None:
 def first_passes(
     scheme: Scheme, shape: tuple[int, ...], model_absmax: ModelExtent | None = None
 ) -> int:
-    """How often all elements must be read before the first can be quantized: once for the
-    columns that are kept in 16 bits, and once for scales that all elements decide."""
+    """How often all elements must be read before the first can be quantized: once for the columns
+    that are kept in 16 bits, and once for scales that depend on all elements."""
     if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
         return 0
     columns = scheme.outlier_threshold is not None

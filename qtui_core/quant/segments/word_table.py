@@ -1,5 +1,5 @@
-"""Codes of bfloat16 by looking them up: there are 65,536 words, and under one scale each has one
-code, so a large tensor is coded by one look-up an element."""
+"""Codes of bfloat16 by look-up: there are 65,536 words, and with one scale each has one code, so a
+large tensor needs only one look-up per element."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from qtui_core.quant.segments.tensor_plan import Plan
 from qtui_core.schemes.scheme import Family
 
 WORDS = 1 << 16
-#: Fewer elements are coded sooner than the table is made.
+#: Fewer elements are encoded faster than the table is made.
 LEAST_ELEMENTS = 8 * WORDS
 
 
 def depends_on_the_word(plan: Plan, elements: Elements) -> bool:
-    """Whether the tensor is of bfloat16 words in memory, large, and codes depend on nothing but
-    the word: one scale for all or none, and no other element or place that matters."""
+    """Whether the tensor consists of bfloat16 words in memory, is large, and its codes depend on
+    nothing but the word: one scale or none, and neither on other elements nor on positions."""
     values = elements.in_memory
     if values is None or values.dtype != np.uint16 or values.size < LEAST_ELEMENTS:
         return False
@@ -43,7 +43,7 @@ def word_segment() -> Segment:
 
 
 def word_table(plan: Plan, elements: Elements) -> Codes | None:
-    """The code of every word `[65536]`; None where a code depends on more than the word."""
+    """The code of every word `[65536]`; None if a code depends on more than the word."""
     if not depends_on_the_word(plan, elements):
         return None
     table = np.empty(WORDS, plan.coder.code_dtype)
@@ -55,7 +55,7 @@ def word_table(plan: Plan, elements: Elements) -> Codes | None:
 
 def look_up(table: Codes, words: npt.NDArray[np.uint16], codes: Codes) -> int:
     """Writes the codes of the words, and counts the NaN and infinities among them."""
-    # Every word is an index; "clip" only spares numpy a check.
+    # Every word is a valid index; "clip" only saves numpy a check.
     np.take(table, words, out=codes, mode="clip")
     if largest_word(words) < INFINITE_WORD:
         return 0
