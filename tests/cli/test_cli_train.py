@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from command_line import run_qtui
 from processes import is_gone
 
+from qtui.cli import training_run
 from qtui_core.live.recording import parse_recording, read_recording
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -31,10 +34,19 @@ def start(*args: str, **env: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is trained in this process has the script for its child too."""
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    command = (sys.executable, str(SUPPORT / "scripted_run.py"))
+    run_to_end = partial(training_run.run_to_end, command=command)
+    monkeypatch.setattr(training_run, "run_to_end", run_to_end)
+
+
 def train(*args: str, **env: str) -> tuple[int, str, str]:
-    child = start(*args, **env)
-    out, err = child.communicate(timeout=120)
-    return child.returncode, out, err
+    """`qtui train` in this process: its exit code and what it wrote."""
+    done = run_qtui("train", *args, env=env)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_run_is_a_report_on_stdout_and_lines_on_stderr():
@@ -60,9 +72,7 @@ def test_json_and_the_recording_say_the_same(tmp_path):
     assert data["measured"]["peak_allocated_bytes"] == 91 << 20
     assert data["measured"]["loss"] == pytest.approx([4.9, 4.8, 4.7])
     assert read_recording(record).complaint == ""
-    again = subprocess.run(
-        [*PROGRAM, "replay", str(record), "--json"], capture_output=True, text=True, check=True
-    )
+    again = run_qtui("replay", str(record), "--json")
     assert json.loads(again.stdout) == data
 
 
