@@ -80,7 +80,9 @@ def _command_of(row: Experiment) -> click.Command:
             show_default=setting.default is not None,
             metavar="|".join(setting.allowed)
             if setting.kind == "choice"
-            else {"several": "NAME,...", "wholes": "N,...", "whole": "N", "text": "FILE"}.get(
+            else "FILE"
+            if setting.name == "text"
+            else {"several": "NAME,...", "wholes": "N,...", "whole": "N", "text": "NAME"}.get(
                 setting.kind, "X"
             ),
             help=setting.help
