@@ -1,5 +1,5 @@
-"""Why an error is smaller than that of ordinary values. `BETTER` lists the reasons in the order in
-which they are tested; the first that applies is the one."""
+"""Why an error is smaller than that of Gaussian values. `BETTER` lists the reasons in the order in
+which they are tested; the first that applies is taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.schemes.scheme import Family
 
 
 def find_advantage(case: Case) -> Cause:
-    """Why the scheme does better on this tensor than on ordinary values."""
+    """Why the scheme does better on this tensor than on Gaussian values."""
     text = next(text for test in BETTER if (text := test(case)) is not None)
     return Cause(CauseKind.LUCK, text)
 

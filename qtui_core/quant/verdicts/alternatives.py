@@ -1,4 +1,4 @@
-"""Schemes that may do better than one, and what they are expected to do."""
+"""Schemes that may do better than a given one, and their expected errors."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from qtui_core.schemes.scheme import (
     refused_granularity,
 )
 
-#: What a bit is worth in uniform quantization: gains beyond that are the finding.
+#: The decibels that one more bit gains in uniform quantization; only larger gains are of interest.
 DB_PER_BIT = 20 * math.log10(2)
-#: Bits a parameter that count as about the same.
+#: A difference in bits per parameter that counts as none.
 SAME_BITS = 0.1
-#: Below groups of this size scales cost about as much as another bit.
+#: For groups smaller than this, scales cost about as much as another bit.
 SMALLEST_GROUP = 32
-#: Groups with scales in 32 bits that cost what the 8-bit scales of a format do.
+#: The group size at which 32-bit scales cost as much as the 8-bit scales of a format.
 EQUAL_GROUPS: dict[Family, Granularity] = {
     Family.MICROSCALING: PerGroup(128),
     Family.TWO_LEVEL: PerGroup(64),
@@ -47,9 +47,9 @@ EQUAL_GROUPS: dict[Family, Granularity] = {
 def finer_schemes(
     scheme: Scheme, shape: tuple[int, ...], coarsest_first: bool = False
 ) -> Iterator[Scheme]:
-    """The scheme with more scales, as far as those are worth their bits; none for a cast, for a
+    """The scheme with more scales, as far as those are worth their bits. None for a cast, for a
     format that is defined with one granularity, and for scales per column: groups of a row would
-    put elements together that these keep apart."""
+    combine elements that those separate."""
     if scheme.granularity is None or scheme.family in FIXED_GRANULARITY:
         return
     if isinstance(scheme.granularity, PerColumn):
@@ -63,7 +63,7 @@ def finer_schemes(
         candidates.append(PerRow())
     candidates += [kind(n) for n in (128, 64, SMALLEST_GROUP) if n < columns or kind is PerBlock]
     if not coarsest_first:
-        # Groups of 64 are what most libraries make; rows are for tensors too narrow for that.
+        # Most libraries make groups of 64; rows are for tensors too narrow for that.
         candidates.sort(key=lambda g: (isinstance(g, PerRow), g == kind(128)))
     for granularity in candidates:
         if isinstance(granularity, PerRow) or granularity.size < size:  # type: ignore[union-attr]
@@ -71,13 +71,13 @@ def finer_schemes(
 
 
 def finer_that_save(case: Case, coarsest_first: bool = False) -> Iterator[Scheme]:
-    """Those of `finer_schemes` that take fewer bits than what is stored."""
+    """The `finer_schemes` that take fewer bits than the stored values."""
     return filter(case.saves, finer_schemes(case.scheme, case.report.shape, coarsest_first))
 
 
 def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | None:
-    """The scheme with the same sharing of scales, and no more bits, that is expected to be
-    noticeably better on Gaussian values of this size, and how good."""
+    """The scheme with the same granularity, and no more bits, that is expected to be noticeably
+    better on Gaussian values of this size, and its SQNR in decibels; None if there is none."""
     found = []
     for scheme in same_bits(case.scheme):
         added = bits_per_parameter(scheme, case.report.shape) - case.report.bits_per_parameter
@@ -115,14 +115,14 @@ def same_bits(scheme: Scheme) -> Iterator[Scheme]:
 
 
 def expected_db(scheme: Scheme, case: Case) -> float | None:
-    """On Gaussian values of the tensor's size; None where the format cannot hold them all, or
-    its scales not be so small."""
+    """The expected SQNR on Gaussian values of the tensor's size, decibels; None if the format
+    cannot represent them all, or its scales cannot be so small."""
     if case.rms < make_coder(scheme).smallest_extent:
         return None
     if scheme.family is Family.CAST:
         largest = float(get_format(scheme.format).max)
         known = case.stats.absmax if case.stats is not None else None
-        # Nothing was cut, so what the scheme itself can hold is a bound.
+        # Nothing was cut off, so the largest number of the scheme is a bound.
         absmax = float(get_format(case.scheme.format).max) if known is None else known
         if absmax > largest:
             return None
@@ -130,9 +130,9 @@ def expected_db(scheme: Scheme, case: Case) -> float | None:
 
 
 def zero_point_scheme(case: Case) -> Scheme | None:
-    """Integers of as many bits whose ranges need not hold zero, where the values lie far to one
-    side of it. None where they do not, where outliers would stretch those ranges, and where zero
-    points would cost more than a bit an element."""
+    """Integers of as many bits whose ranges need not include zero, if the values lie far to one
+    side of it. None if they do not, if outliers would widen those ranges, or if zero points would
+    cost more than a bit per element."""
     found = _with_zero_point(case)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The facts that a verdict on one scheme and one tensor is drawn from."""
+"""The facts from which a verdict on one scheme and one tensor follows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from qtui_core.quant.storage import bits_per_parameter
 from qtui_core.schemes.granularity import PerModel, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: Decibels that are worth a word.
+#: Decibels: smaller differences are not mentioned.
 NOTICEABLE_DB = 0.5
-#: Beyond this there is nothing but the rounding of float32 itself.
+#: Decibels: beyond this SQNR only the rounding of float32 itself remains.
 EXACT_DB = 120.0
-#: Kurtosis from which tails, and below which their absence, explain a difference.
+#: Kurtosis above which heavy tails, and below which light tails, explain a difference.
 HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
-#: A mean of so many standard deviations leaves the levels on one side of zero to few values.
+#: If the mean is this many standard deviations from zero, few values use the levels on the other
+#: side.
 OFF_CENTRE = 1.0
 
 
@@ -30,10 +31,10 @@ class Case:
     """What is known of a tensor under a scheme.
 
     Attributes:
-        report: the error of the scheme on the tensor, measured.
-        stats, outliers: of the same tensor, where they are known.
-        others: other schemes measured on the same tensor that a remedy may name.
-        stored_bits: bits per parameter that the tensor takes as it is.
+        report: the measured error of the scheme on the tensor.
+        stats, outliers: of the same tensor, if known.
+        others: other schemes measured on the same tensor, which a remedy may name.
+        stored_bits: bits per parameter of the tensor as it is stored.
     """
 
     report: ErrorReport
@@ -53,13 +54,13 @@ class Case:
 
     @property
     def db(self) -> float:
-        """Signal to noise as measured; infinite where nothing was lost."""
+        """The measured SQNR in decibels; infinite if there is no error."""
         return -10 * math.log10(self.relative_mse) if self.relative_mse else math.inf
 
     @cached_property
     def ordinary(self) -> float:
-        """The relative mse of Gaussian values of this shape which the scheme fits: a cast of
-        values near 1, a scale of their own instead of one of the model, no columns kept in 16
+        """The relative mse of Gaussian values of this shape with a suitable scheme: for a cast,
+        values near 1; instead of a scale of the model, one of their own; no columns kept in 16
         bits."""
         scheme = self.scheme
         found = self.report.gaussian_relative_mse
@@ -75,19 +76,19 @@ class Case:
 
     @property
     def ordinary_db(self) -> float:
-        """Signal to noise of ordinary values; infinite where they are kept exactly, as groups of
-        one element are."""
+        """The SQNR for `ordinary`, decibels; infinite if Gaussian values are kept exactly, as in
+        groups of one element."""
         found = decibels(self.ordinary)
         return math.inf if found is None or found > EXACT_DB else found
 
     @property
     def worse(self) -> float:
-        """Decibels below what ordinary values give; negative where better."""
+        """Decibels below what Gaussian values give; negative if better."""
         return self.ordinary_db - self.db
 
     @property
     def rms(self) -> float:
-        """Root mean square of the tensor, from its error."""
+        """Root mean square of the tensor, from its error report."""
         return math.sqrt(self.report.mse / self.relative_mse)
 
     @property
@@ -96,16 +97,16 @@ class Case:
 
     @property
     def few_weigh_all(self) -> bool:
-        """Whether the sum of squares is that of the outliers: k equal elements that are all of
-        it give n elements a kurtosis of n/k."""
+        """Whether the sum of squares is almost that of the outliers alone: k equal elements that
+        hold all of it give n elements a kurtosis of n/k."""
         if self.outliers is None or self.stats is None or self.stats.kurtosis is None:
             return False
         return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
 
     @property
     def offset(self) -> float | None:
-        """Standard deviations between the mean and zero, infinite for a constant; None without
-        statistics."""
+        """The distance of the mean from zero in standard deviations, infinite for a constant; None
+        without statistics."""
         stats = self.stats
         if stats is None or stats.mean is None or stats.std is None:
             return None
@@ -126,8 +127,8 @@ class Case:
         return bits_per_parameter(scheme, self.report.shape)
 
     def saves(self, scheme: Scheme, columns: int = 0) -> bool:
-        """Whether a scheme, with so many columns kept in 16 bits, takes fewer bits than what is
-        stored: one that does not is no remedy, as the stored values have no error."""
+        """Whether a scheme, with `columns` columns kept in 16 bits, takes fewer bits than the
+        stored values: a scheme that does not is no remedy, as the stored values have no error."""
         if scheme.outlier_threshold is not None:
             columns = max(columns, self.report.outlier_columns)
         return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits

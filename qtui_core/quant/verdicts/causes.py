@@ -1,8 +1,8 @@
-"""Why an error is larger than that of ordinary values.
+"""Why an error is larger than that of Gaussian values.
 
-Every cause is tested before it is named: the error it can account for is computed, and it is
-named only when that is at least half of what there is to explain. `WORSE` lists the causes in the
-order in which they are tested; the first that applies is the one.
+Every cause is tested before it is named: the error that it can account for is computed, and it is
+named only if that is at least half of what is to be explained. `WORSE` lists the causes in the
+order in which they are tested; the first that applies is taken.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SMALLEST_SCALES = {
 
 
 class CauseKind(Enum):
-    """What is at fault, as far as the remedy depends on it."""
+    """The kind of a cause, as far as the remedy depends on it."""
 
     SUBNORMALS = auto()
     OCTAVES = auto()
@@ -53,14 +53,15 @@ class CauseKind(Enum):
     LIGHT_TAILS = auto()
     LEVELS = auto()
     OFF_CENTRE = auto()
-    #: Nothing is at fault: the error is smaller than that of ordinary values, or theirs.
+    #: There is no fault: the error is that of Gaussian values, or smaller.
     LUCK = auto()
     SCHEME = auto()
 
 
 @dataclass(frozen=True)
 class Cause:
-    """`columns` is how many columns were named; `hit` the share of groups with an outlier."""
+    """Why an error differs. `columns` is how many columns are named; `hit` is the share of groups
+    with an outlier."""
 
     kind: CauseKind
     text: str
@@ -69,11 +70,11 @@ class Cause:
 
 
 def find_cause(case: Case) -> Cause:
-    """Why the scheme does worse on this tensor than on ordinary values."""
+    """Why the scheme does worse on this tensor than on Gaussian values."""
     return next(cause for test in WORSE if (cause := test(case)) is not None)
 
 
-# --- floats, whose error depends on where in its octave a value lies
+# --- floats, whose error depends on where a value lies in its octave
 
 
 def _subnormals(case: Case) -> Cause | None:
@@ -93,10 +94,10 @@ def _subnormals(case: Case) -> Cause | None:
 
 
 def _error_of_subnormals(case: Case, fmt: FloatFormat) -> float:
-    """The share of the squared error that elements below the smallest normal number make."""
+    """The share of the squared error from elements below the smallest normal number."""
     if not case.report.subnormal:
         return 0.0
-    # No normal number is off by more than this: the rest is not theirs.
+    # No normal number has a larger error than this: the rest is from subnormals.
     nearest = case.scheme.rounding == "nearest"
     most = 2.0 ** -(fmt.mantissa_bits + 1 if nearest else fmt.mantissa_bits)
     proven = 1 - most**2 / case.relative_mse
@@ -106,7 +107,8 @@ def _error_of_subnormals(case: Case, fmt: FloatFormat) -> float:
 
 
 def _octaves(case: Case) -> Cause | None:
-    """Floats of 8 bits and more: nothing is wrong, but not every value is equally lucky."""
+    """Floats of 8 bits and more: nothing is wrong, but the relative error depends on the place of a
+    value in its octave."""
     if not is_wide_float(case):
         return None
     fmt = get_format(case.scheme.element or case.scheme.format)
@@ -134,7 +136,8 @@ def _octaves(case: Case) -> Cause | None:
 
 
 def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
-    """The root mean square as fraction and power, if values there would give this error."""
+    """The root mean square as a fraction and a power of two, if values there would give this
+    error."""
     if case.scheme.family is not Family.CAST:
         return None
     fraction, exponent = math.frexp(case.rms)
@@ -160,7 +163,7 @@ def _element_is_float(scheme: Scheme) -> bool:
 
 
 def _beside_kept_columns(case: Case) -> Cause | None:
-    """What is known of outliers is known of the kept columns as well, so it explains nothing."""
+    """The known outliers lie in the kept columns too, so they explain nothing."""
     columns = case.report.outlier_columns
     if not columns:
         return None
@@ -202,7 +205,7 @@ def _all_lost(case: Case) -> str:
 
 
 def _outliers(case: Case) -> Cause | None:
-    """Outliers, where the groups they are in can hold the error that is to be explained."""
+    """Outliers, if the groups that contain them can account for the error."""
     outliers, groups = case.outliers, case.groups
     if outliers is None or not outliers.count or not outliers.top or not groups:
         return None
@@ -233,8 +236,8 @@ def _outliers(case: Case) -> Cause | None:
 
 
 def _cut_off(case: Case) -> Cause | None:
-    """Scales that are powers of two below what the largest values need, where values lie as
-    densely up to the largest one as evenly spread ones do."""
+    """Scales that are powers of two below what the largest values need, if values near the largest
+    are as dense as evenly spread ones."""
     stats, scheme = case.stats, case.scheme
     if scheme.family is not Family.MICROSCALING or stats is None or stats.kurtosis is None:
         return None
@@ -252,7 +255,7 @@ def _cut_off(case: Case) -> Cause | None:
     )
 
 
-# --- the shape of the distribution, when nothing single is at fault
+# --- the shape of the distribution, if there is no single cause
 
 
 def _few_hold_the_energy(case: Case) -> Cause | None:
@@ -277,7 +280,7 @@ def _heavy_tails(case: Case) -> Cause | None:
 
 
 def _wide_extent(case: Case) -> Cause | None:
-    """One scale for the tensor, and a largest magnitude that is large for this size."""
+    """A single scale for the tensor, and a largest magnitude that is large for its size."""
     stats = case.stats
     if stats is None or not isinstance(
         layout_of(case.scheme.granularity, case.report.shape), Whole
@@ -324,8 +327,8 @@ def _light_tails(case: Case) -> Cause | None:
 
 
 def _wide_steps(case: Case) -> Cause | None:
-    """Where values lie evenly between the levels of an integer, as they do of 4 bits and more, the
-    error goes with the squares of the steps, and these are larger."""
+    """If values lie evenly between the levels of an integer, as with 4 bits and more, the error is
+    proportional to the squares of the steps, which are larger here."""
     even = case.report.even_mse
     if even is None or case.scheme.bits < 4 or not case.ordinary:
         return None

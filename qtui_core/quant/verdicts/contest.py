@@ -1,4 +1,4 @@
-"""The facts that a verdict on several schemes and one tensor is drawn from."""
+"""The facts from which a verdict on several schemes and one tensor follows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtui_core.quant.verdicts.equal_bits import TOLERANCE
 
 @dataclass(frozen=True)
 class Contender:
-    """A scheme as it did on one tensor. The others are of the same tensor."""
+    """A scheme and its measurements on one tensor. All contenders are of the same tensor."""
 
     report: ErrorReport
     occupancy: Occupancy
@@ -23,7 +23,7 @@ class Contender:
 
     @property
     def db(self) -> float:
-        """Signal to noise; infinite where nothing was lost."""
+        """The SQNR in decibels; infinite if there is no error."""
         return float("inf") if self.report.sqnr_db is None else self.report.sqnr_db
 
     @property
@@ -40,10 +40,10 @@ class Contest:
     """Schemes that were measured on one tensor, at least one.
 
     Attributes:
-        contenders: the schemes. Only those at the bits of the first are compared.
-        stats: of the tensor, where they are known.
-        resized: whether groups have been made as large as equal bits ask for.
-        stored_bits: bits per parameter that the tensor takes as it is.
+        contenders: the schemes. Only those with the bits of the first are compared.
+        stats: of the tensor, if known.
+        resized: whether group sizes have been changed for equal bits already.
+        stored_bits: bits per parameter of the tensor as it is stored.
     """
 
     contenders: tuple[Contender, ...]
@@ -57,17 +57,17 @@ class Contest:
 
     @property
     def saving(self) -> tuple[Contender, ...]:
-        """Those that take fewer bits than what is stored."""
+        """The contenders that take fewer bits than the stored values."""
         return tuple(c for c in self.contenders if c.bits < self.stored_bits)
 
     @cached_property
     def equal(self) -> tuple[Contender, ...]:
-        """Those at the bits of the first."""
+        """The contenders with the bits of the first."""
         return tuple(c for c in self.contenders if abs(c.bits - self.first.bits) <= TOLERANCE)
 
     @cached_property
     def by_quality(self) -> list[Contender]:
-        """Those at equal bits, the best first."""
+        """The contenders with equal bits, the best first."""
         return sorted(self.equal, key=lambda c: -c.db)
 
     @property
@@ -76,7 +76,7 @@ class Contest:
 
     @property
     def lead(self) -> float:
-        """Decibels between the best and the second at equal bits."""
+        """Decibels between the best and the second with equal bits."""
         return self.best.db - self.by_quality[1].db
 
     @property

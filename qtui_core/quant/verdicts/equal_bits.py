@@ -1,8 +1,8 @@
-"""Schemes brought to the same bits per parameter, because anything else is no comparison.
+"""Brings schemes to the same bits per parameter, as otherwise a comparison means nothing.
 
-A 4-bit code with a scale of 32 bits for 64 elements takes 4.5 bits, the same with a zero point
-4.5625, and NF4 with double quantization 4.127: the first two have up to 10% more to spend. The
-size of the group is what can be turned, and it need not be a power of two.
+A 4-bit code with a 32-bit scale for 64 elements takes 4.5 bits, with a zero point as well 4.5625,
+and NF4 with double quantization 4.127: the first two have up to 10% more to spend. The group size
+can be changed, and it need not be a power of two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qtui_core.schemes.granularity import MAX_SIZE, PerBlock, PerGroup
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import RESIZABLE, type_of_groups
 
-#: Bits per parameter that are as good as equal: at 6 dB a bit, a difference of 0.1 dB.
+#: Bits per parameter that count as equal: at 6 dB per bit, a difference of 0.1 dB.
 TOLERANCE = Fraction(1, 50)
 
 
@@ -32,12 +32,12 @@ def at_equal_bits(
     *,
     tolerance: Fraction = TOLERANCE,
 ) -> tuple[EqualBits, ...]:
-    """Each scheme at `bits` per parameter in a tensor of `shape`, or as near as it comes.
+    """Each scheme at `bits` per parameter in a tensor of `shape`, or as close as it can come.
 
-    Groups and blocks keep their kind and are resized, but where a row is too short to be cut
+    Groups and blocks keep their kind and change their size; but if a row is too short to be cut
     into groups that take these bits, groups become blocks of the flattened tensor. Integers and
-    small floats with a scale per tensor, row or column get groups. Formats whose group is part
-    of their definition, and casts, stay as they are.
+    small floats with a scale per tensor, row or column get groups. Formats that define their own
+    group, and casts, do not change.
 
     Raises UsageError for an empty tensor.
     """
@@ -53,12 +53,12 @@ def _nearest(
         return bit_budget(candidate, shape).bits_per_parameter
 
     def farness(candidate: Scheme) -> tuple[Fraction, int]:
-        # Among equally near ones the smaller group: it can only be more exact.
+        # Of equally close ones take the smaller group, which can only be more accurate.
         return abs(bits_of(candidate) - wanted), _size(candidate)
 
     best = scheme
     for kind in _kinds(scheme, wanted):
-        if farness(best)[0] > tolerance / 2:  # else there is nothing to gain by an odd size
+        if farness(best)[0] > tolerance / 2:  # otherwise an unusual size gains nothing
             best = min([best, *_resized(scheme, kind, shape, wanted)], key=farness)
     difference = bits_of(best) - wanted
     equal = abs(difference) <= tolerance
@@ -67,7 +67,7 @@ def _nearest(
 
 
 def _kinds(scheme: Scheme, wanted: Fraction) -> tuple[type[PerBlock] | type[PerGroup], ...]:
-    """The kinds of groups to try, the own one first."""
+    """The kinds of groups to try, the scheme's own first."""
     if scheme.family not in RESIZABLE or scheme.bits > wanted:
         return ()
     return (PerBlock,) if type_of_groups(scheme) is PerBlock else (PerGroup, PerBlock)
@@ -79,7 +79,7 @@ def _resized(
     shape: tuple[int, ...],
     wanted: Fraction,
 ) -> Iterator[Scheme]:
-    """The scheme with the sizes that may come nearest."""
+    """The scheme with the group sizes that may come closest."""
     # Every row ends in a group of its own; only the last block of a tensor may be short.
     length = math.prod(shape) if kind is PerBlock else matrix_shape(shape)[1]
     limit = min(length, MAX_SIZE)
@@ -92,7 +92,7 @@ def _resized(
     def is_enough(size: int) -> bool:
         return bit_budget(resized(size), shape).bits_per_parameter <= wanted
 
-    # The larger the groups, the fewer the bits: the sizes on both sides of the wanted ones.
+    # The larger the groups, the fewer the bits: the sizes on both sides of the wanted bits.
     size = 1 + bisect_left(range(1, limit + 1), True, key=is_enough)
     if size <= limit:
         yield resized(size)

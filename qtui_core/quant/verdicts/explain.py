@@ -1,4 +1,4 @@
-"""One sentence about what a measured error means, written from the numbers.
+"""One sentence about what a measured error means, computed from the numbers.
 
 `RULES` lists what can be said of a case, in order; the first that applies is the verdict.
 """
@@ -31,15 +31,15 @@ def explain(
     """What the error of a scheme on a tensor means and what to do about it.
 
     Args:
-        reports: the measurement in question; more after it are alternatives measured on the
-            same tensor, and the best of them is named where it is better. What was not
-            measured is said to be expected of a Gaussian, and computed.
+        reports: the measurement in question, and after it alternatives measured on the same tensor,
+            of which the best is named if it is better. For schemes that were not measured, the
+            expected error on a Gaussian is computed, and named as such.
         stats, outliers: of the same tensor; the sentence says less without them.
-        stored_bits: bits per parameter that the tensor takes as it is. Nothing that takes as
-            many is advised.
+        stored_bits: bits per parameter of the tensor as it is stored. Nothing that takes as many is
+            advised.
     """
     report, *others = [reports] if isinstance(reports, ErrorReport) else list(reports)
-    # What lost elements is measured on the rest of them only.
+    # A scheme that lost elements to overflow is measured only on the rest.
     usable = tuple(o for o in others if not o.overflowed and o.bits_per_parameter < stored_bits)
     case = Case(report, stats, outliers, usable, stored_bits)
     sentence = next(said for rule in RULES if (said := rule(case)) is not None)

@@ -1,4 +1,5 @@
-"""The error of one format under every granularity it can have: how far an outlier reaches."""
+"""The error of one format under every possible granularity: how far the effect of an outlier
+reaches."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class GranularityError:
         granularity: its text, `group128`; empty for a cast, which has none.
         report: the error, its Gaussian expectation, bits and bytes.
         scales: how many there are.
-        overhead_bits: what they, their zero points and columns kept in 16 bits add to the
-            bits of a code, for each element.
+        overhead_bits: bits per element for scales, zero points and columns kept in 16 bits, in
+            addition to the code.
     """
 
     granularity: str
@@ -64,7 +65,7 @@ class GranularityError:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A granularity that is not in the comparison, and a sentence why."""
+    """A granularity that is left out of the comparison, and a sentence that says why."""
 
     granularity: str
     reason: str
@@ -72,7 +73,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class GranularityErrors:
-    """The granularities in the order they were asked for."""
+    """The granularities in the given order."""
 
     rows: tuple[GranularityError, ...]
     left_out: tuple[LeftOut, ...]
@@ -86,8 +87,8 @@ def error_by_granularity(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> GranularityErrors:
-    """The error of `scheme` with its granularity replaced by each of several, by default those
-    that are usual for its format and its own. Other arguments and errors as `scan`."""
+    """The error of `scheme` with each of several granularities, by default those that are usual for
+    its format, and its own. Other arguments and errors are those of `scan`."""
     schemes, left_out = schemes_by_granularity(scheme, elements_of(x).shape, granularities)
     found = [ErrorScan(candidate) for candidate in schemes]
     scan(x, found, model_absmax=model_absmax, **watch)
@@ -140,12 +141,12 @@ def granularity_error(report: ErrorReport) -> GranularityError:
 
 
 def _groups(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[object, bool]:
-    """Equal for granularities that share scales in the same way."""
+    """A value that is equal for granularities whose scales are shared in the same way."""
     return layout_of(granularity, shape), isinstance(granularity, PerModel)
 
 
 def _usual(scheme: Scheme, own: Granularity) -> tuple[Granularity, ...]:
-    """Coarse to fine; the scheme's own among those of its kind where it is not there anyway."""
+    """The usual granularities from coarse to fine, with the scheme's own added if it is missing."""
     usual = BLOCKS if scheme.family is Family.CODEBOOK else GRANULARITIES
     if scheme.family in (Family.MICROSCALING, Family.TWO_LEVEL):
         return (own, *(g for g in usual if g != own))

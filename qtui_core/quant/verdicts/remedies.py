@@ -1,7 +1,7 @@
-"""What would lower an error: measured where there are measurements, else computed.
+"""What would lower an error: measured if there are measurements, else computed.
 
-`REMEDIES` lists what can be advised, in order, beside the causes it helps against; the first that
-applies is the advice.
+`REMEDIES` lists the possible advice in order, with the causes that each helps against; the first
+that applies is taken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from qtui_core.quantities import db_text, power_text
 from qtui_core.schemes.granularity import PerRow, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: Of a scheme that takes as many bits as what is stored.
+#: Added for a scheme that takes as many bits as the stored values.
 NO_SAVING = "it saves nothing, so leave the tensor as it is stored"
 Remedy = Callable[[Case, Cause], str | None]
 
@@ -44,7 +44,7 @@ def remedy_of(case: Case, cause: Cause) -> str:
     )
 
 
-# --- where values are beyond the largest number
+# --- values beyond the largest number
 
 
 def remedy_of_saturation(case: Case) -> str:
@@ -102,8 +102,8 @@ def _measured(case: Case, cause: Cause) -> str | None:
 
 
 def measured_remedy(report: ErrorReport, others: Sequence[ErrorReport]) -> str | None:
-    """The alternative among `others` that gains noticeably, and most for the bits it adds; and
-    the smallest that loses nothing. None where there are none."""
+    """The alternative among `others` that gains noticeably, and most for the bits that it adds; and
+    the smallest that loses nothing. None if there are none."""
     assert report.sqnr_db is not None
     useful = [o for o in others if o.sqnr_db and o.sqnr_db - report.sqnr_db > NOTICEABLE_DB]
     exact = [o for o in others if o.relative_mse == 0]
@@ -137,7 +137,7 @@ def measured_remedy(report: ErrorReport, others: Sequence[ErrorReport]) -> str |
 
 
 def _none_is_better(case: Case, cause: Cause) -> str | None:
-    """Of measured schemes that gain nothing worth a word: how much the best of them gains."""
+    """If no measured scheme gains enough to mention: how much the best of them gains."""
     report = case.report
     if not case.others:
         return None
@@ -154,24 +154,24 @@ def _none_is_better(case: Case, cause: Cause) -> str | None:
 
 
 def _at_bits(bits: float, instead: ErrorReport) -> str:
-    """What something takes, beside what is taken now."""
+    """The bits of an alternative, compared with those of the scheme."""
     taken = instead.bits_per_parameter
     if f"{bits:.2f}" == f"{taken:.2f}":
         return f"at the same {bits:.2f} bits"
     return f"at {bits:.2f} bits instead of {taken:.2f}"
 
 
-# --- against what a scale or a cast cannot reach
+# --- values that a scale or a cast cannot reach
 
 
 def _multiply_for_the_scale(case: Case, cause: Cause) -> str:
-    """By a power of two, which costs nothing."""
+    """Multiply by a power of two, which costs nothing."""
     extent = make_coder(case.scheme).smallest_extent
     return f"multiply it by {power_text(math.ceil(math.log2(extent / case.rms)))} or more first"
 
 
 def _multiply_for_the_cast(case: Case, cause: Cause) -> str:
-    """By a power of two, or take what else holds values of this size."""
+    """Multiply by a power of two, or use another format that can represent values of this size."""
     fmt = get_format(case.scheme.format)
     assert isinstance(fmt, FloatFormat)
     power = max(1, math.ceil(math.log2(float(fmt.min_normal) / case.rms)))
@@ -223,12 +223,12 @@ def _whole_scales(case: Case, cause: Cause) -> str:
     return f"{whole}, whose scales hold the largest value, costs no more bits"
 
 
-# --- of any tensor
+# --- any tensor
 
 
 def _rounding(case: Case, cause: Cause) -> str | None:
-    """What another rounding than to nearest costs; None where it is to nearest, or costs too
-    little for a word."""
+    """What a rounding other than to nearest costs; None if it is to nearest, or costs too little to
+    mention."""
     if case.scheme.rounding == "nearest":
         return None
     nearest = replace(case.scheme, rounding="nearest", seed=0)
@@ -247,7 +247,7 @@ def _rounding(case: Case, cause: Cause) -> str | None:
 
 
 def _zero_point(case: Case, cause: Cause) -> str | None:
-    """Levels put where values are that lie on one side of zero; None where they do not."""
+    """Levels for values that lie on one side of zero; None if they do not."""
     scheme = None if case.others else zero_point_scheme(case)
     if scheme is None:
         return None
@@ -269,8 +269,8 @@ def _other_format(case: Case, cause: Cause) -> str | None:
 
 
 def _smaller_groups(case: Case, cause: Cause) -> str | None:
-    """None as well where values are spread so evenly that the extremes of small groups are those
-    of large ones."""
+    """Smaller groups; None also if values are spread so evenly that small groups have the same
+    extremes as large ones."""
     finer = next((f for f in finer_that_save(case) if f not in _seen(case)), None)
     if finer is None or (case.kurtosis is not None and case.kurtosis < LIGHT_TAILS):
         return None
@@ -288,10 +288,11 @@ def _seen(case: Case) -> set[Scheme]:
 
 
 def _is_gaussian(case: Case) -> bool:
-    """Whether other formats can be expected to do to this tensor what they do to a Gaussian.
+    """Whether other formats can be expected to do the same to this tensor as to a Gaussian.
 
-    Integers fit no other kind so well; casts of numbers in range are about rounding only. That
-    a format with many small levels fits says little, so the values must be like a Gaussian's.
+    The error of integers is Gaussian for few other distributions; casts of numbers in range only
+    round. For a format with many small levels a Gaussian error says little, so the values must look
+    Gaussian too.
     """
     if case.scheme.family in (Family.INTEGER, Family.CAST) or case.stats is None:
         return True
@@ -304,7 +305,7 @@ def _bits_lower_it(case: Case, cause: Cause) -> str:
     return _if_still_fewer(case, f"more {what} would lower the error")
 
 
-# --- against values that spread further, or less far, than the levels
+# --- values that spread further, or less far, than the levels
 
 
 def _even_levels(case: Case, cause: Cause) -> str | None:
@@ -332,15 +333,15 @@ def _more_bits(case: Case, cause: Cause) -> str:
 
 
 def _if_still_fewer(case: Case, advice: str) -> str:
-    """More bits, where another one would still be fewer than what is stored."""
+    """Use more bits, if one more would still be fewer than those of the stored values."""
     if case.report.bits_per_parameter + 1 < case.stored_bits:
         return advice
     return f"with another bit it would save nothing over the {case.stored_bits:.4g} that are stored"
 
 
-#: Causes are those of `CauseKind`.
+#: The causes are those of `CauseKind`.
 _ALL = frozenset(CauseKind)
-#: The tensor is as good as a Gaussian one, or the scheme fits it in no particular way.
+#: The tensor is as good as a Gaussian one, or the scheme suits it in no particular way.
 _AS_USUAL = frozenset({CauseKind.OCTAVES, CauseKind.SCHEME})
 _BETWEEN_LEVELS = _AS_USUAL | {CauseKind.LEVELS, CauseKind.OFF_CENTRE, CauseKind.LUCK}
 REMEDIES: tuple[tuple[frozenset[CauseKind], Remedy], ...] = (

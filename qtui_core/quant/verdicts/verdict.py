@@ -24,14 +24,14 @@ from qtui_core.quant.verdicts.equal_bits import TOLERANCE
 from qtui_core.quantities import counted, db_text
 from qtui_core.schemes.scheme import Family
 
-#: Less than this is as good as nothing.
+#: Decibels: a smaller difference counts as none.
 SAME_DB = 0.1
-#: A mean of so many standard deviations puts most values on one side of zero.
+#: If the mean is this many standard deviations from zero, most values are on one side of it.
 ONE_SIDED = 0.5
-#: More (or fewer) of the values than of a Gaussian's in the outer half of their group.
+#: A share of values in the outer half of their group that differs from a Gaussian's by this much.
 CROWDED = 0.03
-#: Kurtosis beyond which the constants of double quantization follow single blocks, and the scales
-#: beside these cost more than on a Gaussian.
+#: Kurtosis beyond which the constants of double quantization follow single blocks, and other scales
+#: lose more in rounding than on a Gaussian.
 EXTREME_TAILS = 1000.0
 REMEDY = "= makes bits equal"
 _LEAST_ERROR = "Its error is the least"
@@ -44,12 +44,12 @@ def verdict(
     resized: bool = False,
     stored_bits: float = math.inf,
 ) -> str:
-    """Who wins and by how much, whether a Gaussian tensor would say the same, why, and what to
-    do. Only schemes at the bits of the first one are compared; the others are named.
+    """Which scheme wins and by how much, whether it would on a Gaussian tensor, why, and what to
+    do. Only schemes with the bits of the first are compared; the others are named.
 
-    `stats` is of the tensor, and tells why. `resized` says that groups have been made as large
-    as equal bits ask for, so that this is no longer something to do. `stored_bits` are those of
-    a parameter as it is: what takes as many is not advised.
+    `stats` is of the tensor, and gives reasons. `resized` says that group sizes have been changed
+    for equal bits already, so that this need not be advised. `stored_bits` are the bits per
+    parameter of the stored values: nothing that takes as many is advised.
     """
     if not contenders:
         return "No scheme is chosen: type some, for example nf4 int4 fp4."
@@ -126,7 +126,7 @@ def _nothing_left(contest: Contest) -> str | None:
 
 
 def _is_too_small(contender: Contender) -> bool:
-    """Whether most groups have the smallest scale there is, whatever is in them."""
+    """Whether most groups have the smallest possible scale, whatever they contain."""
     report = contender.report
     if not report.relative_mse:
         return False
@@ -153,8 +153,7 @@ def _alone(contest: Contest) -> str | None:
 
 
 def _unequal(contest: Contest) -> str | None:
-    """No winner where one of them had more bits to spend, unless its lead is more than these
-    are worth."""
+    """No winner if one of them had more bits, unless its lead is more than these bits are worth."""
     if len(contest.equal) > 1:
         return None
     best, second, *_ = sorted(contest.contenders, key=lambda c: -c.db)
@@ -172,7 +171,7 @@ def _unequal(contest: Contest) -> str | None:
 
 
 def _worth(better: Contender, other: Contender) -> str:
-    """Whether more decibels are more than more bits are worth."""
+    """Whether more decibels are worth more than the additional bits."""
     lead, more = better.db - other.db, better.bits - other.bits
     if more < -TOLERANCE:
         return f", and {other.name} is behind with {-more:.3f} bits more"
@@ -242,7 +241,7 @@ RULES: tuple[Callable[[Contest], str | None], ...] = (
 
 
 def _left_out(contest: Contest) -> str:
-    """The schemes that had more or fewer bits, and the decibels of a lone one that has more."""
+    """The schemes that had more or fewer bits, and the SQNR of a single one with more."""
     others = [c for c in contest.contenders if c not in contest.equal]
     if not others:
         return ""
@@ -255,7 +254,7 @@ def _left_out(contest: Contest) -> str:
 
 
 def _integers_and_normal(contest: Contest) -> str:
-    """Which of int4 and nf4 is ahead, and why, where both are there and one is."""
+    """Which of int4 and nf4 is ahead, and why, if both are present and one is."""
     integer, normal = contest.integer, contest.normal
     if integer is None or normal is None:
         return ""
@@ -285,7 +284,7 @@ def _beside_gaussian(contest: Contest) -> str:
 
 
 def _level_on_gaussian(contest: Contest) -> str:
-    """Two that are level here need not be so on a Gaussian."""
+    """Two schemes that are level here may differ on a Gaussian."""
     best, second, *_ = contest.by_quality
     lead = _gaussian_lead(best, second)
     if lead is None or lead < SAME_DB:
@@ -294,7 +293,7 @@ def _level_on_gaussian(contest: Contest) -> str:
 
 
 def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
-    """What about the tensor, or about the schemes, is for evenly spaced levels."""
+    """What in the tensor, or in the schemes, favours evenly spaced levels."""
     asymmetric = not integer.report.scheme.symmetric
     if stats is not None and stats.mean is not None and stats.std:
         offset = abs(stats.mean) / stats.std
@@ -350,7 +349,7 @@ def _gaussian_lead(one: Contender, other: Contender) -> float | None:
 
 
 def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
-    """The share of values beyond half the extent of their group, and that of a Gaussian's."""
+    """The share of values beyond half the extent of their group, and that of a Gaussian."""
     bins = len(occupancy.density)
     outer = np.ones(bins, bool)
     outer[bins // 4 : bins - bins // 4] = False
@@ -360,7 +359,7 @@ def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
 
 
 def _use(contest: Contest) -> str:
-    """What to do, and what double quantization would spare where it is not on."""
+    """What to do, and what double quantization would save if it is not on."""
     if contest.lead < SAME_DB:
         return "Their error does not tell which to take"
     best, stats = contest.best, contest.stats
