@@ -13,6 +13,7 @@ from qtui_core.lab.catalog import LOWBIT_RECIPES, experiment_named
 torch = Late("torch")
 gradients = Late("qtui_core.lab.numerics.gradients")
 lowbit = Late("qtui_core.lab.experiments.lowbit")
+operands = Late("qtui_core.lab.numerics.operands")
 products = Late("qtui_core.lab.numerics.products")
 recipes = Late("qtui_core.lab.training.recipes")
 tasks = Late("qtui_core.lab.training.tasks")
@@ -150,6 +151,38 @@ def test_what_cannot_run_is_a_sentence():
         check,
     )
     assert recipes.patterns(names) == "* (1)"
+
+
+def test_what_is_emulated_is_what_the_libraries_compute():
+    """The three products of one layer, on numbers of BF16, which tie often; and the codes of NVFP4
+    and MXFP4. torchao multiplies integers by the reciprocal of their scale."""
+    from torchao.prototype.mx_formats import mx_tensor, nvfp4_tensor
+
+    random = torch.Generator().manual_seed(0)
+    x, g, w = (
+        torch.randn(shape, generator=random).bfloat16().float()
+        for shape in ((64, 96), (64, 32), (32, 96))
+    )
+
+    def check(recipe, scheme, apart):
+        net = torch.nn.Sequential(torch.nn.Linear(96, 32, bias=False))
+        net[0].weight.data.copy_(w)
+        net = recipes.recipe_named(recipe, 0, []).prepare(net) or net
+        inputs = x.clone().requires_grad_()
+        y = net(inputs)
+        y.backward(g)
+        made = products.SCHEMES[scheme]
+        ours = made.y(x, w), made.dx(g, w), made.dw(g, x)
+        for one, other in zip(ours, (y.detach(), inputs.grad, net[0].weight.grad), strict=True):
+            assert float((one - other).norm() / other.norm()) <= apart
+
+    every([("mxfp8", "mxfp8", 0), ("int8 mixed", "int8 row", 2e-3)], check)
+    wide = torch.randn(64, 128, generator=random).bfloat16()
+    whole = nvfp4_tensor.per_tensor_amax_to_scale(wide.abs().amax())
+    kept = nvfp4_tensor.NVFP4Tensor.to_nvfp4(wide, per_tensor_scale=whole)
+    assert torch.equal(operands.Operand("e2m1", "nv")(wide.float()), kept.dequantize(torch.float32))
+    kept = mx_tensor.MXTensor.to_mx(wide, torch.float4_e2m1fn_x2, 32)
+    assert torch.equal(operands.Operand("e2m1", "mx")(wide.float()), kept.dequantize(torch.float32))
 
 
 def test_another_signature_of_torchao_is_a_sentence(monkeypatch):

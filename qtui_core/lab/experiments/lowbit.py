@@ -98,8 +98,9 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     recipes = settings["recipes"]
     best = {name: _best_rate(name, settings, outcomes) for name in (TWIN, *recipes)}
     runs = LabComparison(recipes, settings["seeds"], _chosen(settings, outcomes, best))
+    several = len(settings["seeds"]) > 1
     columns = (
-        *COLUMNS[:6],
+        *(each for each in COLUMNS[:6] if several or each.key not in ("d_low", "d_high")),
         LabColumn("lr", "lr"),
         *(LabColumn(part, part, "bytes") for part in _PARTS),
         LabColumn("seconds", "a step", "seconds"),
