@@ -20,7 +20,7 @@ from qtui_core.lab.results import LabResult
 
 FOLDER = Path(__file__).parent
 #: Rows of a table that are printed.
-ROWS = 24
+ROWS = 28
 PARAGRAPHS = {
     "underflow": (
         "A stored weight moves only by whole steps of its format. With 7 bits of mantissa an "

@@ -11,6 +11,7 @@ from late import Late
 
 from qtui_core.extras import MissingLibrary
 from qtui_core.lab.catalog import OPTIMIZERS, experiment_named
+from qtui_core.lab.results import Heat
 
 torch = Late("torch")
 libraries = Late("qtui_core.lab.training.optimizers")
@@ -233,6 +234,10 @@ def test_what_is_said_holds_whatever_is_done_so_far():
         )
         assert "muon" not in found.verdict
         assert len(found.rows) == len({*keys} - {"null 0"})
+        heats = [p for p in found.pictures if isinstance(p, Heat)]
+        assert [(h.rows, h.values[0][:2]) for h in heats] == [
+            (("8-bit",), (0.1, 1.2)) for key in keys if key == "fp32 0"
+        ]
 
     subsets = [c for n in range(len(whole) + 1) for c in itertools.combinations(whole, n)]
     every([(*keys,) for keys in subsets], check)

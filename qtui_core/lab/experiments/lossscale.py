@@ -32,6 +32,8 @@ from qtui_core.training.measuring.ranges import magnitudes
 #: Formats of gradients, and the base-2 logarithms of the scales that are tried.
 STORED: Final = ("fp16", "e5m2", "e4m3")
 SCALES: Final = tuple(range(0, 25, 4))
+#: A shift of the median by so many powers of two is told.
+_TELLING: Final = 0.1
 #: Batches that make the larger batch.
 _TIMES: Final = 4
 
@@ -129,13 +131,13 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     runs = {key: out for key, out in outcomes.items() if isinstance(out, ScalerRun)}
     columns = (
         LabColumn("what", "gradients in, or GradScaler"),
-        LabColumn("scale", "log2 of the scale", "log2"),
+        LabColumn("scale", "scale", "log2"),
         LabColumn("flushed", "become zero", "share"),
         LabColumn("head", "the head's do", "share"),
         LabColumn("error", "error of dW"),
-        LabColumn("best", "log2 recommended", "log2"),
+        LabColumn("best", "recommended", "log2"),
         LabColumn("skipped", "steps left out"),
-        LabColumn("ends", "log2 at the end", "log2"),
+        LabColumn("ends", "at the end", "log2"),
         LabColumn("cause", "because of"),
     )
     rows = [*_format_rows(seen, measured), *(_run_row(key, run) for key, run in runs.items())]
@@ -307,7 +309,7 @@ def _notes(
     notes = []
     if seen is not None:
         one, many = (m.quantile(0.5) for m in (together(seen.outputs.values()), seen.larger))
-        if one is not None and many is not None:
+        if one is not None and many is not None and abs(many - one) > _TELLING:
             notes.append(
                 f"A batch {_TIMES} times as large moves the median gradient of what layers put out "
                 f"by 2^{many - one:.2g}, as the loss is a mean: more tokens need more scale."

@@ -17,7 +17,7 @@ import torch
 from qtui_core.lab.experiments.underflow import EPSILON, group_of
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture, listed
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
 from qtui_core.lab.training import optimizers as libraries
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
@@ -176,8 +176,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("nbytes", "bytes", "bytes"),
         LabColumn("each", "bytes a parameter"),
         LabColumn("d", "d train", "nats"),
-        LabColumn("d_low", "lowest", "nats"),
-        LabColumn("d_high", "highest", "nats"),
         LabColumn("held_out", "d held out", "nats"),
         LabColumn("seen", "against the floor"),
         LabColumn("pass", "update of matrices, one pass"),
@@ -189,7 +187,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("drifted", "untouched that moved", "share"),
         LabColumn("drift", "farthest"),
         LabColumn("seconds", "a step", "seconds"),
-        LabColumn("diverged", "diverged"),
     )
     twins = [run for seed in settings["seeds"] if (run := runs.run(TWIN, seed)) is not None]
     rows: list[dict[str, Cell]] = []
@@ -209,8 +206,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             row["zeroed"] = facts.get(f"zero {kind} all")
         rows.append(row)
     pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}")]
-    if twins and (chart := _parts_chart(twins[0])) is not None:
-        pictures.append(chart)
+    if twins and (heat := _parts_heat(twins[0])) is not None:
+        pictures.append(heat)
     return Findings(
         columns,
         tuple(rows),
@@ -242,17 +239,19 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _parts_chart(twin: TrainedRun) -> LabChart | None:
-    """The error of an update by part of the model, a line a map."""
-    lines = tuple(
-        LabLine(kind, tuple(twin.facts.get(f"pass {kind} {group}") for group in _GROUPS))
-        for kind in _MAPS
-        if f"pass {kind} all" in twin.facts
-    )
-    if not lines:
+def _parts_heat(twin: TrainedRun) -> Heat | None:
+    """The error of an update by map and part of the model."""
+    maps = [kind for kind in _MAPS if f"pass {kind} all" in twin.facts]
+    if not maps:
         return None
-    title = "error of the update after the moments passed once through a map"
-    return LabChart(title, ", ".join(_GROUPS), "relative error", lines, log_y=True)
+    return Heat(
+        "the next update after the moments passed once through a map",
+        tuple(maps),
+        _GROUPS,
+        tuple(tuple(twin.facts.get(f"pass {m} {group}") for group in _GROUPS) for m in maps),
+        "relative error",
+        log=True,
+    )
 
 
 def _verdict(
