@@ -211,7 +211,19 @@ async def test_a_recording_plays_and_one_that_is_none_is_refused(
         await until(pilot, lambda: "cannot be read" in panel.sentence)
         await pilot.press("o", *"mine", "enter")
         await until(pilot, lambda: panel.shown.run is not None)
-        await until(pilot, lambda: "1 of 2 parts are done" in panel.sentence)
+        await pilot.press("space")
+        assert "The recording is held" in panel.sentence
+        run, left = panel.shown.run, len(panel.shown.run.left)
+        panel.runs.tick()
+        assert len(run.left) == left
+        while len(run.jobs) < 1:
+            run.play_on()
+        panel.draw()
+        assert "1 of 2 parts are done" in panel.sentence
+        left = len(run.left)
+        await pilot.press("space")
+        panel.runs.tick()
+        assert len(run.left) < left
         await pilot.press("x")
         await settled(pilot)
         assert panel.sentence == VERDICT

@@ -61,6 +61,7 @@ class LabRun:
         courses: of each job, (step, value) of what it said on its way.
         fault: why it failed, as a sentence.
         left: what a recording is still to tell.
+        held: whether a recording that plays waits.
     """
 
     number: int
@@ -78,6 +79,7 @@ class LabRun:
     courses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     fault: str = ""
     left: list[LabTold] = field(default_factory=list)
+    held: bool = False
     _each: int = 1
 
     @property

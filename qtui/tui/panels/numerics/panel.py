@@ -255,7 +255,11 @@ class NumericsPanel(AskingPanel):
             self.draw()
 
     def action_pause(self) -> None:
-        self.runs.pause()
+        run = self.shown.run
+        if run is not None and run.phase is LabPhase.PLAYING:
+            run.held = not run.held
+        else:
+            self.runs.pause()
         self.draw()
 
     def action_stop(self) -> None:
@@ -274,10 +278,11 @@ class NumericsPanel(AskingPanel):
             return live is None
         if action == "go_on":
             return live is None and run is not None and run.can_go_on
+        plays = run is not None and run.phase is LabPhase.PLAYING
         if action == "pause":
-            return live is not None and live.phase in (LabPhase.RUNNING, LabPhase.PAUSED)
+            goes = live is not None and live.phase in (LabPhase.RUNNING, LabPhase.PAUSED)
+            return plays or goes
         if action == "stop":
-            plays = run is not None and run.phase is LabPhase.PLAYING
             return plays or (live is not None and live.phase is not LabPhase.STOPPING)
         if action in ("turn", "usual", "enter"):
             return not self.body.typing

@@ -52,7 +52,7 @@ class ExperimentRuns:
         """Draws what became known meanwhile, if it is looked at."""
         shown = self._panel.shown
         for run in shown.kept:
-            if run.phase is LabPhase.PLAYING:
+            if run.phase is LabPhase.PLAYING and not run.held:
                 run.play_on()
                 self._news = True
         silence = self.client.child.silence() if self.client is not None and self.live else ""

@@ -22,8 +22,8 @@ class RunsView(View[NumericsShown]):
     TITLE = "Runs"
     HELP = """
 **Runs**: every run of the experiment is kept and recorded. Up and down show another one, which is
-then drawn over the one before it. `o` opens a recording, which plays from its start; `x`
-goes to its end.
+then drawn over the one before it. `o` opens a recording, which plays from its start: Space holds
+it, `x` goes to its end.
 """
     CURSOR = True
 

@@ -51,5 +51,7 @@ def _said(run: LabRun) -> str:
 
 def _done(run: LabRun) -> str:
     count = len(run.begun.jobs) if run.begun else 0
-    told = "The recording plays: " if run.phase is LabPhase.PLAYING else ""
+    told = ""
+    if run.phase is LabPhase.PLAYING:
+        told = "The recording is held, Space goes on: " if run.held else "The recording plays: "
     return f"{told}{len(run.jobs)} of {plural(count, 'part')} are done"
