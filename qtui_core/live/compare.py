@@ -1,7 +1,7 @@
-"""The estimate against what was measured, phase by phase and component by component.
+"""Compares the estimate with measurements, by phase and by component.
 
-One sign everywhere: measured minus estimated, above 0 where the run took more. The parts of a gap
-(qtui_core.live.gap), the tables, the panels and the key `error` of JSON keep to it.
+There is one sign everywhere: measured less estimated, positive if the run took more. The parts of a
+gap (qtui_core.live.gap), the tables, the panels and the key `error` of JSON use it too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ORDER: Final = (
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """The most that was allocated in a phase, over all steps; None where the phase was not
-    estimated, or not measured."""
+    """The most bytes allocated in a phase, over all steps; None if the phase was not estimated, or
+    not measured."""
 
     name: str
     estimated: int | None
@@ -51,7 +51,8 @@ class PhaseRow:
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """Bytes of a component in a phase; the last row of a phase is what belongs to no named one."""
+    """Bytes of a component in a phase; the last row of a phase is the rest, which belongs to no
+    named component."""
 
     name: str
     estimated: int
@@ -66,7 +67,7 @@ class ComponentRow:
 
 
 def gap_share(estimated: int | None, measured: int | None) -> float | None:
-    """Measured less estimated, as a share of what was measured; None where one is not known."""
+    """Measured less estimated, as a share of what was measured; None if one is unknown."""
     if estimated is None or not measured:
         return None
     return (measured - estimated) / measured
@@ -75,8 +76,8 @@ def gap_share(estimated: int | None, measured: int | None) -> float | None:
 def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
     """All phases that were estimated or measured, in order.
 
-    The estimate loads weights as they are stored, quantized or not; a run may quantize them in a
-    phase of its own, which then counts as part of the load.
+    The estimate loads weights as they are stored, quantized or not. A run may quantize them in a
+    separate phase, which then counts as part of the load.
     """
     predicted = state.header.predicted if state.header is not None else None
     estimated = {p.name: p.allocated_bytes for p in predicted.phases} if predicted else {}
@@ -92,7 +93,7 @@ def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
 
 
 def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[ComponentRow, ...]:
-    """What a phase held at its last end or, with `peak`, at its peak over all steps: the largest
+    """What a phase held at its last end or, with `peak`, at its peak over all steps, the largest
     component first. Empty unless the phase was both estimated and measured. The rows of each side
     sum to its level. For the load the same mark counts as in `by_phase`."""
     mine = _predicted(state.header.predicted if state.header is not None else None, phase)
@@ -110,7 +111,7 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
 
 def _mark(state: RunState, phase: str, *, peak: bool) -> PhaseEnded | None:
     """The last mark of a phase or, with `peak`, the one with its peak. For the load, that of the
-    load or that of the quantization after it, whichever holds more."""
+    load or of the quantization after it, whichever holds more."""
     names = (phase, QUANTIZE) if phase == Phase.LOAD else (phase,)
     found = [measured for name in names if (measured := state.measured(name)) is not None]
     marks = [measured.most if peak else measured.last for measured in found]
@@ -143,7 +144,7 @@ def steps_needed(state: RunState) -> int:
 
 
 def too_early(state: RunState) -> bool:
-    """Whether there is an estimate but too little of the run to hold against it. A step in which
-    the run was stopped, or failed, does not count: not all of it was measured."""
+    """Whether there is an estimate but too little of the run to compare with it. A step in which
+    the run was stopped or failed does not count, as it was not measured completely."""
     predicted = state.header.predicted if state.header is not None else None
     return predicted is not None and len(state.steps) < steps_needed(state)

@@ -1,4 +1,4 @@
-"""How a recording begins: what was run, on what, and what had been predicted of it."""
+"""The beginning of a recording: what was run, on what, and the prediction."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from qtui_core.dataclass import dataclass
 
-#: Of recordings. A reader refuses a later one with a sentence.
+#: The version of the format. A reader refuses a later one.
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
 class RunDevice:
-    """What a run works on.
+    """The device of a run.
 
     Attributes:
         kind: "cuda" or "cpu".
-        name: as its driver calls it.
+        name: from its driver.
         index: among the machine's GPUs, as NVML counts them; None on a CPU.
         capacity_bytes: of its memory.
     """
@@ -31,8 +31,8 @@ class RunDevice:
 
 @dataclass(frozen=True)
 class PredictedPhase:
-    """A phase of the estimate: the most allocated in it over all steps; and by component, what it
-    holds at its end and at its peak in any step after the first."""
+    """A phase of the estimate: the most bytes allocated in it over all steps; and by component,
+    what it holds at its end and at its peak in any step after the first."""
 
     name: str
     allocated_bytes: int
@@ -42,8 +42,8 @@ class PredictedPhase:
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """Bytes alive in a step, to draw: rows for `components`, to be stacked, at `positions` (event
-    numbers, rising); `spans` are (phase, first event, one after the last)."""
+    """Bytes alive in a step, to draw: a row for each of `components`, to be stacked, with values at
+    `positions` (ascending event numbers); `spans` are (phase, first event, one after the last)."""
 
     positions: tuple[int, ...]
     components: tuple[str, ...]
@@ -53,11 +53,11 @@ class PredictedCurve:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The part of the run's estimate that is held against what is measured. Levels as in
-    qtui_core.memory.estimate.Estimate. `memory` is the object of the same name that
-    `qtui memory --json` prints. `paged_bytes` are optimizer states that the driver may move to the
-    host. `counted` is as in qtui_core.live.snapshot.PhaseEnded: where it is "tensors", all levels
-    are those of live tensors, without workspaces, and reserved bytes are None."""
+    """The part of the run's estimate that is compared with measurements. Levels are as in
+    qtui_core.memory.estimate.Estimate. `memory` is the object of the same name from `qtui memory
+    --json`. `paged_bytes` are optimizer states that the driver may move to the host. `counted` is
+    as in qtui_core.live.snapshot.PhaseEnded: if it is "tensors", all levels are those of live
+    tensors, without workspaces, and reserved bytes are None."""
 
     resident_bytes: int
     peak_allocated_bytes: int
@@ -80,13 +80,13 @@ class RecordingHeader:
     """The first line of a recording.
 
     Attributes:
-        made: when, ISO 8601 with its zone.
-        model, architecture, parameters: what is run.
-        device, versions: on what; versions of qtui, torch and the other libraries by name.
+        made: when, ISO 8601 with the time zone.
+        model, architecture, parameters: of the model that is run.
+        device, versions: the device; versions of qtui, torch and the other libraries by name.
         plan: every field of the resolved plan.
-        steps: that were asked for; None runs until it is stopped.
+        steps: as requested; None runs until it is stopped.
         data: what it learns from: a file's name, or "built-in text".
-        predicted: None where there is no estimate, then `why_not` says why.
+        predicted: None if there is no estimate, and then `why_not` says why.
     """
 
     made: str

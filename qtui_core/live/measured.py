@@ -10,26 +10,25 @@ from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
 from qtui_core.memory.replay.record import Component, Phase
 
-#: Components that are not counted between two steps: they do not stay, or are no part of what
-#: is between two steps.
+#: Components that are not counted between two steps, because they do not stay.
 _PASSING = frozenset((Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a run; None where nobody could say.
+    """What was measured of a run; None if unknown.
 
     Attributes:
-        counted: "allocator", or "tensors" where bytes of live tensors stand in for it.
+        counted: "allocator", or "tensors" if bytes of live tensors were counted instead.
         peak: the mark of the phase in which the most was allocated.
         resident_bytes: between the last two steps, without gradients and inputs.
-        peak_reserved_bytes, process_bytes, device_used_bytes: the most; on a CPU the process is
+        peak_reserved_bytes, process_bytes, device_used_bytes: the peaks; on a CPU the process is
             its resident set.
         context_bytes: of the process beyond what its allocator reserved, at its largest.
-        early_context_bytes: the same before the first step of the optimizer.
+        early_context_bytes: the same before the first optimizer step.
         step_seconds: the median, of all steps but the first if there are more.
         tokens_per_second: at that pace.
-        losses: one a step.
+        losses: one for each step.
     """
 
     counted: str = "allocator"
@@ -96,7 +95,8 @@ def _resident(between: PhaseMeasured | None) -> int | None:
 
 
 def _outside(marks: Iterable[PhaseEnded]) -> int | None:
-    """Process less reserved at the mark with the largest process, if any says both."""
+    """Process bytes less reserved bytes at the mark with the largest process; None if no mark has
+    both."""
     known = [
         (mark.process_bytes, mark.process_bytes - mark.reserved_bytes)
         for mark in marks
@@ -106,6 +106,6 @@ def _outside(marks: Iterable[PhaseEnded]) -> int | None:
 
 
 def _before_optimizer(marks: Iterable[PhaseEnded]) -> list[PhaseEnded]:
-    """Marks at which no state of an optimizer was made yet."""
+    """Marks before the first optimizer state was made."""
     made = (Phase.OPTIMIZER, Phase.BETWEEN)
     return [mark for mark in marks if mark.step <= 1 and mark.phase not in made]

@@ -1,4 +1,4 @@
-"""Which components were named in what was allocated at a moment, and what the rest is."""
+"""Which components account for the bytes allocated at a moment, and what the rest is."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ UNTOLD: Final = "not told apart"
 
 
 def named(component: str) -> str:
-    """A component as a part of a difference."""
+    """The name of a component as a part of a difference."""
     return "cuBLAS workspaces" if component == _WORKSPACES else component
 
 
 def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[str, int]:
-    """The prediction in the components that the run names: one that names no cache counts it among
-    its activations."""
+    """The prediction in the components that the run names: a run that names no cache counts it
+    among its activations."""
     if _CACHE in told or _CACHE not in predicted:
         return predicted
     cache = predicted[_CACHE]
@@ -48,12 +48,12 @@ def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[st
 
 
 def at_peak(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Bytes by component at the moment at which a phase had the most allocated, as far as the run
-    told them; and the name of the rest.
+    """Bytes by component at the moment of a phase's peak, as far as the run reported them; and the
+    name of the rest.
 
-    A run that counts tensors tells its components at the peak. CUDA's allocator tells the size of
-    the peak and not what it is made of. Then only the components count that are the same at the
-    end of the phase as at its peak. `predicted` says which other components there may be.
+    A run that counts tensors reports its components at the peak. CUDA's allocator reports the size
+    of the peak but not its parts; then only components that are the same at the end of the phase as
+    at its peak count. `predicted` says which other components there may be.
     """
     if mark.peak_held:
         return _apart(mark, mark.peak_held, predicted, frozenset())
@@ -83,7 +83,7 @@ def _apart(
 
 def _changing(mark: PhaseEnded) -> frozenset[str]:
     """Components that differ between the peak of a phase and its end: gradients while they are made
-    and freed, the states of an optimizer while they are made."""
+    and freed, optimizer states while they are made."""
     changing = set()
     if mark.phase not in (Phase.FORWARD, Phase.LOSS):
         changing.add(_GRADIENTS)

@@ -27,11 +27,11 @@ def predict(
     warning: str = "",
     memory: Mapping[str, Any] | None = None,
 ) -> Predicted:
-    """What a run is held against: the levels of its estimate, and what each phase holds.
+    """What a run is compared with: the levels of its estimate, and what each phase holds.
 
-    `tensors` is for a run on a CPU, where bytes of live tensors are counted: workspaces of cuBLAS,
-    blocks, segments and a context do not exist there, so all levels are those of live tensors
-    without workspaces. `memory` is the object that `qtui memory --json` prints.
+    `tensors` is for a run on a CPU, where bytes of live tensors are counted. There are no cuBLAS
+    workspaces, blocks, segments or context there, so all levels are those of live tensors without
+    workspaces. `memory` is the object that `qtui memory --json` prints.
     """
     timeline = found.timeline
     most = _levels(found, tensors)
@@ -62,7 +62,7 @@ def predict(
 
 def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
     """The sentences that warn of a run that will not, or may not, fit a device, with the largest
-    batch that would; empty where it fits. `used_bytes` are those of other processes there."""
+    batch that would; empty if it fits. `used_bytes` are those of other processes on the device."""
     if used_bytes:
         device = replace(device, allocatable=max(0, device.capacity_bytes - used_bytes))
     fit = fit_on(found, device)
@@ -84,13 +84,13 @@ def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
             f"{said} Not even --batch 1 does; `qtui memory` says which changes of the plan "
             "save most."
         )
-    if best.value == found.plan.batch:  # With this value it would fit.
+    if best.value == found.plan.batch:  # with this value it would fit
         return said
     return f"{said} The largest batch that fits is {best.value:,}: --batch {best.value}."
 
 
 def _levels(found: Estimate, tensors: bool) -> dict[str, int]:
-    """The most in each phase, in order of appearance."""
+    """The peak of each phase, in order of appearance."""
     if not tensors:
         return {phase.name: phase.allocated_bytes for phase in found.phases}
     timeline = found.timeline
@@ -105,13 +105,13 @@ def _lives_of_workspaces(timeline: Timeline) -> Iterable[Life]:
 
 
 def _workspaces(timeline: Timeline) -> int:
-    """Bytes of the workspaces of cuBLAS, once all are there."""
+    """Bytes of the cuBLAS workspaces once all exist."""
     return sum(life.bytes for life in _lives_of_workspaces(timeline))
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-    """For each phase: what is held at the end of its last span, and what is held at its fullest
-    event of the last step. A step may go through a phase several times."""
+    """For each phase: what is held at the end of its last span, and what is held at its peak in the
+    last step. A step may go through a phase several times."""
     spans = [span for span in timeline.spans if span.stop > span.start]
     ends = [number for number, span in enumerate(spans, 1) if span.name == Phase.BETWEEN]
     begun = ends[-2] if len(ends) > 1 else 0
@@ -134,7 +134,7 @@ def _fullest(timeline: Timeline, span: Span) -> int:
 def _compositions(
     lives: Iterable[Life], marks: Sequence[int], tensors: bool
 ) -> dict[int, dict[str, int]]:
-    """Bytes alive after each of `marks` (event numbers, rising) by component, as they are stacked.
+    """Bytes alive after each of `marks` (ascending event numbers) by component, in stacking order.
     One pass over the lives, of which there are tens of thousands."""
     changes: dict[Component, list[int]] = {}
     for born, died, size, component in lives:

@@ -1,10 +1,10 @@
-"""What a run says of itself while it runs, one snapshot after another.
+"""What a run reports while it runs, one snapshot after another.
 
 A run is a child process that writes snapshots as lines of JSON; a recording is those lines in a
 file. So a live run and a replay are read in the same way.
 
 The first snapshot is the header (qtui_core.live.header), the last an `End`. Bytes are integers,
-`seconds` are since the run began; None is what nobody could say.
+`seconds` count from the beginning of the run; None means unknown.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class PhaseBegun:
 
 @dataclass(frozen=True)
 class PhaseEnded:
-    """A phase is over: exact values, read where it ended.
+    """A phase is over: exact values, read at its end.
 
     Attributes:
-        peak_allocated_bytes, peak_reserved_bytes: the most in this phase alone.
-        allocated_bytes, reserved_bytes: left at its end.
-        inactive_split_bytes, segments, retries, out_of_memory: of torch.cuda.memory_stats.
-        held: bytes at its end by component (the words of
-            qtui_core.memory.replay.record.Component), told from the storages of parameters,
-            gradients, optimizer states and inputs; "activations" is what is allocated besides.
-        peak_held: the same where the most was allocated; empty where nothing says so (on a GPU).
-        process_bytes: of this process on the device, as NVML has it; of RSS on a CPU.
+        peak_allocated_bytes, peak_reserved_bytes: the peaks in this phase alone.
+        allocated_bytes, reserved_bytes: at its end.
+        inactive_split_bytes, segments, retries, out_of_memory: from torch.cuda.memory_stats.
+        held: bytes at its end by component (the names of qtui_core.memory.replay.record.Component),
+            from the storages of parameters, gradients, optimizer states and inputs; "activations"
+            are all other allocated bytes.
+        peak_held: the same at the peak; empty if unknown (on a GPU).
+        process_bytes: of this process on the device, from NVML; on a CPU the RSS.
         device_used_bytes: of all processes.
-        counted: "allocator" on a GPU, "tensors" where bytes of live tensors stand in for it.
+        counted: "allocator" on a GPU, "tensors" if bytes of live tensors were counted instead.
     """
 
     seconds: float
@@ -64,7 +64,7 @@ class PhaseEnded:
 
 @dataclass(frozen=True)
 class Sample:
-    """The machine at a moment, twenty times a second. Every value may be None by itself."""
+    """The machine at a moment, twenty times a second. Each value may be None by itself."""
 
     seconds: float
     step: int
@@ -101,9 +101,9 @@ class AdaptersCompared:
 
     Attributes:
         largest_difference: of any logit.
-        reference_difference: largest between adapters off and the base before adapters were added:
-            0 where the base is untouched.
-        on, off: (token, probability) of the likeliest next tokens, best first.
+        reference_difference: the largest between adapters off and the base before adapters were
+            added: 0 if the base did not change.
+        on, off: (token, probability) of the most likely next tokens, best first.
     """
 
     seconds: float
@@ -114,14 +114,14 @@ class AdaptersCompared:
     off: tuple[tuple[str, float], ...]
 
 
-#: What of a linear layer: what flows into it, what comes back to its output, its weight, and the
-#: gradient of that.
+#: A tensor of a linear layer: its input, the gradient of its output, its weight, and the gradient
+#: of that.
 RangeKind = Literal["activations", "output gradients", "weights", "weight gradients"]
 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """Where the numbers of a tensor lie: one of the linear layer `name`."""
+    """Where the numbers of one tensor of the linear layer `name` lie."""
 
     kind: RangeKind
     name: str
@@ -141,7 +141,7 @@ class RangesSeen:
 
 @dataclass(frozen=True)
 class Said:
-    """A line for the log: what the run does, or what a library said."""
+    """A line for the log: what the run does, or what a library printed."""
 
     seconds: float
     text: str
@@ -149,13 +149,13 @@ class Said:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something went wrong; the run ends, or (not fatal) goes on.
+    """Something went wrong; the run ends, or (if not fatal) continues.
 
     Attributes:
         kind: "out of memory", "not a number", "driver", "killed", "model", "failure".
         text: a sentence for the user: what happened, and what to do.
-        asked_bytes: that were asked for, where memory ran out.
-        largest: (component, bytes) held when it did, the most first.
+        asked_bytes: the request that failed, if memory ran out.
+        largest: (component, bytes) held then, the most first.
         advice: (change, bytes it saves), best first.
     """
 

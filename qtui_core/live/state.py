@@ -1,4 +1,4 @@
-"""What is known of a run after each thing it told: the one path for a live run and a replay.
+"""What is known of a run after each of its reports: the same path for a live run and a replay.
 
 state = RunState()
 for told in stream:
@@ -35,14 +35,14 @@ _CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "pau
 _ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
 #: Phases of a run besides those of an estimate (qtui_core.memory.replay.record.Phase). The
-#: comparison of adapters is no part of a step, and its memory is not counted.
+#: comparison of adapters is not part of a step, and its memory is not counted.
 IMPORT: Final = "import"
 QUANTIZE: Final = "quantize"
 COMPARE: Final = "compare"
 
-#: Moments of the last while: half a minute of samples, and the marks in it.
+#: Moments that are kept: half a minute of samples, and the marks in it.
 RECENT: Final = 600
-#: Phases as they happened, of the last steps.
+#: Spans of phases that are kept, of the last steps.
 SPANS: Final = 256
 LOG: Final = 200
 FAULTS: Final = 50
@@ -54,8 +54,8 @@ class PhaseSpan:
 
     Attributes:
         step: 0 before the first.
-        turn: which time the phase comes in its step, from 0.
-        begun, ended: seconds; `ended` is None while it lasts, and where the run ended in it.
+        turn: the occurrence of the phase in its step, from 0.
+        begun, ended: seconds; `ended` is None while it lasts, or if the run ended in it.
     """
 
     step: int
@@ -67,8 +67,8 @@ class PhaseSpan:
 
 @dataclass(frozen=True)
 class PhaseMeasured:
-    """What was measured of a phase in all steps so far: at its first end, at its last, and where
-    the most was allocated."""
+    """The measurements of a phase over all steps so far: at its first end, at its last, and at the
+    largest peak."""
 
     name: str
     first: PhaseEnded
@@ -78,26 +78,26 @@ class PhaseMeasured:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run, as far as it told.
+    """A run, as far as it has reported.
 
     Attributes:
-        header: how it began; None before that.
+        header: None before it was reported.
         status: "done", "stopped" and "failed" are ends.
-        seconds: of the last thing told.
-        step, phase: that it is in; step 0 is before the first.
+        seconds: of the last report.
+        step, phase: the current ones; step 0 is before the first.
         spans: phases as they happened, the last `SPANS`.
-        phases: what was measured of each, in the order in which they first ended.
+        phases: the measurements of each, in the order in which they first ended.
         recent: the last `RECENT` samples and marks, in order.
-        history: the same of the whole run, thinned out.
+        history: the same for the whole run, thinned out.
         sample: the last.
-        steps: all that were taken.
-        most_reserved, most_process, most_device: of samples and marks, but those of COMPARE.
+        steps: all steps taken.
+        most_reserved, most_process, most_device: over samples and marks, without those of COMPARE.
         adapters: the last comparison.
-        ranges: where the numbers of a step lay, when that was asked last.
-        log: the last lines, faults among them.
+        ranges: where the numbers of a step lay, when last requested.
+        log: the last lines, including faults.
         fault: the one that ended the run, else the last.
         faults: the last of them.
-        end: None while the run goes on.
+        end: None while the run continues.
     """
 
     header: RecordingHeader | None = None
@@ -127,7 +127,7 @@ class RunState:
 
     @property
     def losses(self) -> tuple[float | None, ...]:
-        """One a step; None in inference, NaN where it was none."""
+        """One for each step; None in inference, NaN if it was not a number."""
         return tuple(step.loss for step in self.steps)
 
     @property
@@ -186,7 +186,7 @@ def _sample(state: RunState, told: Sample) -> Changes:
 
 
 def _moment(state: RunState, told: Sample | PhaseEnded) -> Changes:
-    """The levels at a moment enter the series."""
+    """Adds the levels at a moment to the series."""
     moment = Moment(
         told.seconds,
         told.step,
@@ -210,7 +210,7 @@ def _most(before: int | None, phase: str, nbytes: int | None) -> int | None:
 
 
 def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ...]:
-    """The spans, the last one ended."""
+    """The spans, with the last one ended."""
     if not spans or spans[-1].ended is not None:
         return spans
     return (*spans[:-1], replace(spans[-1], ended=seconds))

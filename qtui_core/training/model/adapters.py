@@ -1,4 +1,4 @@
-"""What adapters change: logits of one text with them on and off, from one copy of the base."""
+"""The effect of adapters: logits of one text with them on and off, from one copy of the base."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SEED: Final = 7
 
 
 class AdapterComparison:
-    """Runs one text, again and again.
+    """Runs the same text repeatedly.
 
     Args:
         ids: int64 `[1, tokens]` on the device of the model.
-        decode: the text of a token.
-        base: the model before it has adapters, prepared: its logits are what "off" is held
-            against.
+        decode: gives the text of a token.
+        base: the prepared model before it has adapters; the logits with adapters off are compared
+            with its logits.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AdapterComparison:
         self._reference = self._logits(base)
 
     def compare(self, model: Any, seconds: float, step: int) -> AdaptersCompared:
-        """The model with its adapters on, then off."""
+        """Compares the model with its adapters on and off."""
         on = self._logits(model)
         with model.disable_adapter():
             off = self._logits(model)
@@ -56,7 +56,7 @@ class AdapterComparison:
         )
 
     def _logits(self, model: Any) -> Logits:
-        """float32 `[tokens, vocabulary]`, as an array: a tensor would be counted as the run's."""
+        """float32 `[tokens, vocabulary]`, as an array: a tensor would count as the run's."""
         autocast = (
             torch.autocast(self._ids.device.type, dtype=DTYPES[self._plan.autocast_dtype])
             if self._plan.autocast
@@ -74,12 +74,13 @@ class AdapterComparison:
 
 @contextmanager
 def _same_each_time(model: nn.Module) -> Iterator[None]:
-    """Without dropout. The model itself stays in training mode: in evaluation mode bitsandbytes
-    repacks weights for some CPUs (Linear4bit.forward), and they never train again."""
+    """A block without dropout. The model itself stays in training mode: in evaluation mode
+    bitsandbytes repacks weights for some CPUs (Linear4bit.forward), after which they cannot be
+    trained."""
     quiet = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.training]
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(_SEED)  # for whatever else draws random numbers
+        torch.manual_seed(_SEED)  # for anything else that draws random numbers
         for module in quiet:
             module.eval()
         try:

@@ -1,8 +1,8 @@
-"""The loss a chunk of tokens at a time, so that the logits of all tokens never exist together.
+"""The loss by chunks of tokens, so that the logits of all tokens never exist at once.
 
-What it does, in which types and in which order, is what TRL 1.9 to 1.12 do (sft_trainer.py,
-_chunked_cross_entropy_loss) and what the estimate of a plan with `--loss chunked:N` assumes
-(qtui_core.memory.tape.blocks.loss.chunked_loss): each chunk is a checkpoint, whose logits are
+Its operations, dtypes and order are those of TRL 1.9 to 1.12 (sft_trainer.py,
+_chunked_cross_entropy_loss), and those that the estimate of a plan with `--loss chunked:N` assumes
+(qtui_core.memory.tape.blocks.loss.chunked_loss): each chunk is a checkpoint whose logits are
 computed in float32 from a float32 copy of the head, once forward and once more backward.
 """
 
@@ -23,8 +23,8 @@ UNLABELLED: Final = -100
 
 @dataclass
 class ChunkedOutput(ModelOutput):
-    """Of a forward pass without logits: the loss, the share of tokens guessed right, and the mean
-    entropy of the guesses in nats."""
+    """The output of a forward pass without logits: the loss, the share of tokens predicted
+    correctly, and the mean entropy of the predictions in nats."""
 
     loss: torch.Tensor | None = None
     accuracy: torch.Tensor | None = None
@@ -42,12 +42,12 @@ def chunked_cross_entropy(
     """The mean cross entropy of the next token.
 
     Args:
-        hidden: what the head is given, `[batch, sequence, width]`.
+        hidden: the head's input, `[batch, sequence, width]`.
         head: `[vocabulary, width]`, with or without a bias.
-        labels: int64 `[batch, sequence]`, of which each belongs to the hidden state before it;
-            -100 has none.
-        chunk: tokens at a time.
-        scale, softcap: of the logits, where the model has such.
+        labels: int64 `[batch, sequence]`; each belongs to the hidden state before it; -100 means
+            none.
+        chunk: tokens per chunk.
+        scale, softcap: of the logits, if the model has them.
     """
     following = labels[:, 1:]
     valid = following != UNLABELLED
@@ -71,7 +71,7 @@ def _chunk(
     rows: torch.Tensor,
     targets: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums over a chunk: the loss, the tokens that are guessed right, the entropy."""
+    """Sums over a chunk: the loss, the correct predictions, the entropy."""
     with torch.autocast(rows.device.type, enabled=False):
         logits = functional.linear(rows.float(), head.weight.float())
         if head.bias is not None:
@@ -82,8 +82,8 @@ def _chunk(
             logits = torch.tanh(logits / softcap) * softcap
         logarithms = functional.log_softmax(logits, dim=-1)
         loss = functional.nll_loss(logarithms, targets, reduction="sum")
-        # Nobody asks for gradients of these two, but TRL computes them with gradients enabled, and
-        # what the last of them saves is where a checkpoint stops to compute again.
+        # No gradients of these two are needed, but TRL computes them with gradients enabled, and a
+        # checkpoint stops recomputing at what the last of them saves.
         told = targets != UNLABELLED
         correct = ((logarithms.argmax(-1) == targets) & told).sum()
         entropy = (-(logarithms.exp() * logarithms).sum(-1) * told).sum()

@@ -1,4 +1,4 @@
-"""From an exception to the fault that a run tells."""
+"""Turns an exception into the fault that a run reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRIVER: Final = "driver"
 MODEL: Final = "model"
 FAILURE: Final = "failure"
 
-#: How many components, and how many changes, are named.
+#: The most components, and the most changes, that are named.
 _NAMED: Final = 5
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 #: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
@@ -37,7 +37,7 @@ _NO_ROOM: Final = (
     "cudaErrorMemoryAllocation",
     "NVML_SUCCESS ==",
 )
-#: Of scaled_dot_product_attention, where sdpa_kernel leaves one that cannot be used.
+#: From scaled_dot_product_attention, if sdpa_kernel leaves no usable backend.
 _NO_ATTENTION: Final = ("No available kernel", "No viable backend")
 _NO_KERNEL: Final = "no kernel image is available"
 
@@ -50,8 +50,8 @@ def fault_of(
     held: Mapping[str, int],
     advice: Sequence[Advice],
 ) -> Fault:
-    """The fault that an exception is, which ended the run. `held` is by component, when it was
-    raised; `advice` of the plan as a whole."""
+    """The fault for an exception that ended the run. `held` is by component, when it was raised;
+    `advice` is for the plan as a whole."""
     kind = kind_of(error)
     where = f"in step {step}, {phase}" if step else f"in {phase}"
     first = printable((str(error).strip().splitlines() or [type(error).__name__])[0])
@@ -71,7 +71,7 @@ def fault_of(
 
 
 def kind_of(error: BaseException) -> str:
-    """Which kind of fault an exception is."""
+    """The kind of fault of an exception."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return OUT_OF_MEMORY
     said = str(error)
@@ -84,7 +84,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def asked_bytes(said: str) -> int | None:
-    """The bytes that an allocator says it was asked for; None where it says none."""
+    """The bytes that an allocator's message says were requested; None if it says none."""
     match = _ASKED.search(said)
     if match is None or match[2] not in _UNITS:
         return None
@@ -92,8 +92,8 @@ def asked_bytes(said: str) -> int | None:
 
 
 def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]:
-    """(change, bytes it saves in the phase), the largest first, of the changes that save any there;
-    in a phase that the estimate does not know, bytes saved of the peak."""
+    """(change, bytes it saves in the phase) for the changes that save any there, the largest first;
+    in a phase that the estimate does not have, bytes saved of the peak."""
     found = [(each.change, each.saves_by_phase.get(phase, each.saves_bytes)) for each in advice]
     helping = [(change, saved) for change, saved in found if saved > 0]
     return tuple(sorted(helping, key=lambda entry: -entry[1])[:_NAMED])

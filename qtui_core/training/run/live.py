@@ -39,7 +39,7 @@ from qtui_core.training.step import batch_of, infer, take_steps
 
 IMPORT = "import"
 QUANTIZE = "quantize"
-#: Of the logits with adapters on and off.
+#: The phase that compares the logits with adapters on and off.
 COMPARE = "compare"
 
 
@@ -51,11 +51,12 @@ def conduct(
     began: float,
     advice: Sequence[Advice] = (),
 ) -> int:
-    """A run from the import of its libraries, the begin of which was told, to its last step or
-    the fault that ends it. Returns the exit code of the command line: 1 too where a loss was no
-    number. Raises Stopped.
+    """A run from the import of its libraries, whose beginning was already reported, to its last
+    step or the fault that ends it. Returns the exit code of the command line, which is 1 also if a
+    loss was not a number. Raises Stopped.
 
-    `began` is `time.perf_counter()` when the run began; `advice` is what would save memory.
+    `began` is `time.perf_counter()` when the run began; `advice` are changes that would save
+    memory.
     """
     course = Course(tell, controls, began)
     with ExitStack() as stack:
@@ -64,7 +65,7 @@ def conduct(
             stack.callback(course.meter.close)
             finite = run(source, order, course)
         except Exception as error:
-            # A fault is a state of the run, whatever library it came from.
+            # A fault is a state of the run, whichever library raised it.
             if not isinstance(error, QtuiError):
                 traceback.print_exc()
             tell(told_fault(error, course, advice))
@@ -73,10 +74,10 @@ def conduct(
 
 
 def run(source: ModelSource, order: Order, course: Course) -> bool:
-    """Runs what is ordered. Returns whether every loss was a finite number.
+    """Executes the order. Returns whether every loss was a finite number.
 
-    Raises Stopped once it is asked to stop; QtuiError for what cannot be run, and whatever
-    libraries raise where a step fails.
+    Raises Stopped when it is asked to stop, QtuiError for what cannot be run, and whatever
+    libraries raise if a step fails.
     """
     plan = order.plan
     with ExitStack() as stack:
@@ -123,8 +124,8 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
 
 
 def _load(source: ModelSource, order: Order, course: Course) -> build.Built:
-    """The model on its device; where it is to be quantized on its way there, on the host, which is
-    not counted."""
+    """The model on its device. If it is to be quantized on its way there, it is first on the host,
+    which is not counted."""
     course.phase(Phase.LOAD)
     built = load_weights(source, order.plan)
     if is_random(source):
@@ -151,8 +152,8 @@ def _quantize(built: build.Built, order: Order, course: Course) -> None:
 def _comparison(
     source: ModelSource, built: build.Built, order: Order, course: Course
 ) -> Callable[[], None]:
-    """Runs the prompt, if there is one, on the base before it has adapters; what is returned holds
-    those against it, in a phase of its own."""
+    """Runs the prompt, if there is one, on the base before it has adapters. Returns a function that
+    compares later logits with these, in a phase of its own."""
     if order.text is None or not order.plan.adapts:
         return lambda: None
     course.phase(COMPARE)
@@ -169,12 +170,12 @@ def _comparison(
 
 
 def told_fault(error: BaseException, course: Course, advice: Sequence[Advice]) -> Fault:
-    """The fault that ended a run, once its phase is ended with what was held when it happened.
-    Called while the exception is handled, whose frames hold what they held."""
+    """The fault that ended a run, after its phase was ended with what was held then. Must be called
+    while the exception is handled, as its frames still hold their tensors."""
     step, phase = course.step, str(course.name) or IMPORT
     try:
         held = course.finish()
-    except Exception:  # a device that was lost says nothing of its memory
+    except Exception:  # a device that was lost does not report its memory
         held = {}
     return fault_of(error, course.seconds, step, phase, held, advice)
 
@@ -186,7 +187,7 @@ def _train(
     course: Course,
     order: Order,
 ) -> bool:
-    """Steps of training; whether each had a loss that is a finite number."""
+    """Trains for some steps; returns whether each loss was a finite number."""
     rate = rate_of(plan)
     if course.name != Phase.PREPARE:
         course.phase(Phase.PREPARE)
@@ -251,7 +252,7 @@ def _numbers(course: Course, steps: int | None) -> Iterator[int]:
 def _filled(
     batch: dict[str, torch.Tensor], filling: Iterator[None]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The one batch, with other tokens each time."""
+    """The same batch object, filled with other tokens each time."""
     for _ in filling:
         yield batch
 
@@ -261,7 +262,7 @@ def _sampled(course: Course) -> Callable[[], Snapshot]:
 
 
 def _import_libraries() -> None:
-    """What would otherwise be imported in the middle of a phase."""
+    """Imports what would otherwise be imported in the middle of a phase."""
     import bitsandbytes
     import peft
 

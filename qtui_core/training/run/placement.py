@@ -1,5 +1,5 @@
-"""Where a run takes place, decided before torch is imported: environment variables that choose a
-GPU, or settings of its allocator, are read once, when CUDA starts. Standard library and NVML."""
+"""The device of a run, chosen before torch is imported: environment variables that select a GPU, or
+settings of its allocator, are read once, when CUDA starts. Standard library and NVML."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from qtui_core.memory.plan.choices import Segments
 from qtui_core.telemetry.machine import read_machine
 from qtui_core.telemetry.nvml import answer, start_nvml, text
 
-#: The first torch that reads PYTORCH_ALLOC_CONF; earlier ones know PYTORCH_CUDA_ALLOC_CONF only.
+#: The first torch version that reads PYTORCH_ALLOC_CONF; earlier ones read only
+#: PYTORCH_CUDA_ALLOC_CONF.
 _RENAMED: Final = (2, 9)
 
 
 class NoGpu(QtuiError):
-    """There is no usable GPU where one was asked for."""
+    """There is no usable GPU, and one was requested."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One that NVML counts as `index`, or a slice of it."""
+    """A GPU that NVML counts as `index`, or a MIG slice of it."""
 
     index: int
     uuid: str
@@ -41,14 +42,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a run takes place.
+    """The device of a run.
 
     Attributes:
-        device: what is told of it.
-        torch_device: what torch calls it, once the environment is set: "cpu" or "cuda:0".
-        uuid: of the GPU or slice of MIG, by which NVML finds it; None on a CPU.
+        device: what is reported of it.
+        torch_device: its name in torch, once the environment is set: "cpu" or "cuda:0".
+        uuid: of the GPU or MIG slice, by which NVML finds it; None on a CPU.
         environment: variables to set before torch is imported.
-        used_bytes: of the GPU's memory, by others.
+        used_bytes: of the GPU's memory, by other processes.
     """
 
     device: RunDevice
@@ -65,12 +66,12 @@ def place(
     nvml: Any = None,
     torch_has_cuda: bool | None = None,
 ) -> Placement:
-    """The place that `wanted` means (as in RunRequest.device); "auto" is the first GPU where
-    torch and the driver have one, else the CPU.
+    """The device that `wanted` means (as in RunRequest.device); "auto" is the first GPU if torch
+    and the driver have one, else the CPU.
 
-    The GPU is left as the only one that CUDA sees, so that whatever a library calls "cuda" is it.
+    CUDA is made to see only that GPU, so that whatever a library calls "cuda" is this one.
 
-    Raises UsageError for what names no device, NoGpu where there is no such GPU.
+    Raises UsageError for a name that is no device, NoGpu if there is no such GPU.
     """
     match = re.fullmatch(r"cuda(?::(\d{1,4}))?", wanted)
     if wanted not in ("auto", "cpu") and match is None:
@@ -105,8 +106,8 @@ def place(
 
 
 def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
-    """All GPUs of the driver, in its order; none without a driver. In place of one that is cut into
-    slices of MIG are its slices, under its index: CUDA runs on nothing else of it."""
+    """All GPUs of the driver, in its order; none without a driver. A GPU that is divided into MIG
+    slices is replaced by its slices, under its index: CUDA runs on these only."""
     nvml = start_nvml(nvml)
     if nvml is None:
         return ()
@@ -132,7 +133,7 @@ def _slices(nvml: Any, handle: Any) -> list[Any]:
 
 
 def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
-    """What is behind a handle; None where it has no UUID to be named by."""
+    """The GPU with an NVML handle; None if it has no UUID by which to name it."""
     uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
     if uuid is None:
         return None
@@ -145,8 +146,8 @@ def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
 def allocator_settings(
     segments: Segments, environ: Mapping[str, str], torch_version: str
 ) -> dict[str, str]:
-    """The variable by which torch's allocator takes the segments of a plan; what a user has set
-    there besides stays."""
+    """The variable that makes torch's allocator use the segments of a plan; other settings of the
+    user in it stay."""
     release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2])
     old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
     name = new if release >= _RENAMED else old
@@ -156,13 +157,13 @@ def allocator_settings(
 
 
 def torch_version() -> str:
-    """Of the installed torch, without importing it."""
+    """The version of the installed torch, without importing it."""
     return importlib.metadata.version("torch")
 
 
 def has_cuda() -> bool:
-    """Whether the installed torch is built with CUDA: what torch/version.py says, which needs not
-    the second that torch itself takes."""
+    """Whether the installed torch is built with CUDA, from torch/version.py, which does not take
+    the second that importing torch takes."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return False
@@ -178,12 +179,12 @@ def _cpu() -> Placement:
 
 
 def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | None], ...]:
-    """(what CUDA_VISIBLE_DEVICES has to be, the GPU) of each that CUDA may see, in its order.
+    """(the value for CUDA_VISIBLE_DEVICES, the GPU) of each GPU that CUDA may see, in its order.
 
     As CUDA reads the variable (CUDA C++ Programming Guide, environment variables): numbers or
-    beginnings of UUIDs, of which the first that is none hides itself and all after it. The number
-    of a GPU that is cut into slices of MIG means the first of them. A slice that NVML does not
-    show goes by the name it is given.
+    beginnings of UUIDs; the first invalid one hides itself and all after it. The number of a GPU
+    that is divided into MIG slices means its first slice. A slice that NVML does not list keeps its
+    given name.
     """
     if chosen is None:
         return tuple((gpu.uuid, gpu) for gpu in all_)

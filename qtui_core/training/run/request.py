@@ -1,4 +1,4 @@
-"""What a run is asked for, as one line of JSON. Standard library only."""
+"""The request of a run, as one line of JSON. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qtui_core.memory.plan.run_plan import RunPlan
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run.
+    """The request of a run.
 
     Attributes:
         model: as the user typed it.
-        plan: what may be open in it is filled in later.
+        plan: options that it leaves open are filled in later.
         steps: how many; None runs until it is stopped.
         data: path of a text file; None takes the built-in text.
-        device: "auto", "cpu", "cuda" or "cuda:N", where N counts the GPUs that
-            CUDA_VISIBLE_DEVICES leaves, in the order of NVML.
+        device: "auto", "cpu", "cuda" or "cuda:N", where N counts the GPUs that CUDA_VISIBLE_DEVICES
+            leaves, in the order of NVML.
         text: a prompt whose logits are compared with the adapters on and off; None compares
             nothing.
-        usual: whether nobody chose the length of sequences, so that it gives way to a model that
-            has learned fewer positions.
-        ranges: whether the last step tells where its numbers lie.
+        usual: the user did not choose the sequence length, so a model with fewer learned positions
+            may lower it.
+        ranges: whether the last step reports where its numbers lie.
     """
 
     model: str
@@ -42,9 +42,9 @@ class RunRequest:
 
 
 def parse_request(line: str | bytes) -> RunRequest:
-    """The run that a line asks for.
+    """The run that a line requests.
 
-    Raises UsageError where it is no such line: the program that started the run made it.
+    Raises UsageError if it is not such a line, which the program that starts the run should write.
     """
     try:
         asked = json.loads(line)
@@ -67,7 +67,7 @@ def parse_request(line: str | bytes) -> RunRequest:
 
 
 def _check_names(found: Mapping[str, Any], kind: Any, sentence: str) -> None:
-    """Raises UsageError for names that are no fields: a mistyped one would change nothing."""
+    """Raises UsageError for names that are not fields: a mistyped one would be ignored."""
     unknown = sorted(found.keys() - {each.name for each in fields(kind)})
     if unknown:
         raise UsageError(sentence.format(", ".join(unknown)))

@@ -1,5 +1,5 @@
-"""Gradients under autocast to float16, kept from vanishing: the loss is multiplied by a scale, and
-what the backward pass makes of it divided by the same before the optimizer's step."""
+"""Loss scaling under autocast to float16, so that gradients do not underflow: the loss is
+multiplied by a scale, and the gradients are divided by it before the optimizer step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qtui_core.memory.plan.run_plan import RunPlan
 
 
 def make_scaler(plan: RunPlan, model: torch.nn.Module, device: torch.device | str) -> Any:
-    """A `torch.amp.GradScaler` where the Trainer has one (fp16=True: accelerate's Accelerator makes
-    it, and AcceleratedOptimizer steps through it); None where a run needs none.
+    """A `torch.amp.GradScaler` if the Trainer uses one (fp16=True: accelerate's Accelerator makes
+    it, and AcceleratedOptimizer steps through it); None if the run needs none.
 
-    It takes no gradients in float16 ("Attempting to unscale FP16 gradients"), so a run that trains
-    parameters of that type has none either; `unscaled` says so.
+    It does not accept float16 gradients ("Attempting to unscale FP16 gradients"), so a run that
+    trains float16 parameters has none either; `unscaled` says so.
     """
     if not _wants(plan) or _trains_float16(model):
         return None
@@ -24,7 +24,7 @@ def make_scaler(plan: RunPlan, model: torch.nn.Module, device: torch.device | st
 
 
 def unscaled(plan: RunPlan, model: torch.nn.Module) -> str:
-    """A sentence where gradients of float16 are left as they are; "" elsewhere."""
+    """A sentence if float16 gradients are not scaled; "" otherwise."""
     if not plan.trains or not _trains_float16(model):
         return ""
     way = "--adapter-dtype fp32" if plan.adapts else "--dtype fp32"
@@ -45,13 +45,13 @@ def scaler_tensors(scaler: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def scale_of(scaler: Any) -> float:
-    """The scale now; 1.0 without a scaler. Waits for the device."""
+    """The current scale; 1.0 without a scaler. Waits for the device."""
     return 1.0 if scaler is None else float(scaler.get_scale())
 
 
 def left_out(step: int, before: float, now: float) -> str:
-    """What is said of a step that a scaler did not take; "" of one that it did. The scales are
-    those before and after it."""
+    """The sentence about a step that the scaler skipped; "" for a step that was taken. `before` and
+    `now` are the scales before and after it."""
     if now >= before:
         return ""
     return (
