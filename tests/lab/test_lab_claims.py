@@ -10,6 +10,8 @@ from every import every
 from lab_runs import conducted, small_subject
 from late import Late
 
+from qtui_core.lab.catalog import experiment_named
+
 torch = Late("torch")
 layers = Late("qtui_core.lab.experiments.layers")
 libraries = Late("qtui_core.lab.training.optimizers")
@@ -164,6 +166,26 @@ def test_a_second_moment_of_few_bits_ratchets_at_a_long_memory_and_not_at_a_shor
     assert long["bf16 stochastic"] == pytest.approx(1, abs=0.05)
     short = ratios(0.95, 200, 400, "bf16", "8-bit")
     assert short == pytest.approx({"bf16": 1, "8-bit": 1}, abs=0.02)
+
+
+def test_a_ratchet_is_told_with_what_follows_and_what_it_costs():
+    settings = experiment_named("ratchet").settle({})
+
+    def said(**given):
+        outcomes = {
+            f"{name} 0": ratchet.Ratchet(name, (1.0, 2.0), (1.0, ratio / 100), ratio)
+            for name, ratio in given.items()
+        }
+        return ratchet.conclude(settings, outcomes).verdict
+
+    told = said(**{"fp32": 4.8, "bf16": 88.0, "bf16 stochastic": 4.8, "8-bit": 56.0})
+    assert "in bf16 and 8-bit rises and does not fall" in told
+    assert "Fp32 (4 bytes an element) and bf16 stochastic (2) follow; a beta2 of 0.95" in told
+    assert "Fp32 (4 bytes an element) follows" in said(fp32=4.8, bf16=88.0)
+    assert "every map that was tried falls" in said(fp32=1.0, bf16=1.0)
+    assert "fp32 itself has hardly fallen" in said(fp32=95.0, bf16=95.0)
+    assert said(fp32=1.0) == ""
+    assert said(bf16=1.0) == ""
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ ELEMENTS: Final = 8192
 QUIET: Final = 0.1
 #: A second moment this many times too large is stuck.
 STUCK: Final = 2.0
+#: Of the level before: where fp32 is still above it, it has hardly fallen.
+_FALLEN: Final = 0.5
 _POINTS: Final = 120
 MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "fp8 expanded", "4-bit")
 
@@ -109,7 +111,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     rows: list[dict[str, Cell]] = [
         {
             "states": name,
-            "nbytes": state_maps.BYTES[name.removesuffix(" stochastic")],
+            "nbytes": _nbytes(name),
             "ratio": ratio,
             "against": None if exact is None else ratio / exact,
             "step": 1 / math.sqrt(ratio) if ratio > 0 else None,
@@ -155,15 +157,26 @@ def _verdict(settings: Mapping[str, Any], ratios: Mapping[str, float], exact: fl
     falls = [n for n in ratios if n != "fp32" and n not in stuck]
     if len(ratios) == 1:
         return ""
+    if exact > _FALLEN / QUIET**2:
+        return (
+            f"At beta2 {beta2:g} fp32 itself has hardly fallen after {settings['quiet']:,} quiet "
+            f"steps, so nothing can be said of the others: take more of them with --quiet."
+        )
     if not stuck:
         return f"At beta2 {beta2:g} every map that was tried falls as fp32 does."
     worst = max(stuck, key=stuck.__getitem__)
     said = (
         f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} rises and does not fall: in "
-        f"{worst} it stays {stuck[worst] / exact:.2g} times fp32's, so that steps are "
+        f"{worst} it stays {stuck[worst] / exact:.2g} times fp32's, so its steps are "
         f"{math.sqrt(stuck[worst] / exact):.2g} times too small."
     )
-    cures = [f"{n} follows" for n in falls] or ["fp32 follows"]
+    follow = [f"{n} ({_nbytes(n):g})" for n in falls]
+    follow.insert(0, f"fp32 ({_nbytes('fp32'):g} bytes an element)")
+    cure = f"{listed(follow)} {'follow' if falls else 'follows'}"
     if beta2 > 0.95:
-        cures.append("so may a beta2 of 0.95, which --beta2 tries")
-    return f"{said} {cures[0][0].upper()}{cures[0][1:]}{''.join(f', {c}' for c in cures[1:])}."
+        cure += "; a beta2 of 0.95, which costs none, may do so too: --beta2 tries it"
+    return f"{said} {cure[0].upper()}{cure[1:]}."
+
+
+def _nbytes(name: str) -> float:
+    return state_maps.BYTES[name.removesuffix(" stochastic")]
