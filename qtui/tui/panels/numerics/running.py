@@ -47,6 +47,8 @@ class ExperimentRuns:
         self._news = False
         self._silence = ""
         self._listed: set[str] = set()
+        self._leaving = False
+        """Whether the app is about to end: no process is started any more."""
 
     def tick(self) -> None:
         """Draws what became known meanwhile, if it is looked at."""
@@ -76,7 +78,7 @@ class ExperimentRuns:
         """Starts the process before anyone asks, so that the next run begins at once."""
         qtui = self._panel.qtui
         looked_at = qtui.looks_ahead and qtui.panel is self._panel
-        if looked_at and self.live is None and self._gone.is_set():
+        if looked_at and not self._leaving and self.live is None and self._gone.is_set():
 
             async def start() -> None:
                 with suppress(OSError):  # told where a run is asked for
@@ -149,12 +151,14 @@ class ExperimentRuns:
 
     async def finish(self) -> None:
         """Ends what goes on, in order."""
+        self._leaving = True
         self.stop()
         await self._until_gone()
         await self.end()
 
     async def end(self) -> None:
         """Ends the process at once: nobody looks any more."""
+        self._leaving = True
         if self.client is not None:
             self.client.child.kill()
             await self.client.child.wait()
