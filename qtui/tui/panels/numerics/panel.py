@@ -308,10 +308,9 @@ class NumericsPanel(AskingPanel):
     def draw(self) -> None:
         shown, body, run = self.shown, self.body, self.shown.run
         title = body.title_line
-        question = shown.experiment.question
-        fits = len(question) < title.content_size.width or not title.is_mounted
-        title.subject = question if fits else shown.experiment.name
-        title.note = _note(run, len(shown.kept))
+        question, note = shown.experiment.question, _note(run, len(shown.kept))
+        fits = len(question) + len(note) + 3 < title.content_size.width or not title.is_mounted
+        title.subject, title.note = question if fits else shown.experiment.name, note
         title.details = tuple(self._details(run))
         going = run is not None and not run.over
         title.activity = run.phase.value if run is not None and going else ""
