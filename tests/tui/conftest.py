@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 import textual.app
 import textual.pilot
 from screens import Running, drained, settled, until
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from qtui.tui.app import QtuiApp
@@ -51,6 +52,23 @@ def no_clock_between_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     40 ms a key, and no proof on a busy machine, where a process may get none and has work."""
     for module in (textual.app, textual.pilot):
         monkeypatch.setattr(module, "wait_for_idle", drained)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def sheets_parsed_once() -> Iterator[None]:
+    """Apps of one theme have the same rules: to parse them is a sixth of a boot."""
+    parse = Stylesheet._parse_rules
+    parsed: dict[tuple[Any, ...], Any] = {}
+
+    def parsed_before(sheet: Stylesheet, *asked: Any, **named: Any) -> Any:
+        key = (*asked, *named.items(), *sheet._variables.items())
+        if key not in parsed:
+            parsed[key] = parse(sheet, *asked, **named)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", parsed_before)
+        yield
 
 
 @pytest.fixture
