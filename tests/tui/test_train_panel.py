@@ -280,7 +280,7 @@ async def test_running_out_of_memory_is_a_state(running: Running, tmp_path: Path
         # What was measured until then is still there.
         assert "allocated" in text
         assert panel.body.curve.text.count("⠶") > 5
-        await pilot.press(*"vvvvv")
+        await pilot.press(*"vvvvvv")
         assert panel.view.TITLE == "Log"
         await settled(pilot)
         assert "ran out of memory" in screen_text(pilot.app)
