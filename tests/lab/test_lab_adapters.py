@@ -117,12 +117,22 @@ def test_the_verdict_names_the_smallest_that_is_enough():
         "KiB. Of the adapters LoRA 64 is the smallest that is enough: 95% of that with 40 B at "
         "lr 0.003."
     ), found.verdict
-    assert "no other shows a difference that this run can see" in found.verdict
+    assert "none differs from LoRA of its rank so that this run can see it" in found.verdict
     shares = {row["name"]: row["share"] for row in found.rows}
     assert shares["LoRA 8"] == pytest.approx(0.4)
     poor = said(outcomes(LoRA_8=2.96, rsLoRA_8=2.93)).verdict
     assert "No adapter keeps 90% of it: rsLoRA 8 keeps most, 70% of that" in poor
     assert "rsLoRA 8 is better by 0.03" in poor
+
+
+def test_each_takes_the_best_of_several_rates_and_the_spoilt_are_told():
+    found = outcomes()
+    found["LoRA 8 0.001 0"], found["LoRA 8 0.01 0"] = course(2.94), course(2.905)
+    made = said(found, adapter_lr=(1e-3, 1e-2))
+    assert {row["name"]: row["lr"] for row in made.rows} == {"everything": 3e-4, "LoRA 8": 1e-2}
+    assert "LoRA 8 is the smallest that is enough: 95% of that" in made.verdict
+    assert "at lr 0.01" in made.verdict
+    assert "rsLoRA 64 ends worse than the model began" in said(outcomes(rsLoRA_64=3.1)).verdict
 
 
 def test_nothing_gained_leaves_nothing_to_keep():

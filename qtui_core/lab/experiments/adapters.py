@@ -19,8 +19,8 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import MissingLibrary, importing
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import convert, inner_linears
-from qtui_core.lab.results import Cell, Findings, LabColumn, LabFrontier, Picture, Point
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.results import Cell, Findings, LabColumn, LabFrontier, Picture, Point, listed
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, best_rate
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.quant import quantize, quantized_bytes
@@ -45,19 +45,25 @@ _STEP: Final = 0.3
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """A run for each method, rank and seed, of full training and of its disturbed twin."""
     shared = {"model": model, "text": settings["text"], "steps": settings["steps"]}
+    shared["alpha"] = settings["alpha"]
+    cost = 4 + _STEP * settings["steps"]
     found = []
     for seed in settings["seeds"]:
-        for name in (TWIN, NULL, *_names(settings)):
-            adapts = name not in (TWIN, NULL)
-            arguments = shared | {
-                "name": name,
-                "seed": seed,
-                "lr": settings["adapter_lr"] if adapts else settings["lr"],
-                "alpha": settings["alpha"],
-            }
-            cost = 4 + _STEP * settings["steps"]
+        at = shared | {"seed": seed}
+        for name in (TWIN, NULL):
+            arguments = at | {"name": name, "lr": settings["lr"]}
             found.append(Job(f"{name} {seed}", run, arguments, TrainedRun, cost))
+        for name in _names(settings):
+            for rate in settings["adapter_lr"]:
+                arguments = at | {"name": name, "lr": rate}
+                key = _key(name, rate, seed, settings)
+                found.append(Job(key, run, arguments, TrainedRun, cost))
     return found
+
+
+def _key(name: str, rate: float, seed: int, settings: Mapping[str, Any]) -> str:
+    several = len(settings["adapter_lr"]) > 1
+    return f"{name} {rate:g} {seed}" if several else f"{name} {seed}"
 
 
 def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -176,7 +182,17 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     """A row for full training and for each adapter, the gain over the bytes, curves, and which
     adapter is enough."""
     names = _names(settings)
-    runs = LabComparison(names, settings["seeds"], outcomes)
+    rates, seeds = settings["adapter_lr"], settings["seeds"]
+
+    def keys(name: str) -> Callable[[float], list[str]]:
+        return lambda rate: [_key(name, rate, seed, settings) for seed in seeds]
+
+    best = {name: best_rate(rates, keys(name), outcomes) for name in names}
+    chosen = {f"{n} {seed}": outcomes.get(f"{n} {seed}") for n in (TWIN, NULL) for seed in seeds}
+    for name, rate in best.items():
+        for seed in seeds:
+            chosen[f"{name} {seed}"] = outcomes.get(_key(name, rate, seed, settings))
+    runs = LabComparison(names, seeds, chosen)
     columns = (
         LabColumn("name", "trained"),
         LabColumn("lr", "lr"),
@@ -184,7 +200,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("weights", "all weights", "bytes"),
         LabColumn("gain", "held-out gain", "nats"),
         LabColumn("share", "of full training's", "share"),
-        LabColumn("lora", "beside LoRA"),
+        LabColumn("lora", "d train to LoRA"),
         LabColumn("seconds", "a step", "seconds"),
         LabColumn("diverged", "diverged"),
     )
@@ -210,7 +226,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         rows.append(
             {
                 "name": name,
-                "lr": settings["adapter_lr"],
+                "lr": best[name],
                 "trained": _trained(found.runs[0]),
                 "weights": found.runs[0].nbytes.get("weights"),
                 "gain": None if gain is None or held is None else gain - held,
@@ -226,7 +242,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         columns,
         tuple(rows),
         (*_picture(runs), *runs.charts("adapters beside full training")),
-        _verdict(settings, runs, gain),
+        _verdict(settings, runs, gain, best),
         runs.floor,
         tuple(notes),
     )
@@ -273,7 +289,12 @@ def _picture(runs: LabComparison) -> tuple[Picture, ...]:
     return (LabFrontier(title, "MiB", "share", tuple(line), tuple(points)),)
 
 
-def _verdict(settings: Mapping[str, Any], runs: LabComparison, gain: float | None) -> str:
+def _verdict(
+    settings: Mapping[str, Any],
+    runs: LabComparison,
+    gain: float | None,
+    rates: Mapping[str, float],
+) -> str:
     if broken := runs.broken:
         return broken
     full = _first(runs, TWIN)
@@ -288,18 +309,22 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, gain: float | Non
         return f"{said}gains nothing held out, so that there is nothing for adapters to keep."
     said += f"gains {gain:.2g} nats held out and trains {format_bytes(_trained(full))}."
     shares = {n: s for n in runs.compared if (s := runs.share_of_gain(n)) is not None}
-    rate = f"at lr {settings['adapter_lr']:g}"
     if not shares:
-        return f"{said} No adapter has come to its end {rate}."
+        return f"{said} No adapter has come to its end."
     sizes = {name: _trained(runs.compared[name].runs[0]) for name in shares}
     enough = [name for name, share in shares.items() if share >= ENOUGH]
     best = min(enough, key=sizes.__getitem__) if enough else max(shares, key=shares.__getitem__)
-    kept = f"{shares[best]:.0%} of that with {format_bytes(sizes[best])} {rate}"
+    kept = f"{shares[best]:.0%} of that with {format_bytes(sizes[best])} at lr {rates[best]:g}"
     if enough:
         said += f" Of the adapters {best} is the smallest that is enough: {kept}."
     else:
         said += f" No adapter keeps {ENOUGH:.0%} of it: {best} keeps most, {kept}"
-        said += "; another --adapter-lr or more --ranks may."
+        said += "; other rates for --adapter-lr or more --ranks may."
+    if spoilt := [name for name, share in shares.items() if share < 0]:
+        ends = "end" if spoilt[1:] else "ends"
+        said += (
+            f" {listed(spoilt)} {ends} worse than the model began: a lower --adapter-lr would do."
+        )
     return said + _unlike_lora(runs) + _frozen(runs, full)
 
 
@@ -309,8 +334,8 @@ def _unlike_lora(runs: LabComparison) -> str:
     if not judged:
         return ""
     if not unlike:
-        return " Beside LoRA of the same rank no other shows a difference that this run can see."
-    return f" Beside LoRA of the same rank {', '.join(unlike)} nats."
+        return " In training loss none differs from LoRA of its rank so that this run can see it."
+    return f" In training loss, beside LoRA of its rank, {', '.join(unlike)} nats."
 
 
 def _frozen(runs: LabComparison, full: TrainedRun) -> str:

@@ -7,14 +7,13 @@ also that of itself with other random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, Final
 
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Cell, Findings, LabColumn, listed
-from qtui_core.lab.training.comparison import AGAIN, COLUMNS, NULL, TWIN, LabComparison
+from qtui_core.lab.training.comparison import AGAIN, COLUMNS, NULL, TWIN, LabComparison, best_rate
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
@@ -96,7 +95,11 @@ def run(
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """A row a recipe, the twin first, curves of the differences, and which trains as fp32 does."""
     recipes = settings["recipes"]
-    best = {name: _best_rate(name, settings, outcomes) for name in (TWIN, *recipes)}
+
+    def keys(name: str) -> Callable[[float], list[str]]:
+        return lambda rate: [_key(name, rate, seed, settings) for seed in settings["seeds"]]
+
+    best = {n: best_rate(_rates(settings), keys(n), outcomes) for n in (TWIN, *recipes)}
     runs = LabComparison(recipes, settings["seeds"], _chosen(settings, outcomes, best))
     several = len(settings["seeds"]) > 1
     columns = (
@@ -132,18 +135,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     return Findings(
         columns, tuple(rows), runs.charts(title), verdict, runs.floor, _notes(settings, runs)
     )
-
-
-def _best_rate(name: str, settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> float:
-    """Of the rates that were run the one with the least held-out loss over the seeds."""
-    rates = _rates(settings)
-    held: dict[float, float] = {}
-    for rate in rates:
-        found = [outcomes.get(_key(name, rate, seed, settings)) for seed in settings["seeds"]]
-        losses = [one.held_after for one in found if one and one.held_after is not None]
-        if losses and len(losses) == sum(one is not None for one in found):
-            held[rate] = fmean(losses)
-    return min(held, key=held.__getitem__, default=rates[0])
 
 
 def _chosen(

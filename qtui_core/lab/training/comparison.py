@@ -3,7 +3,7 @@ sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -228,6 +228,20 @@ class LabComparison:
         error = stdev(steps) / len(steps) ** 0.5 if len(steps) >= FEWEST else None
         floor = self._floor_of(name)
         return Compared(name, tuple(differences), tuple(held), error, floor, diverged, tuple(runs))
+
+
+def best_rate(
+    rates: Sequence[float], keys: Callable[[float], Sequence[str]], outcomes: Mapping[str, Any]
+) -> float:
+    """Of the learning rates the one with the least held-out loss over the runs of its keys; rates
+    at which one diverged are not taken, and the first is if there is no other."""
+    held: dict[float, float] = {}
+    for rate in rates:
+        runs = [run for key in keys(rate) if (run := outcomes.get(key)) is not None]
+        losses = [run.held_after for run in runs if run.held_after is not None]
+        if losses and len(losses) == len(runs):
+            held[rate] = fmean(losses)
+    return min(held, key=held.__getitem__, default=rates[0])
 
 
 COLUMNS: Final = (
