@@ -219,6 +219,8 @@ def test_differences_are_judged_against_the_floor_and_cures_are_told():
     )
     assert "fp8 flow by 0.02 (fp8 flow scaled takes it to +1e-05, no byte more)" in found.verdict
     assert "better than fp32: int8 mixed by 0.01" in found.verdict
+    alone = said(twin(nvfp4=0.02)).verdict
+    assert "worse than fp32: nvfp4 by 0.02 (try nvfp4 backward, no byte more)" in alone
     timed = {row["recipe"]: row["seconds"] for row in found.rows}
     assert timed["fp8 flow"] is None
     assert timed["bf16"] == 0.1

@@ -112,7 +112,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         *COLUMNS[7:],
     )
     rows: list[dict[str, Cell]] = []
-    twin = _first(runs, TWIN, settings)
+    twin = _first(runs, TWIN)
     if twin is not None:
         rows.append({"recipe": TWIN, "lr": best[TWIN], "seconds": twin.seconds, "by": "torch"})
         rows[-1] |= {part: twin.nbytes.get(part) for part in _PARTS}
@@ -151,8 +151,8 @@ def _chosen(
     return found
 
 
-def _first(runs: LabComparison, name: str, settings: Mapping[str, Any]) -> TrainedRun | None:
-    return next((run for seed in settings["seeds"] if (run := runs.run(name, seed))), None)
+def _first(runs: LabComparison, name: str) -> TrainedRun | None:
+    return next((run for seed in runs.seeds if (run := runs.run(name, seed))), None)
 
 
 def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
         said.append(f"better than fp32: {', '.join(_by(name, runs) for name in better)}")
     said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
     whole = f"With {_at(settings)}, {settings['steps']} steps and {seeds}: {'; '.join(said)}."
-    return f"{whole}{_memory(settings, runs)}"
+    return f"{whole}{_memory(runs)}"
 
 
 def _by(name: str, runs: LabComparison) -> str:
@@ -214,25 +214,36 @@ def _by(name: str, runs: LabComparison) -> str:
 
 
 def _worse(name: str, runs: LabComparison) -> str:
-    """With the recipe to take instead, where it was run and is nearer, and what it costs."""
-    cure = runs.compared.get(RECIPES[name].cure)
-    here = runs.compared[name]
-    if cure is None or cure.difference is None or here.difference is None:
+    """With the recipe to take instead: what it is here if it was run and is nearer, and what it
+    costs."""
+    instead = RECIPES[name].cure
+    here, cure = runs.compared[name], runs.compared.get(instead)
+    if not instead:
+        return _by(name, runs)
+    if cure is None:
+        twin = _first(runs, TWIN)
+        whole = here.runs[0] if instead.startswith("int8 weights") or twin is None else twin
+        return f"{_by(name, runs)} (try {instead}, {_more(whole, here.runs[0])})"
+    if cure.difference is None or here.difference is None:
         return _by(name, runs)
     if runs.seen(cure.name) == "worse" and cure.difference > here.difference / 2:
         return _by(name, runs)
-    more = _stored(cure.runs[0]) - _stored(here.runs[0])
-    cost = "no byte more" if more <= 0 else f"{format_bytes(more)} more"
+    cost = _more(cure.runs[0], here.runs[0])
     return f"{_by(name, runs)} ({cure.name} takes it to {cure.difference:+.2g}, {cost})"
+
+
+def _more(cure: TrainedRun, here: TrainedRun) -> str:
+    more = _stored(cure) - _stored(here)
+    return "no byte more" if more <= 0 else f"{format_bytes(more)} more"
 
 
 def _stored(run: TrainedRun) -> int:
     return sum(run.nbytes.get(part, 0) for part in _PARTS)
 
 
-def _memory(settings: Mapping[str, Any], runs: LabComparison) -> str:
+def _memory(runs: LabComparison) -> str:
     """Which of the recipes store less than fp32 does, if any."""
-    twin = _first(runs, TWIN, settings)
+    twin = _first(runs, TWIN)
     if twin is None or not _stored(twin):
         return ""
     less = {n: _stored(c.runs[0]) for n, c in runs.compared.items() if not c.diverged}
