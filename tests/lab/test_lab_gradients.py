@@ -134,6 +134,12 @@ def test_what_is_said_holds_whatever_is_done_so_far():
     every([(*keys,) for keys in subsets], check)
 
 
+def test_a_scale_that_never_fell_is_told_too():
+    calm = scaler.ScalerRun((1.0, 1.0, 2.0), 0, 0)
+    found = lossscale.conclude(experiment_named("lossscale").settle({}), {"from 2^0": calm})
+    assert found.verdict == "GradScaler, from 2^0, left out no step."
+
+
 def test_nothing_is_recommended_for_gradients_of_zero():
     zero = ranges.magnitudes(torch.zeros(4))
     seen = lossscale.LabGradients({"a": zero}, zero, zero)

@@ -259,6 +259,8 @@ def test_the_fewest_bytes_without_a_difference_are_named_and_a_drift_is_warned_o
     ) in said()
     assert "torchao 8-bit diverged, step 3: a.weight" in said(eight=None)
     chaotic = outcomes() | {"null 0": trained(0.1)}
+    broken = outcomes() | {"fp32 0": trained(None)}
+    assert "itself diverged at step 3" in optimizers.conclude(settings, broken).verdict
     still = experiment_named("optimizers").settle({"lr": 0.0})
     assert "At lr 0 nothing" in optimizers.conclude(still, outcomes()).verdict
     assert "chaotic" in optimizers.conclude(settings, chaotic).verdict

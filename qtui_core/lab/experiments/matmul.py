@@ -16,6 +16,7 @@ from torch import nn
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.gradients import check_finite
 from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import SCHEMES, Products, inner_linears
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn
@@ -59,7 +60,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 def capture(model: str, text: str | None, only: str | None = None) -> dict[str, LayerOperands]:
     """Operands of one batch by layer, without the output head, or of `only` one layer. Raises
-    ModelError for a model without linear layers."""
+    ModelError for a model without linear layers, UsageError for gradients that are not finite."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.fresh(0)
     found: dict[str, dict[str, torch.Tensor]] = {}
@@ -69,10 +70,13 @@ def capture(model: str, text: str | None, only: str | None = None) -> dict[str, 
         found[name] = {"w": module.weight.detach()}
         hooks.append(module.register_full_backward_hook(_keep_gradient(found[name])))
         hooks.append(module.register_forward_hook(_keep_input(found[name])))
-    loss_of(net, next(subject.batches(0))).backward()
+    loss = loss_of(net, next(subject.batches(0)))
+    loss.backward()
     for hook in hooks:
         hook.remove()
-    return {name: LayerOperands(**parts) for name, parts in found.items() if len(parts) == 3}
+    operands = {name: LayerOperands(**parts) for name, parts in found.items() if len(parts) == 3}
+    check_finite(loss, (part.g for part in operands.values()))
+    return operands
 
 
 def _keep_input(into: dict[str, torch.Tensor]) -> Any:

@@ -320,6 +320,8 @@ def _of_parts(found: LabParts | None) -> str:
 
 def _of_passes(runs: LabComparison) -> str:
     """Which pass the loss is lost in."""
+    if broken := runs.broken:
+        return broken
     forward, backward = (runs.compared.get(name) for name in ("forward", "backward"))
     if forward is None or backward is None or runs.floor is None or runs.chaotic:
         return ""

@@ -259,6 +259,8 @@ def _verdict(
 ) -> str:
     twin = next((row for row in rows if row["states"] == TWIN), {})
     found = {n: c for n, c in runs.compared.items() if n != _OTHER}
+    if broken := runs.broken:
+        return broken
     if not found or runs.floor is None:
         return ""
     if not settings["lr"]:

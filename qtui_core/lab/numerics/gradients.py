@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,12 +28,17 @@ def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[tor
     ]
     model.zero_grad(set_to_none=True)
     found = torch.cat(parts) / scale
-    if not bool(torch.isfinite(found).all()):
+    check_finite(loss, [found])
+    return found, float(loss.detach())
+
+
+def check_finite(loss: torch.Tensor, gradients: Iterable[torch.Tensor]) -> None:
+    """Raises UsageError for gradients that are not finite."""
+    if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
         raise UsageError(
             f"The gradient is not finite at a loss of {float(loss.detach()):.4g}, so nothing can "
             f"be compared with it; look for weights that are not finite."
         )
-    return found, float(loss.detach())
 
 
 @contextmanager
