@@ -312,9 +312,9 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
         if outer > _FARTHER * inner > 0 and zero:
             cost = round(twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / _BLOCK)))
             return (
-                f"An {kind} map makes {zero:.1%} of the embedding's second moments zero, so that "
-                f"its next update is {outer:.0%} off (matrices {inner:.1%}): states of fp32 for "
-                f"the embedding cost {cost:,} more bytes."
+                f"An {kind} map makes some second moments of the embedding zero ({zero * 1e6:,.0f} "
+                f"in a million), and its next update is {outer:.0%} off (matrices {inner:.1%}): "
+                f"states of fp32 for the embedding cost {cost:,} more bytes."
             )
     return ""
 
