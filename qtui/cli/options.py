@@ -114,13 +114,14 @@ class ReportOptions:
 
 def report_options(command: Command) -> Command:
     """`--format`, `--json`, `-o FILE` and `--force`, and what `appearance` adds; the command gets
-    them as `report`, a ReportOptions."""
+    them as `report`, a ReportOptions. They stand last in its help, wherever this decorator does."""
 
     @wraps(command)
     def with_report(*args: Any, **values: Any) -> Any:
         report = {field.name: values.pop(field.name) for field in fields(ReportOptions)}
         return command(*args, report=ReportOptions(**report), **values)
 
+    others = len(getattr(command, "__click_params__", ()))
     wrapped = appearance(with_report)
     for option in (
         click.option("--force", is_flag=True, help="Replace a file that is there already."),
@@ -141,4 +142,6 @@ def report_options(command: Command) -> Command:
         ),
     ):
         wrapped = option(wrapped)
+    params: list[click.Parameter] = vars(wrapped)["__click_params__"]  # the help's, backwards
+    params[:] = [*params[others:], *params[:others]]
     return wrapped

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from qtui_core.codec import CodecError
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.spec import FloatFormat
@@ -19,6 +20,8 @@ from qtui_core.formats.spec import FloatFormat
 #: below the normal numbers, field 255 is infinite or NaN.
 FIELDS: Final = 256
 BIAS: Final = 127
+#: Above every number of float32.
+_BEYOND: Final = 2.0**128
 #: How many times larger than today's a gradient may become under a scale that is recommended.
 ROOM: Final = 8
 
@@ -37,6 +40,13 @@ class Magnitudes:
     counts: tuple[int, ...]
     zeros: int
     largest: float
+
+    def __post_init__(self) -> None:
+        """Raises CodecError for what no float32 can be: they are read from recordings too."""
+        if len(self.counts) != FIELDS or min(*self.counts, self.zeros) < 0:
+            raise CodecError(Magnitudes, f"counts are {FIELDS} numbers from 0 on")
+        if not 0 <= self.largest < _BEYOND:
+            raise CodecError(Magnitudes, f"no float32 has the magnitude {self.largest}")
 
     @property
     def there(self) -> int:

@@ -23,9 +23,10 @@ from qtui.report.train.document import train_document
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
 from qtui_core.errors import QtuiError
+from qtui_core.formats.magnitudes import Magnitudes
 from qtui_core.live.lines import KINDS, from_line, to_line
 from qtui_core.live.recording import parse_recording
-from qtui_core.live.snapshot import Fault, Said, State
+from qtui_core.live.snapshot import Fault, RangesSeen, Said, State, TensorRange
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -75,7 +76,10 @@ def recordings(folder: Path) -> tuple[Path, list[Path]]:
     real = (TESTS / "live/recordings/demo_qlora_cpu.jsonl").read_text().splitlines()
     fault = Fault(9.0, 6, "backward", "out of memory", "It did not fit.", False, 1,
                   (("weights", 1),), (("--batch 1", 1),))  # fmt: skip
-    more = [to_line(told) for told in (Said(9.0, "said"), fault, State(9.0, "running"))]
+    found = Magnitudes((*[0] * 100, 5, *[0] * 155), 1, 2.0**-27)
+    ranges = (TensorRange("output gradients", "layer", found),)
+    other = (Said(9.0, "said"), fault, State(9.0, "running"), RangesSeen(9.0, 6, 1.0, ranges))
+    more = list(map(to_line, other))
     lines = [json.loads(line) for line in (*real[:-1], *more, real[-1])]
     assert {line["told"] for line in lines} == set(KINDS)
 
@@ -308,7 +312,7 @@ def test_the_app_sends_no_raw_text_of_a_recording(tmp_path: Path) -> None:
         terminal.wait_for("EVIL")
         terminal.send("....]]]]]]]]")
         terminal.settle()
-        walk_through(terminal, "5", views=7)
+        walk_through(terminal, "5", views=8)
         terminal.send(QUIT)
         assert terminal.exit_code() == 0
     assert raw(terminal.written) == []

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from qtui_core.formats.magnitudes import FIELDS, Magnitudes
 from qtui_core.schemes.scheme import Scheme
 
 WORDS = st.text(max_size=12)
@@ -30,6 +31,12 @@ KNOWN: Mapping[Any, st.SearchStrategy[Any]] = {
     Any: st.none() | st.booleans() | st.integers() | WORDS,
     Scheme: SCHEMES,
     Fraction: st.fractions(),
+    Magnitudes: st.builds(
+        Magnitudes,
+        st.lists(st.integers(0), min_size=FIELDS, max_size=FIELDS).map(tuple),
+        st.integers(0),
+        st.floats(0, 2.0**127),
+    ),
 }
 
 

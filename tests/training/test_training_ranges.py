@@ -9,6 +9,7 @@ import pytest
 from late import Late
 
 from qtui.report.train.ranges import kinds_of, ranges_picture, ranges_sentence, ranges_table
+from qtui_core.codec import CodecError
 from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
 from qtui_core.live.snapshot import RangesSeen, TensorRange
 
@@ -138,3 +139,15 @@ def test_the_table_has_the_kinds_and_the_picture_the_few_below_at_its_left_end()
     assert picture.series[0][1][0] == 10_000
     assert kinds_of(seen, "no such layer") == ()
     assert ranges_picture(seen, ()) is None
+
+
+def test_magnitudes_that_no_tensor_has_are_refused():
+    for counts, zeros, largest in (
+        ((0,) * 255, 0, 0.0),
+        ((-1, *[0] * 255), 0, 0.0),
+        ((0,) * 256, -1, 0.0),
+        ((0,) * 256, 0, math.inf),
+        ((0,) * 256, 0, math.nan),
+    ):
+        with pytest.raises(CodecError):
+            Magnitudes(counts, zeros, largest)

@@ -20,6 +20,7 @@ DOES_NOT_FIT = 1
 
 
 @click.command("memory", context_settings={"help_option_names": ["-h", "--help"]})
+@report_options
 @click.argument("model")
 @plan_options
 @click.option("--gpu", metavar="NAME", help="The GPU to fit, such as 'RTX 4090' or 'H100'.")
@@ -39,7 +40,6 @@ DOES_NOT_FIT = 1
     help="Run the classes of the installed transformers on tensors without values instead: for "
     "families that have no built-in shape. Takes seconds.",
 )
-@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
