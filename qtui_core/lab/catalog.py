@@ -260,7 +260,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "qat",
         "Is training with quantized weights better than quantizing afterwards?",
-        60,
+        90,
         (
             Setting("bits", "wholes", (2, 3, 4), "Widths of the weights.", 2, 8),
             Setting(
@@ -282,7 +282,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "range-test",
         "How many bits do weights and activations need to learn?",
-        90,
+        95,
         (
             Setting("bits", "wholes", (2, 3, 4, 5, 6, 8), "Widths to try.", 2, 8),
             Setting("periods", "wholes", (1, 2, 4), "Periods of each cyclic schedule.", 1, 1000),
@@ -302,7 +302,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "adapters",
         "What do adapters keep of full training, and in how many bytes?",
-        60,
+        70,
         (
             Setting("methods", "several", ADAPTERS, "Adapters to train.", allowed=ADAPTERS),
             Setting("ranks", "wholes", (8, 64), "Their ranks.", 1, 1024),
