@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.segments.compiled import quantize_compiled
 
-torch = Late("torch")
-functional = Late("bitsandbytes.functional")
-primitives = Late("torchao.quantization.quant_primitives")
-ml_dtypes = Late("ml_dtypes")
+torch = LazyImport("torch")
+functional = LazyImport("bitsandbytes.functional")
+primitives = LazyImport("torchao.quantization.quant_primitives")
+ml_dtypes = LazyImport("ml_dtypes")
 
 pytestmark = pytest.mark.bench
 

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from safetensors.numpy import load_file, save_file
 
-bnb = Late("bitsandbytes.functional")
-torch = Late("torch")
+bnb = LazyImport("bitsandbytes.functional")
+torch = LazyImport("torch")
 
 
 def inspect(qtui, *args):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from safetensors.numpy import save_file
 
 from qtui.report.faces.plain import to_plain
@@ -19,8 +19,8 @@ from qtui_core.memory.advice.report import report_of
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.shape.described import Described
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 LLAMA = CONFIGS / "llama-3.1-8b.json"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from every import every
 from lab_runs import conducted, made_run, small_subject
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.lab.catalog import experiment_named
 
-torch = Late("torch")
-adapters = Late("qtui_core.lab.experiments.adapters")
-products = Late("qtui_core.lab.numerics.products")
-quant = Late("qtui_core.quant")
-scheme = Late("qtui_core.schemes.scheme", "Scheme")
-twins = Late("qtui_core.lab.training.twins")
+torch = LazyImport("torch")
+adapters = LazyImport("qtui_core.lab.experiments.adapters")
+products = LazyImport("qtui_core.lab.numerics.products")
+quant = LazyImport("qtui_core.quant")
+scheme = LazyImport("qtui_core.schemes.scheme", "Scheme")
+twins = LazyImport("qtui_core.lab.training.twins")
 
 STEPS = 8
 FULL = {"weights": 400, "trained": 400, "gradients": 400, "states": 800}

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from every import every
 from lab_runs import conducted, small_subject
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
 
-torch = Late("torch")
-layers = Late("qtui_core.lab.experiments.layers")
-libraries = Late("qtui_core.lab.training.optimizers")
-matmul = Late("qtui_core.lab.experiments.matmul")
-ratchet = Late("qtui_core.lab.experiments.ratchet")
-rounding = Late("qtui_core.lab.numerics.rounding")
-twins = Late("qtui_core.lab.training.twins")
-underflow = Late("qtui_core.lab.experiments.underflow")
+torch = LazyImport("torch")
+layers = LazyImport("qtui_core.lab.experiments.layers")
+libraries = LazyImport("qtui_core.lab.training.optimizers")
+matmul = LazyImport("qtui_core.lab.experiments.matmul")
+ratchet = LazyImport("qtui_core.lab.experiments.ratchet")
+rounding = LazyImport("qtui_core.lab.numerics.rounding")
+twins = LazyImport("qtui_core.lab.training.twins")
+underflow = LazyImport("qtui_core.lab.experiments.underflow")
 
 
 def unseen(step, steps, value=None):

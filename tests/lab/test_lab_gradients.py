@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 from every import every
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.magnitudes import best_scale, flushed, together
 from qtui_core.lab.catalog import experiment_named
 
-torch = Late("torch")
-ranges = Late("qtui_core.training.measuring.ranges")
-gradients = Late("qtui_core.lab.numerics.gradients")
-lossscale = Late("qtui_core.lab.experiments.lossscale")
-scaler = Late("qtui_core.lab.training.scaler")
+torch = LazyImport("torch")
+ranges = LazyImport("qtui_core.training.measuring.ranges")
+gradients = LazyImport("qtui_core.lab.numerics.gradients")
+lossscale = LazyImport("qtui_core.lab.experiments.lossscale")
+scaler = LazyImport("qtui_core.lab.training.scaler")
 
 CASTS = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from every import every
 from lab_runs import conducted, made_run, small_subject
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.lab.catalog import LOWBIT_RECIPES, experiment_named
 
-torch = Late("torch")
-gradients = Late("qtui_core.lab.numerics.gradients")
-lowbit = Late("qtui_core.lab.experiments.lowbit")
-operands = Late("qtui_core.lab.numerics.operands")
-products = Late("qtui_core.lab.numerics.products")
-recipes = Late("qtui_core.lab.training.recipes")
-tasks = Late("qtui_core.lab.training.tasks")
-twins = Late("qtui_core.lab.training.twins")
+torch = LazyImport("torch")
+gradients = LazyImport("qtui_core.lab.numerics.gradients")
+lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
+operands = LazyImport("qtui_core.lab.numerics.operands")
+products = LazyImport("qtui_core.lab.numerics.products")
+recipes = LazyImport("qtui_core.lab.training.recipes")
+tasks = LazyImport("qtui_core.lab.training.tasks")
+twins = LazyImport("qtui_core.lab.training.twins")
 
 STEPS = 6
 

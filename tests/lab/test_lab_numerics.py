@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS, experiment_named
 
-torch = Late("torch")
-dead = Late("qtui_core.lab.experiments.dead")
-operands = Late("qtui_core.lab.numerics.operands")
-products = Late("qtui_core.lab.numerics.products")
-rounding = Late("qtui_core.lab.numerics.rounding")
-state_maps = Late("qtui_core.lab.numerics.state_maps")
-underflow = Late("qtui_core.lab.experiments.underflow")
+torch = LazyImport("torch")
+dead = LazyImport("qtui_core.lab.experiments.dead")
+operands = LazyImport("qtui_core.lab.numerics.operands")
+products = LazyImport("qtui_core.lab.numerics.products")
+rounding = LazyImport("qtui_core.lab.numerics.rounding")
+state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
+underflow = LazyImport("qtui_core.lab.experiments.underflow")
 
 
 def numbers(count: int = 20_000):

@@ -7,15 +7,15 @@ import itertools
 import pytest
 from every import every
 from lab_runs import trained
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import NVFP4_RECIPES, experiment_named
 
-torch = Late("torch")
-matmul = Late("qtui_core.lab.experiments.matmul")
-nvfp4 = Late("qtui_core.lab.experiments.nvfp4")
-operands = Late("qtui_core.lab.numerics.operands")
+torch = LazyImport("torch")
+matmul = LazyImport("qtui_core.lab.experiments.matmul")
+nvfp4 = LazyImport("qtui_core.lab.experiments.nvfp4")
+operands = LazyImport("qtui_core.lab.numerics.operands")
 
 LAYERS = [f"model.layers.{n}.{kind}" for n in range(7) for kind in ("q_proj", "down_proj")]
 

@@ -7,16 +7,16 @@ import itertools
 import pytest
 from every import every
 from lab_runs import trained
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.extras import MissingLibrary
 from qtui_core.lab.catalog import OPTIMIZERS, experiment_named
 from qtui_core.lab.results import Heat
 
-torch = Late("torch")
-libraries = Late("qtui_core.lab.training.optimizers")
-optimizers = Late("qtui_core.lab.experiments.optimizers")
-state_maps = Late("qtui_core.lab.numerics.state_maps")
+torch = LazyImport("torch")
+libraries = LazyImport("qtui_core.lab.training.optimizers")
+optimizers = LazyImport("qtui_core.lab.experiments.optimizers")
+state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
 
 
 def stepped(name, *shapes):
@@ -72,7 +72,7 @@ def test_the_update_of_one_pass_is_that_of_the_library():
     torch.manual_seed(0)
     net, betas, rate = Tiny(), (0.9, 0.95), 1e-3
     ids = torch.randint(0, 64, (4, 33))
-    loss_of = Late("qtui_core.lab.training.tasks", "loss_of")
+    loss_of = LazyImport("qtui_core.lab.training.tasks", "loss_of")
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, betas=betas, weight_decay=0.0)
     for _ in range(3):
         optimizer.zero_grad()

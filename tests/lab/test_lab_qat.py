@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from every import every
 from lab_runs import conducted, made_run
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.lab.catalog import experiment_named
 
-torch = Late("torch")
-qat = Late("qtui_core.lab.experiments.qat")
+torch = LazyImport("torch")
+qat = LazyImport("qtui_core.lab.experiments.qat")
 
 
 def said(outcomes, **given):

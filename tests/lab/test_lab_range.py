@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from every import every
 from lab_runs import conducted, made_run, small_subject
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
 
-torch = Late("torch")
-range_test = Late("qtui_core.lab.experiments.range_test")
-twins = Late("qtui_core.lab.training.twins")
+torch = LazyImport("torch")
+range_test = LazyImport("qtui_core.lab.experiments.range_test")
+twins = LazyImport("qtui_core.lab.training.twins")
 
 STEPS = 20
 

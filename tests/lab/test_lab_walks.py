@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
 
-torch = Late("torch")
-state_maps = Late("qtui_core.lab.numerics.state_maps")
-underflow = Late("qtui_core.lab.experiments.underflow")
-walks = Late("qtui_core.lab.numerics.walks")
+torch = LazyImport("torch")
+state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
+underflow = LazyImport("qtui_core.lab.experiments.underflow")
+walks = LazyImport("qtui_core.lab.numerics.walks")
 
 
 def unseen(step, steps, value=None):

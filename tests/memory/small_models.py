@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from late import Late
+from lazy_imports import LazyImport
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 _LLAMA = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from small_models import CONFIGS
 from tracing import traced_or_refused
 
@@ -24,8 +24,8 @@ from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
 from qtui_core.memory.shape.heads import is_traceable
 from qtui_core.memory.shape.modules import named_parameters
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 PUBLISHED = [

@@ -9,7 +9,7 @@ import json
 import pytest
 from drift import Agreement, Case, compare
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 from small_models import CONFIGS, config_of
 from test_memory_drift import MODELS
 
@@ -20,8 +20,8 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Pha
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 #: One of every kind of cache and of attention.

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 from drift import Agreement, Case, compare
-from late import Late
+from lazy_imports import LazyImport
 from test_memory_drift import MODELS
 
 from qtui_core.memory.shape.storage import packed
 
-bnb = Late("bitsandbytes")
-torch = Late("torch")
+bnb = LazyImport("bitsandbytes")
+torch = LazyImport("torch")
 
 
 PLANS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from every import over
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.compute.operation import Operation, Roofs, place
@@ -20,11 +20,11 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.folding import fold
 from qtui_core.memory.shape.model_shape import ModelShape
 
-torch = Late("torch")
-Traffic = Late("dispatch_modes", "Traffic")
-AutoConfig, AutoModelForCausalLM = late_names("transformers", "AutoConfig", "AutoModelForCausalLM")
-activations = Late("transformers.activations")
-ForCausalLMLoss = Late("transformers.loss.loss_utils", "ForCausalLMLoss")
+torch = LazyImport("torch")
+Traffic = LazyImport("dispatch_modes", "Traffic")
+AutoConfig, AutoModelForCausalLM = lazy_names("transformers", "AutoConfig", "AutoModelForCausalLM")
+activations = LazyImport("transformers.activations")
+ForCausalLMLoss = LazyImport("transformers.loss.loss_utils", "ForCausalLMLoss")
 
 
 BATCH, SEQUENCE = 2, 64

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 from every import over
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
@@ -20,10 +20,10 @@ from qtui_core.memory.step.optimizer import (
 )
 from qtui_core.memory.step.run import record_step
 
-bnb = Late("bitsandbytes")
-torch = Late("torch")
-Live = Late("dispatch_modes", "Live")
-AutoConfig, AutoModelForCausalLM = late_names("transformers", "AutoConfig", "AutoModelForCausalLM")
+bnb = LazyImport("bitsandbytes")
+torch = LazyImport("torch")
+Live = LazyImport("dispatch_modes", "Live")
+AutoConfig, AutoModelForCausalLM = lazy_names("transformers", "AutoConfig", "AutoModelForCausalLM")
 
 
 TORCH = {"fp32": "float32", "bf16": "bfloat16"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from every import over
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.changes import advise, candidates
@@ -31,11 +31,11 @@ from qtui_core.models import open_model
 from tests.memory.small_models import config_of
 from tests.support.packed_models import awq_layer, gptq_layer, save_model, under
 
-torch = Late("torch")
-transformers = Late("transformers")
-AutoHfQuantizer = Late("transformers.quantizers", "AutoHfQuantizer")
-Tracker = Late("qtui_core.training.tracing.tracker", "Tracker")
-AwqLike, Packed = late_names("small_layers", "AwqLike", "Packed")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
+AutoHfQuantizer = LazyImport("transformers.quantizers", "AutoHfQuantizer")
+Tracker = LazyImport("qtui_core.training.tracing.tracker", "Tracker")
+AwqLike, Packed = lazy_names("small_layers", "AwqLike", "Packed")
 
 
 INFERENCE = RunPlan(method="inference", sequence=16)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan
 from qtui_core.memory.plan.run_plan import check_against, resolve
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 #: model_type -> its config.json with 20 positions, and its class.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 from meta_models import agreeing_shape, causal_model, published
 
 import qtui_core.memory.shape.families as family_modules
@@ -19,7 +19,7 @@ from qtui_core.memory.shape.from_config import UnknownFamily, families, shape_of
 from qtui_core.memory.shape.model_shape import Mlp, Moe
 from qtui_core.memory.tape.blocks import registry
 
-transformers = Late("transformers")
+transformers = LazyImport("transformers")
 
 
 #: Published configurations, and the parameters of the published weights (tied weights once). Of

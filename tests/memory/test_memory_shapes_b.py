@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import named_parameters
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 CONFIGS = Path(__file__).parent / "configs"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cpu_kernels import on_cpu
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 from resident import resident_by_component, resident_bytes
 from small_models import CONFIGS, build_on_meta, config_of
 
@@ -29,9 +29,11 @@ from qtui_core.memory.step.parts import cut_shape, stages_of
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, shard_of
 
-torch = Late("torch")
-quantize_4bit = Late("bitsandbytes.functional", "quantize_4bit")
-_chunk_with_empty = Late("torch.distributed.fsdp._fully_shard._fsdp_common", "_chunk_with_empty")
+torch = LazyImport("torch")
+quantize_4bit = LazyImport("bitsandbytes.functional", "quantize_4bit")
+_chunk_with_empty = LazyImport(
+    "torch.distributed.fsdp._fully_shard._fsdp_common", "_chunk_with_empty"
+)
 
 
 TORCH = {"uint8": "uint8", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

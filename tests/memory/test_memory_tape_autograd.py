@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Label
 from qtui_core.memory.step.checkpointing import checkpoint
@@ -31,11 +31,11 @@ from qtui_core.memory.tape.operations.reductions import layer_norm, mean
 from qtui_core.memory.tape.operations.views import cat, contiguous, part, repeat, split
 from qtui_core.memory.tape.tape import Tape, Tensor
 
-torch = Late("torch")
-nn = Late("torch.nn")
-functional = Late("torch.nn.functional")
-ProfilerActivity, profile = late_names("torch.profiler", "ProfilerActivity", "profile")
-torch_checkpoint = Late("torch.utils.checkpoint", "checkpoint")
+torch = LazyImport("torch")
+nn = LazyImport("torch.nn")
+functional = LazyImport("torch.nn.functional")
+ProfilerActivity, profile = lazy_names("torch.profiler", "ProfilerActivity", "profile")
+torch_checkpoint = LazyImport("torch.utils.checkpoint", "checkpoint")
 
 
 #: Kernels of the CPU take a few numbers here and there.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from test_memory_tape_autograd import leaf, real_levels, tape_levels
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -19,9 +19,9 @@ from qtui_core.memory.tape.blocks.loss.fused_loss import fused_loss
 from qtui_core.memory.tape.blocks.loss.tiled_loss import tiled_loss
 from qtui_core.memory.tape.tape import Tape
 
-torch = Late("torch")
-functional = Late("torch.nn.functional")
-checkpoint = Late("torch.utils.checkpoint", "checkpoint")
+torch = LazyImport("torch")
+functional = LazyImport("torch.nn.functional")
+checkpoint = LazyImport("torch.utils.checkpoint", "checkpoint")
 
 
 WORDS, WIDTH, TOKENS = 50_000, 64, 256

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from small_models import CONFIGS, config_of
 from tracing import traced, traced_or_refused
 
@@ -30,13 +30,13 @@ from qtui_core.memory.replay.record import (
 )
 from tests.support.recording_difference import first_difference, peaks, standing_bytes
 
-torch = Late("torch")
-transformers = Late("transformers")
-ProfilerActivity, profile, record_function = late_names(
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
+ProfilerActivity, profile, record_function = lazy_names(
     "torch.profiler", "ProfilerActivity", "profile", "record_function"
 )
-build = Late("qtui_core.training.model.build")
-batch_of = Late("qtui_core.training.step", "batch_of")
+build = LazyImport("qtui_core.training.model.build")
+batch_of = LazyImport("qtui_core.training.step", "batch_of")
 
 
 pytestmark = pytest.mark.slow

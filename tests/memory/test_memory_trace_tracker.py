@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.replay.record import (
     ALLOCATE,
@@ -19,14 +19,14 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 
-torch = Late("torch")
-ProfilerActivity, profile = late_names("torch.profiler", "ProfilerActivity", "profile")
-Layer, two_layers = late_names("small_layers", "Layer", "two_layers")
-layer_kinds, place_in, stacks_of = late_names(
+torch = LazyImport("torch")
+ProfilerActivity, profile = lazy_names("torch.profiler", "ProfilerActivity", "profile")
+Layer, two_layers = lazy_names("small_layers", "Layer", "two_layers")
+layer_kinds, place_in, stacks_of = lazy_names(
     "qtui_core.training.model.stacks", "layer_kinds", "place_in", "stacks_of"
 )
-watch_layers = Late("qtui_core.training.tracing.places", "watch_layers")
-Tracker = Late("qtui_core.training.tracing.tracker", "Tracker")
+watch_layers = LazyImport("qtui_core.training.tracing.places", "watch_layers")
+Tracker = LazyImport("qtui_core.training.tracing.tracker", "Tracker")
 
 
 def beside(x):

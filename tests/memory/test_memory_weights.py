@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from every import over
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from resident import allocated_by_component
 from small_models import CONFIGS, build_on_meta, config_of
 
@@ -22,15 +22,17 @@ from qtui_core.memory.shape.weights import (
     tensors_of,
 )
 
-bnb = Late("bitsandbytes")
-peft = Late("peft")
-torch = Late("torch")
-LoraLayer, ParamWrapper = late_names("peft.tuners.lora.layer", "LoraLayer", "ParamWrapper")
-AutoModelForCausalLM, BitsAndBytesConfig = late_names(
+bnb = LazyImport("bitsandbytes")
+peft = LazyImport("peft")
+torch = LazyImport("torch")
+LoraLayer, ParamWrapper = lazy_names("peft.tuners.lora.layer", "LoraLayer", "ParamWrapper")
+AutoModelForCausalLM, BitsAndBytesConfig = lazy_names(
     "transformers", "AutoModelForCausalLM", "BitsAndBytesConfig"
 )
-replace_with_bnb_linear = Late("transformers.integrations.bitsandbytes", "replace_with_bnb_linear")
-HfQuantizer = Late("transformers.quantizers.base", "HfQuantizer")
+replace_with_bnb_linear = LazyImport(
+    "transformers.integrations.bitsandbytes", "replace_with_bnb_linear"
+)
+HfQuantizer = LazyImport("transformers.quantizers.base", "HfQuantizer")
 
 
 SHORT = {

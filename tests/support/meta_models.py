@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.memory.shape.from_config import shape_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import named_parameters
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from fake_nvml import GIB, fake_nvml, process
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.measuring.calibrating import calibrate
 from qtui_core.training.run.placement import NoGpu
 
-torch = Late("torch")
-CudaMachine = Late("qtui_core.training.measuring.calibrating_cuda", "CudaMachine")
+torch = LazyImport("torch")
+CudaMachine = LazyImport("qtui_core.training.measuring.calibrating_cuda", "CudaMachine")
 
 
 MIB = 1 << 20

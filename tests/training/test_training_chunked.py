@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 from every import over
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.errors import UsageError
 
-torch = Late("torch")
-nn = Late("torch.nn")
-functional = Late("torch.nn.functional")
-AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM = late_names(
+torch = LazyImport("torch")
+nn = LazyImport("torch.nn")
+functional = LazyImport("torch.nn.functional")
+AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM = lazy_names(
     "transformers", "AutoConfig", "AutoModelForCausalLM", "AutoModelForMaskedLM"
 )
-chunked_cross_entropy = Late("qtui_core.training.model.chunked", "chunked_cross_entropy")
-loss_of_4_48, use_hidden_states = late_names(
+chunked_cross_entropy = LazyImport("qtui_core.training.model.chunked", "chunked_cross_entropy")
+loss_of_4_48, use_hidden_states = lazy_names(
     "qtui_core.training.model.losses", "loss_of_4_48", "use_hidden_states"
 )
-tiled_cross_entropy = Late("qtui_core.training.model.tiled", "tiled_cross_entropy")
+tiled_cross_entropy = LazyImport("qtui_core.training.model.tiled", "tiled_cross_entropy")
 
 
 @over("chunk", [1, 7, 22, 1000, "tiles", "small tiles"])

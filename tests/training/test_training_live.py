@@ -8,14 +8,14 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import AdaptersCompared, PhaseBegun, PhaseEnded, Said, State, StepTaken
 from qtui_core.memory.replay.record import Phase
 from qtui_core.training.run.controls import Controls, Stopped
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 
 pytestmark = pytest.mark.slow

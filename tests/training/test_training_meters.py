@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_nvml import GIB, NOT_SUPPORTED, fake_nvml, process
-from late import Late
+from lazy_imports import LazyImport
 from training_runs import conducted, configured
 
 from qtui_core.live.header import RunDevice
@@ -19,12 +19,12 @@ from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.placement import NoGpu, Placement
 
-torch = Late("torch")
-HeldByName = Late("qtui_core.training.measuring.meter", "HeldByName")
-CudaMeter = Late("qtui_core.training.measuring.meter_cuda", "CudaMeter")
-open_meter = Late("qtui_core.training.measuring.meters", "open_meter")
-held = Late("qtui_core.training.model.components", "held")
-Course = Late("qtui_core.training.run.course", "Course")
+torch = LazyImport("torch")
+HeldByName = LazyImport("qtui_core.training.measuring.meter", "HeldByName")
+CudaMeter = LazyImport("qtui_core.training.measuring.meter_cuda", "CudaMeter")
+open_meter = LazyImport("qtui_core.training.measuring.meters", "open_meter")
+held = LazyImport("qtui_core.training.model.components", "held")
+Course = LazyImport("qtui_core.training.run.course", "Course")
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from training_runs import CHILD, Ran, conducted, configured
 
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models.demo import DEMO_FOLDER
 
-torch = Late("torch")
-load_file, save_file = late_names("safetensors.torch", "load_file", "save_file")
-not_a_number = Late("qtui_core.training.run.faults", "not_a_number")
-not_finite = Late("qtui_core.training.run.finite", "not_finite")
+torch = LazyImport("torch")
+load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
+not_a_number = LazyImport("qtui_core.training.run.faults", "not_a_number")
+not_finite = LazyImport("qtui_core.training.run.finite", "not_finite")
 
 
 BROKEN = "model.layers.1.mlp.up_proj.weight"

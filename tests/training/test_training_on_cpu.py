@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from training_runs import LLAMA, conducted, configured
 
 from qtui_core.live.compare import by_component, by_phase
@@ -20,9 +20,9 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Phase
 from qtui_core.memory.shape.model_shape import ModelShape
 
-torch = Late("torch")
-functional = Late("torch.nn.functional")
-CpuTracker, as_on_a_gpu = late_names(
+torch = LazyImport("torch")
+functional = LazyImport("torch.nn.functional")
+CpuTracker, as_on_a_gpu = lazy_names(
     "qtui_core.training.tracing.cpu_tracker", "CpuTracker", "as_on_a_gpu"
 )
 

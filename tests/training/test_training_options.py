@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from training_runs import configured
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.training.run.runnable import kernels_of
 
-bitsandbytes = Late("bitsandbytes")
-torch = Late("torch")
-sdpa_attention = Late("transformers.integrations.sdpa_attention")
-build = Late("qtui_core.training.model.build")
-make_optimizer = Late("qtui_core.training.model.optimizers", "make_optimizer")
-quantize_linears = Late("qtui_core.training.model.quantized", "quantize_linears")
-load_weights, settle = late_names("qtui_core.training.model.weights", "load_weights", "settle")
+bitsandbytes = LazyImport("bitsandbytes")
+torch = LazyImport("torch")
+sdpa_attention = LazyImport("transformers.integrations.sdpa_attention")
+build = LazyImport("qtui_core.training.model.build")
+make_optimizer = LazyImport("qtui_core.training.model.optimizers", "make_optimizer")
+quantize_linears = LazyImport("qtui_core.training.model.quantized", "quantize_linears")
+load_weights, settle = lazy_names("qtui_core.training.model.weights", "load_weights", "settle")
 
 
 pytestmark = pytest.mark.slow  # together, not each
@@ -155,13 +155,13 @@ def _calls() -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     ("optimizer", "kind", "states"),
     [
-        ("adamw", Late("torch.optim", "AdamW"), {"float32"}),
-        ("adamw-fused", Late("torch.optim", "AdamW"), {"float32"}),
-        ("sgd", Late("torch.optim", "SGD"), set()),
-        ("adamw8bit", Late("bitsandbytes.optim", "AdamW8bit"), {"uint8", "float32"}),
+        ("adamw", LazyImport("torch.optim", "AdamW"), {"float32"}),
+        ("adamw-fused", LazyImport("torch.optim", "AdamW"), {"float32"}),
+        ("sgd", LazyImport("torch.optim", "SGD"), set()),
+        ("adamw8bit", LazyImport("bitsandbytes.optim", "AdamW8bit"), {"uint8", "float32"}),
     ],
 )
-def test_optimizers(made: Any, optimizer: str, kind: Late, states: set[str]) -> None:
+def test_optimizers(made: Any, optimizer: str, kind: LazyImport, states: set[str]) -> None:
     model, plan = made(method="full", dtype="fp32", optimizer=optimizer)
     found = make_optimizer(plan, model)
     assert isinstance(found, kind)

@@ -6,15 +6,15 @@ import math
 from collections import Counter
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui.report.train.ranges import kinds_of, ranges_picture, ranges_sentence, ranges_table
 from qtui_core.codec import CodecError
 from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
 from qtui_core.live.snapshot import RangesSeen, TensorRange
 
-torch = Late("torch")
-ranges = Late("qtui_core.training.measuring.ranges")
+torch = LazyImport("torch")
+ranges = LazyImport("qtui_core.training.measuring.ranges")
 
 
 def counted(x):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain, to_line
@@ -23,8 +23,8 @@ from qtui_core.memory.devices.rates import (
     with_facts,
 )
 
-torch = Late("torch")
-facts_of, measure_copy, measure_product, time_calls = late_names(
+torch = LazyImport("torch")
+facts_of, measure_copy, measure_product, time_calls = lazy_names(
     "qtui_core.training.measuring.rates",
     "facts_of",
     "measure_copy",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import Said
@@ -16,11 +16,11 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.training.run.runnable import rate_of
 
-torch = Late("torch")
-load_weights, settle = late_names("qtui_core.training.model.weights", "load_weights", "settle")
-encode, fill, text_of = late_names("qtui_core.training.run.data", "encode", "fill", "text_of")
-left_out, make_scaler = late_names("qtui_core.training.run.scaling", "left_out", "make_scaler")
-batch_of = Late("qtui_core.training.step", "batch_of")
+torch = LazyImport("torch")
+load_weights, settle = lazy_names("qtui_core.training.model.weights", "load_weights", "settle")
+encode, fill, text_of = lazy_names("qtui_core.training.run.data", "encode", "fill", "text_of")
+left_out, make_scaler = lazy_names("qtui_core.training.run.scaling", "left_out", "make_scaler")
+batch_of = LazyImport("qtui_core.training.step", "batch_of")
 
 
 PLAN = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from training_runs import configured
 
 from qtui_core.errors import ModelError, UsageError
@@ -16,16 +16,16 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER
 
-torch = Late("torch")
-load_file = Late("safetensors.torch", "load_file")
-quantize_linears, stored_bytes = late_names(
+torch = LazyImport("torch")
+load_file = LazyImport("safetensors.torch", "load_file")
+quantize_linears, stored_bytes = lazy_names(
     "qtui_core.training.model.quantized", "quantize_linears", "stored_bytes"
 )
-load_weights, settle = late_names("qtui_core.training.model.weights", "load_weights", "settle")
-BUILT_IN, encode, fill, text_of = late_names(
+load_weights, settle = lazy_names("qtui_core.training.model.weights", "load_weights", "settle")
+BUILT_IN, encode, fill, text_of = lazy_names(
     "qtui_core.training.run.data", "BUILT_IN", "encode", "fill", "text_of"
 )
-asked_bytes, changes, fault_of, kind_of = late_names(
+asked_bytes, changes, fault_of, kind_of = lazy_names(
     "qtui_core.training.run.faults", "asked_bytes", "changes", "fault_of", "kind_of"
 )
 

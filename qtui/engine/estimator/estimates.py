@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from qtui.engine.abandoned import unless_given_up
 from qtui.engine.answers.tensors import Devices
+from qtui.engine.cancellation import run_cancellable
 from qtui.engine.estimator.answers import (
     Answer,
     Around,
@@ -94,7 +94,7 @@ def first(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
 def full(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     """The whole estimate."""
     question = question_of(estimates, task.asked)
-    found = unless_given_up(task, lambda: estimates.full(question))
+    found = run_cancellable(task, lambda: estimates.full(question))
     drawn = quick_curve(question.shape, question.plan, question.device)
     return _answer(found, drawn.curve)
 
@@ -115,7 +115,7 @@ def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
 def around(estimates: Estimates, task: Task[AroundRequest]) -> Around:
     """What would save memory, what the plan fits, what to do when it does not."""
     question = question_of(estimates, task.asked)
-    found = unless_given_up(task, lambda: estimates.full(question))
+    found = run_cancellable(task, lambda: estimates.full(question))
     return _around(question, found, task)
 
 
@@ -184,7 +184,7 @@ def fit_map(estimates: Estimates, task: Task[FitMapRequest]) -> None:
         task.check()
         if needs[column, row] > room:
             return "no"  # without what the allocator keeps
-        found = unless_given_up(task, lambda: estimate(shape, cell(column, row), device))
+        found = run_cancellable(task, lambda: estimate(shape, cell(column, row), device))
         return fit_on(found, device).verdict
 
     fitting = tight = len(batches)

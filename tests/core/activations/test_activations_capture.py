@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import running_models
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.activations.tokens import (
@@ -26,11 +26,11 @@ from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 from qtui_core.quant import Cancelled
 
-torch = Late("torch")
-transformers = Late("transformers")
-load_file, save_file = late_names("safetensors.torch", "load_file", "save_file")
-capture = Late("qtui_core.activations.capture", "capture")
-load_model = Late("qtui_core.activations.load", "load_model")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
+load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
+capture = LazyImport("qtui_core.activations.capture", "capture")
+load_model = LazyImport("qtui_core.activations.load", "load_model")
 
 
 def opened(path: Path | str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.activations import (
     ActivationRecord,
@@ -22,7 +22,7 @@ from qtui_core.activations.output_error import tokens_for
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 
 def recording(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import running_models
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui.engine.answers.tensors import TensorNumbers
 from qtui.engine.client import EngineClient, RequestCancelled
@@ -19,8 +19,8 @@ from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 from qtui_core.quant import Scheme, measure, quantize, statistics
 
-torch = Late("torch")
-transformers = Late("transformers")
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
 
 
 DOWN = "model.layers.2.mlp.down_proj.weight"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from late import Late, late_names
+from lazy_imports import LazyImport, lazy_names
 from safetensors.numpy import save_file
 
 from qtui.engine.answers.tensors import TensorNumbers
@@ -18,8 +18,8 @@ from qtui_core.answers.tensors import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
 
-torch = Late("torch")
-LlamaConfig, LlamaForCausalLM = late_names("transformers", "LlamaConfig", "LlamaForCausalLM")
+torch = LazyImport("torch")
+LlamaConfig, LlamaForCausalLM = lazy_names("transformers", "LlamaConfig", "LlamaForCausalLM")
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

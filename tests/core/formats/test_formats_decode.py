@@ -16,7 +16,7 @@ from gfloat import formats as gf
 from gfloat.types import Domain
 from hypothesis import given
 from hypothesis import strategies as st
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.formats import (
     E2M1,
@@ -39,7 +39,7 @@ from qtui_core.formats import (
 )
 from qtui_core.formats.array import code_dtype, decode_array
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 
 def _gfloat(name: str, bits: int, precision: int, bias: int, **rules: object) -> FormatInfo:

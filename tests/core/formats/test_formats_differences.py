@@ -14,7 +14,7 @@ import pytest
 from every import over
 from formats_oracle import ML_DTYPES, name_of, probes, thresholds
 from gfloat import formats as gf
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.formats import (
     BF16,
@@ -39,7 +39,7 @@ from qtui_core.formats import (
 )
 from qtui_core.formats.array import encode_array
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 WITH_NAN = [FORMATS[name] for name in ML_DTYPES if FORMATS[name].has_nan]
 FINITE = [FORMATS[name] for name in ML_DTYPES if not FORMATS[name].has_nan]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from every import over
 from formats_oracle import ML_DTYPES, SMALL_FLOATS, name_of
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import (
@@ -40,7 +40,7 @@ from qtui_core.formats import (
     get_format,
 )
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from local_models import A, B, save
 from safetensors.numpy import save_file
 
@@ -19,7 +19,7 @@ from qtui_core.models import open_model
 from qtui_core.models.files.layout import natural_key
 from qtui_core.models.opening import DEMO_FOLDER
 
-load_file = Late("safetensors.torch", "load_file")
+load_file = LazyImport("safetensors.torch", "load_file")
 
 
 def test_a_folder_of_shards(sharded):

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 from qtui_core.models.files.pickles import CONVERT_COMMAND, convert_command
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 
 PICKLE = b"\x80\x02."

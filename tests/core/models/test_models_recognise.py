@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.models import ModelSource, Role, open_model
 
-bnb = Late("bitsandbytes")
-torch = Late("torch")
-save_file = Late("safetensors.torch", "save_file")
+bnb = LazyImport("bitsandbytes")
+torch = LazyImport("torch")
+save_file = LazyImport("safetensors.torch", "save_file")
 
 
 OUT, IN = 96, 128

@@ -13,7 +13,7 @@ import pytest
 from every import over
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from late import Late
+from lazy_imports import LazyImport
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save_file
 
@@ -22,8 +22,8 @@ from qtui_core.models import Role, open_model, row_elements, rows_of
 from qtui_core.models.files.safetensors import MAX_HEADER
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
 
-torch = Late("torch")
-save_torch = Late("safetensors.torch", "save_file")
+torch = LazyImport("torch")
+save_torch = LazyImport("safetensors.torch", "save_file")
 
 
 A = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'

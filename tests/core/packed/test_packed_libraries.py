@@ -6,14 +6,14 @@ import json
 
 import numpy as np
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 from packed_models import save_model, under
 
 from qtui_core.errors import ModelError, QtuiError
 from qtui_core.models import open_model
 from qtui_core.packed import logical_weights, open_weight
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 NAME = "model.layers.0.mlp.up_proj"
 #: Rounding to bfloat16, as some libraries store what they decode: half of 2^-8.

@@ -4,14 +4,14 @@ AVX512 dequantization is wrong for rows that are a multiple of 16 but not of the
 import numpy as np
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.coding.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
 from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map, round_to_map
 
-torch = Late("torch")
-functional = Late("bitsandbytes.functional")
+torch = LazyImport("torch")
+functional = LazyImport("bitsandbytes.functional")
 
 
 def theirs(x, kind="nf4", block=64, **options):

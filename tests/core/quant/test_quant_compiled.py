@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.segments import compiled as module
 from qtui_core.quant.segments.compiled import compiled_codes, quantize_compiled
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 pytestmark = pytest.mark.slow  # a kernel takes a second or two to compile
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -20,7 +20,7 @@ from qtui_core.quant import (
 )
 from qtui_core.quant.scan.decomposition_sweep import decomposition_sweep
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 
 def with_outliers(rows=40, columns=130, seed=0):

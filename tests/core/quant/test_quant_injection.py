@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -21,7 +21,7 @@ from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.injection import ArrayRows, Injected, Without
 from qtui_core.quant.segments.layout import matrix_shape
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 SHAPES = [(), (7,), (1,), (40, 33), (3, 8, 20), (4, 3, 5, 5), (1, 50), (50, 1)]
 

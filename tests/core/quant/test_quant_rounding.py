@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from every import in_parts, over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import Rounding, get_format
@@ -21,7 +21,7 @@ from qtui_core.quant import (
 from qtui_core.quant.scan.attribution import column_errors
 from qtui_core.quant.segments.layout import scale_shape
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 ML_DTYPES = {
     "e4m3": ml_dtypes.float8_e4m3fn,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from every import over
-from late import Late
+from lazy_imports import LazyImport
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.segments.elements import elements_of, largest_word
@@ -19,7 +19,7 @@ from qtui_core.quant.segments.word_table import (
     word_table,
 )
 
-torch = Late("torch")
+torch = LazyImport("torch")
 
 COLUMNS = 1024
 SCHEMES = ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:tensor",

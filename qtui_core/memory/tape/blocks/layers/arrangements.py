@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qtui_core.memory.shape.model_shape import Layer
-from qtui_core.memory.tape.blocks.layers import bloom, layer, side_by_side
+from qtui_core.memory.tape.blocks.layers import bloom, family_layers, layer
 from qtui_core.memory.tape.blocks.linear.state import Pass
 from qtui_core.memory.tape.blocks.linear.weights import Weights
 from qtui_core.memory.tape.tape import Tape, Tensor
@@ -23,18 +23,18 @@ _BY_ARRANGEMENT: Final[dict[str, Runner]] = {
 
 _BY_STYLE: Final[dict[str, Runner]] = {
     "bloom": bloom.layer,
-    "falcon": side_by_side.falcon,
-    "falcon_grouped": side_by_side.falcon,
+    "falcon": family_layers.falcon,
+    "falcon_grouped": family_layers.falcon,
     "phi3": layer.phi3,
     "stablelm": layer.stablelm,
     "llama4": layer.llama4,
     "llama4-tuned": layer.llama4,
-    "gpt2": side_by_side.gpt2,
-    "gpt_bigcode": side_by_side.gpt2,
-    "gpt_neox": side_by_side.gpt_neox,
-    "phi": side_by_side.phi,
-    "opt": side_by_side.opt,
-    "bert": side_by_side.bert,
+    "gpt2": family_layers.gpt2,
+    "gpt_bigcode": family_layers.gpt2,
+    "gpt_neox": family_layers.gpt_neox,
+    "phi": family_layers.phi,
+    "opt": family_layers.opt,
+    "bert": family_layers.bert,
 }
 
 

@@ -1,4 +1,4 @@
-"""A computation that knows of no tasks, and a task that is given up."""
+"""A computation that never checks its task ends when the task is cancelled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtui.engine.abandoned import unless_given_up
+from qtui.engine.cancellation import run_cancellable
 from qtui.engine.estimator.client import EstimatorClient
 from qtui.engine.task import Task, TaskCancelled
 from qtui_core.errors import UsageError
@@ -21,13 +21,13 @@ def new_task() -> Task:
 
 
 def test_what_is_computed_or_raised_is_passed_on() -> None:
-    assert unless_given_up(new_task(), lambda: 41 + 1) == 42
+    assert run_cancellable(new_task(), lambda: 41 + 1) == 42
 
     def refuse() -> int:
         raise UsageError("No.")
 
     with pytest.raises(UsageError, match="No"):
-        unless_given_up(new_task(), refuse)
+        run_cancellable(new_task(), refuse)
 
 
 def test_what_is_given_up_ends() -> None:
@@ -43,7 +43,7 @@ def test_what_is_given_up_ends() -> None:
 
     threading.Timer(0.1, task.cancel).start()
     with pytest.raises(TaskCancelled):
-        unless_given_up(task, forever)
+        run_cancellable(task, forever)
     assert ended.wait(60)
     assert not any(thread.name == "full 1" for thread in threading.enumerate())
 

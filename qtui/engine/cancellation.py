@@ -1,6 +1,7 @@
-"""Ends computations that are no longer wanted.
+"""Ends a computation whose task was cancelled.
 
-An estimate is one call into a library that knows no tasks, and for some plans it takes a minute.
+An estimate is one call of a function that never asks whether its task was cancelled. For some plans
+that call takes a minute.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from qtui.engine.task import Task, TaskCancelled
 
 T = TypeVar("T")
 
-#: Seconds between two looks whether a computation was given up.
-_LOOK_SECONDS = 0.05
+#: Seconds between two checks whether the task was cancelled.
+_CHECK_SECONDS = 0.05
 
 
-def unless_given_up(task: Task[Any], compute: Callable[[], T]) -> T:
-    """What `compute` returns or raises; Cancelled where the task is given up before.
+def run_cancellable(task: Task[Any], compute: Callable[[], T]) -> T:
+    """Runs `compute` in a thread; returns what it returns, and raises what it raises. Raises
+    TaskCancelled if the task is cancelled before that.
 
-    `compute` must be plain Python that holds no lock and keeps nothing half done: it is ended
-    between any two of its instructions, by an exception that CPython raises in its thread.
+    `compute` must be plain Python that holds no lock and leaves nothing half done: CPython raises
+    an exception in its thread, which ends it between any two of its instructions.
     """
     found: list[T] = []
     failed: list[BaseException] = []
@@ -36,7 +38,7 @@ def unless_given_up(task: Task[Any], compute: Callable[[], T]) -> T:
     thread = threading.Thread(target=work, name=f"{task.method} {task.id}", daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(_LOOK_SECONDS)
+        thread.join(_CHECK_SECONDS)
         if task.is_cancelled() and thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TaskCancelled)

@@ -1,4 +1,4 @@
-"""Libraries that take seconds to import: imported by the first test that uses them."""
+"""Libraries that take seconds to import are imported by the first test that uses them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import Any
 
 
-class Late:
-    """Replaces a module, or a name in it, until something of it is used.
+class LazyImport:
+    """Stands in for a module, or for a name in it, and imports it at the first use.
 
-    `torch = Late("torch")`, or `profile = Late("torch.profiler", "profile")`, at the top of a file
-    costs nothing while tests are collected. It can be called and used in isinstance like the
-    original, but not as a base class or as an exception to catch. To replace something in the
-    module, a test names it as text: `monkeypatch.setattr("torch.mm", ...)`.
+    `torch = LazyImport("torch")` or `profile = LazyImport("torch.profiler", "profile")` at the top
+    of a test file costs nothing while pytest collects tests. The stand-in can be called and used in
+    isinstance like the original, but not as a base class or as an exception to catch. To replace
+    something in the module, a test names it as text: `monkeypatch.setattr("torch.mm", ...)`.
     """
 
     def __init__(self, module: str, name: str = "") -> None:
@@ -36,12 +36,12 @@ class Late:
         return isinstance(value, _real(self))
 
 
-def late_names(module: str, *names: str) -> list[Late]:
-    """`from module import a, b`, late: `a, b = late_names("module", "a", "b")`."""
-    return [Late(module, name) for name in names]
+def lazy_names(module: str, *names: str) -> list[LazyImport]:
+    """A lazy `from module import a, b`: `a, b = lazy_names("module", "a", "b")`."""
+    return [LazyImport(module, name) for name in names]
 
 
-def _real(late: Late) -> Any:
-    module, name = late._where
+def _real(stand_in: LazyImport) -> Any:
+    module, name = stand_in._where
     found = import_module(module)
     return getattr(found, name) if name else found
