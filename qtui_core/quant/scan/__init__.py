@@ -1,2 +1,2 @@
-"""What a reading of a tensor can find out under a scheme: errors, statistics, maps, columns,
-outliers."""
+"""Everything that one reading of a tensor can compute, with or without a scheme: errors,
+statistics, maps, columns, outliers."""

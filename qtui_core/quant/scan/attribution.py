@@ -34,9 +34,14 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
-    """Sums over the elements of each column that are finite and stay finite, of a tensor seen as a
-    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and the first also over each
-    row, `[rows]`."""
+    """Sums over the elements of each column and row of a tensor seen as a matrix. Only elements
+    count that are finite and stay finite.
+
+    Attributes:
+        squared_error: sums of (x - dequantized x)² by column, float64 `[columns]`.
+        squared: sums of x² by column, float64 `[columns]`.
+        row_squared_error: sums of (x - dequantized x)² by row, float64 `[rows]`.
+    """
 
     squared_error: Float64
     squared: Float64
@@ -45,7 +50,7 @@ class ColumnErrors:
 
 @dataclass(frozen=True, eq=False)
 class _RectangleSums:
-    """The sums of a rectangle, and its position."""
+    """The sums over a rectangle of elements, and its position in the matrix."""
 
     columns: slice
     rows: slice
@@ -55,7 +60,8 @@ class _RectangleSums:
 
 
 class ColumnErrorScan(SchemeReducer[list[_RectangleSums]]):
-    """The error of a scheme by column and row; it holds two numbers per column and one per row."""
+    """The error of a scheme by column and by row. It keeps two numbers for each column and one for
+    each row."""
 
     def begin(self, elements: Elements) -> None:
         rows, self._columns = elements.matrix
@@ -100,24 +106,25 @@ def column_errors(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> ColumnErrors:
-    """What a scheme does to each column. Arguments and errors are those of `scan`."""
+    """The error that a scheme makes in each column and row. Arguments and errors are those of
+    `scan`."""
     found = ColumnErrorScan(scheme)
     scan(x, [found], model_absmax=model_absmax, **watch)
     return found.result()
 
 
-#: Trying a column means quantizing the whole tensor once more.
+#: The most columns that are tried one by one: each trial quantizes the whole tensor once more.
 MAX_TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """The squared error of a scheme on a tensor by where it sits.
+    """Where in a tensor the squared error of a scheme lies.
 
     Attributes:
-        scheme: what was done.
+        scheme: the scheme.
         errors: the sums by column and by row.
-        squared_error, squared: sums over all finite elements, of (x - dequantized x)² and x².
+        squared_error, squared: sums over all finite elements of (x - dequantized x)² and of x².
     """
 
     scheme: Scheme
@@ -127,32 +134,32 @@ class Attribution:
 
     @property
     def own_shares(self) -> Float64:
-        """The share of the squared error in each column, `[columns]`; the sum is 1, or all are 0 if
-        there is no error."""
+        """The share of the squared error that lies in each column, float64 `[columns]`. They add up
+        to 1, or are all 0 if there is no error."""
         return _shares(self.errors.squared_error, self.squared_error)
 
     @property
     def row_shares(self) -> Float64:
-        """The part of the squared error in each row, `[rows]`."""
+        """The share of the squared error that lies in each row, float64 `[rows]`."""
         return _shares(self.errors.row_squared_error, self.squared_error)
 
     @property
     def sqnr_db(self) -> float | None:
-        """Signal to quantization noise in dB; None without noise or signal."""
+        """Signal to quantization noise in dB; None if there is no noise or no signal."""
         return decibels(self.squared_error / self.squared) if self.squared else None
 
     def own_share(self, columns: Sequence[int]) -> float:
-        """The share of the squared error in these columns together."""
+        """The share of the squared error that lies in these columns together."""
         return float(self.own_shares[np.unique(np.array(columns, np.int64))].sum())
 
     def most_error(self, count: int) -> tuple[int, ...]:
-        """The columns with the most error in them, in descending order, without columns that have
-        none."""
+        """The columns that hold the most error, largest first; columns without error are left
+        out."""
         order = np.argsort(-self.errors.squared_error, kind="stable")[:count]
         return tuple(int(column) for column in order if self.errors.squared_error[column] > 0)
 
     def most_error_rows(self, count: int) -> tuple[int, ...]:
-        """The same of rows."""
+        """The rows that hold the most error, largest first; rows without error are left out."""
         order = np.argsort(-self.errors.row_squared_error, kind="stable")[:count]
         return tuple(int(row) for row in order if self.errors.row_squared_error[row] > 0)
 
@@ -162,15 +169,15 @@ class Kept:
     """What a scheme would do if some columns were kept in 16 bits.
 
     Attributes:
-        columns: which.
-        own_share: of the squared error, in those columns as things are.
-        caused_share: of the squared error, gone once they are kept: 1 - squared_error / the
-            squared error as things are. Slightly negative where the others happen to lie worse
-            on their new levels; 0 where there is no error to begin with.
-        squared_error: of the other columns, whose scales then leave the kept ones out. The
-            rounding of the kept columns to 16 bits is not counted: in float16 at most 2^-22 of
-            their squares, but for elements beyond 65504 or below 2^-14.
-        sqnr_db: of the whole tensor then; None without noise or signal.
+        columns: the columns that are kept.
+        own_share: the share of today's squared error that lies in them.
+        caused_share: the share of today's squared error that vanishes once they are kept: 1 -
+            `squared_error` / today's. It can be slightly negative, if the other columns happen to
+            fit their new levels worse; it is 0 if there is no error today.
+        squared_error: that of the other columns, whose scales then ignore the kept ones. The
+            rounding of the kept columns to 16 bits is not counted: in float16 it is at most 2^-22
+            of their squares, except for elements beyond 65504 or below 2^-14.
+        sqnr_db: of the whole tensor then; None if there is no noise or no signal.
     """
 
     columns: tuple[int, ...]
@@ -187,7 +194,8 @@ def attribute_error(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> Attribution:
-    """Where the squared error is. Arguments, passes and errors as `measure`."""
+    """Where the squared error of a scheme lies. Arguments, passes and errors are those of
+    `measure`."""
     errors = column_errors(x, scheme, model_absmax=model_absmax, **watch)
     return Attribution(
         scheme, errors, float(errors.squared_error.sum()), float(errors.squared.sum())
@@ -202,9 +210,9 @@ def keep_columns(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> Kept:
-    """What the scheme of an attribution would do to the same tensor with `columns` kept in 16
-    bits: it is done without them, so that they are in no scale, and the error of the others is
-    added up. Arguments, passes and errors as `measure`."""
+    """What the scheme of an attribution would do to the same tensor if `columns` were kept in 16
+    bits: the tensor is quantized without them, so that no scale depends on them, and the error of
+    the other columns is added up. Arguments, passes and errors are those of `measure`."""
     kept = np.unique(np.array(columns, np.int64))
     without = column_errors(
         Without(x, [int(column) for column in kept]),
@@ -224,10 +232,10 @@ def keep_columns(
 
 
 def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) -> tuple[int, ...]:
-    """Columns worth trying, `count` in all: alternating between the largest by magnitude, which set
-    the scales of others, and those with the most error in them.
+    """The columns that are worth trying, `count` in all. They alternate between the columns of the
+    largest magnitude, which set the scales of others, and the columns that hold the most error.
 
-    Raises UsageError for more than MAX_TRIED.
+    Raises UsageError if `count` is more than MAX_TRIED.
     """
     if not 0 <= count <= MAX_TRIED:
         raise UsageError(f"At most {MAX_TRIED} columns are tried one by one; {count} is too many.")
@@ -242,9 +250,12 @@ def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) ->
 
 
 def outlier_columns(columns: ColumnStatistics, outliers: OutlierReport) -> tuple[int, ...]:
-    """The columns to blame, if any: those whose magnitude stands out from the median column's,
-    else those that hold more six-sigma elements than chance would put there, where these are
-    few columns with most of the outliers. Largest, or most crowded, first."""
+    """The columns that cause the error of a tensor, the worst first; empty if there are none.
+
+    They are the columns whose magnitude stands out from the median column's. If there are none,
+    they are those that hold more six-sigma elements than chance would put there, provided that
+    these are few columns and hold most of the outliers.
+    """
     found = tuple(c.column for c in columns.standing_out())
     if not found:
         crowded, _ = crowded_columns(outliers)

@@ -1,5 +1,5 @@
-"""Columns that stand out from the others: input features of a layer with far larger values than the
-rest, in its weight or in its input."""
+"""Columns that stand out from the others: input features of a layer whose values are far larger
+than the rest, in its weight or in its input."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, ele
 from qtui_core.quant.segments.layout import rectangles
 from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, thread_count
 
-#: A column stands out where its largest magnitude, or its root mean square, is more than this
-#: many times that of the median column. Of Gaussian columns of MIN_ROWS elements one in 10^7
-#: does, and fewer of longer ones; of shorter ones many would.
+#: A column stands out if its largest magnitude or its root mean square is more than this many times
+#: that of the median column. One Gaussian column in 10^7 does so by chance if columns have MIN_ROWS
+#: elements, fewer if they are longer, and many if they are shorter.
 STANDS_OUT = 4.0
 MIN_ROWS = 4
 
@@ -29,8 +29,8 @@ class ColumnMagnitude:
 
     Attributes:
         absmax, rms: largest magnitude and root mean square of its finite elements.
-        absmax_ratio, rms_ratio: to that of the median column; infinite beside a median of 0,
-            and 1 where both are 0.
+        absmax_ratio, rms_ratio: these over those of the median column; infinite if only the median
+            is 0, and 1 if both are 0.
     """
 
     column: int
@@ -42,9 +42,13 @@ class ColumnMagnitude:
 
 @dataclass(frozen=True, eq=False)
 class ColumnStatistics:
-    """Magnitudes of all columns of a tensor seen as a matrix, float64 `[columns]`, over their
-    finite elements; 0 for a column without any. Medians are 0 without columns. `rows` is the length
-    of the columns."""
+    """Magnitudes of all columns of a tensor seen as a matrix, over their finite elements.
+
+    Attributes:
+        rows: how many elements a column has.
+        absmax, rms: float64 `[columns]`; 0 for a column without finite elements.
+        median_absmax, median_rms: over the columns; 0 if there are none.
+    """
 
     rows: int
     absmax: npt.NDArray[np.float64]
@@ -64,16 +68,20 @@ class ColumnStatistics:
         )
 
     def largest(self, count: int) -> tuple[ColumnMagnitude, ...]:
-        """The columns with the largest absmax, and so the largest ratio to the median's; of equal
-        ones the larger rms comes first, then the lower index."""
+        """The columns of the largest absmax, and so of the largest ratio to the median's. Of
+        columns with equal absmax the one of the larger rms comes first, then the one of the lower
+        index."""
         order = np.lexsort((np.arange(self.absmax.size), -self.rms, -self.absmax))[:count]
         return tuple(self.magnitude(int(column)) for column in order)
 
     def standing_out(self, ratio: float = STANDS_OUT) -> tuple[ColumnMagnitude, ...]:
-        """The columns whose absmax or rms is more than `ratio` times that of the median
-        column, the largest absmax first. None where the median column is zero: then most
-        columns are, and being another number says nothing. None of fewer than MIN_ROWS rows,
-        whose columns differ as single numbers do."""
+        """The columns whose absmax or rms is more than `ratio` times that of the median column, the
+        largest absmax first.
+
+        Empty if the median column is zero, because then most columns are zero and any other column
+        would stand out. Empty for fewer than MIN_ROWS rows, because so short columns differ as
+        single numbers do.
+        """
         if not self.median_absmax or self.rows < MIN_ROWS:
             return ()
         beyond = (self.absmax > ratio * self.median_absmax) | (self.rms > ratio * self.median_rms)
@@ -81,10 +89,12 @@ class ColumnStatistics:
 
 
 def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
-    """Thresholds, descending, from one that no column reaches down to one that an eighth of the
-    columns reach, which costs about 1.5 bits per parameter beside 4-bit codes. Each admits 1, 2, 3,
-    4, 6, 8, 12, 16, ... columns, and is the shortest decimal that does. Columns of equal magnitude
-    are admitted together. Empty for a tensor of zeros."""
+    """Thresholds worth trying, in descending order. No column reaches the first; an eighth of the
+    columns reach the last, which costs about 1.5 bits per parameter beside 4-bit codes.
+
+    The thresholds admit 1, 2, 3, 4, 6, 8, 12, 16, ... columns, and each is the shortest decimal
+    that does so. Columns of equal magnitude are admitted together. Empty for a tensor of zeros.
+    """
     absmax = np.unique(columns.absmax)[::-1]
     if not absmax.size or absmax[0] <= 0:
         return ()
@@ -102,7 +112,7 @@ def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
 
 
 def _shortest(above: float, up_to: float) -> float:
-    """The number of fewest digits in (above, up_to], as float32 compares."""
+    """The number with the fewest digits in (above, up_to], compared as float32."""
     middle = math.sqrt(above * up_to) if math.isfinite(up_to) and above > 0 else above * 1.5
     middle = middle or up_to
     with np.errstate(over="ignore", under="ignore"):
@@ -122,7 +132,7 @@ class _ColumnSums:
 
 
 class ColumnScan(Reducer[list[_ColumnSums]]):
-    """Magnitudes of columns; it holds three numbers per column."""
+    """The magnitudes of all columns. It keeps three numbers for each column."""
 
     def begin(self, elements: Elements) -> None:
         self._rows, self._columns = elements.matrix
@@ -166,8 +176,8 @@ class ColumnScan(Reducer[list[_ColumnSums]]):
 
 
 def column_statistics(x: TensorLike, **watch: Unpack[Watch]) -> ColumnStatistics:
-    """Largest magnitude and root mean square of each column of what `quantize` takes, read
-    once. Raises as `measure` does."""
+    """Largest magnitude and root mean square of each column of `x`, which is what `quantize` takes
+    and is read once. Raises as `measure` does."""
     elements, found = elements_of(x), ColumnScan()
     read(
         elements,

@@ -20,12 +20,12 @@ from qtui_core.schemes.scheme import Scheme
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A scheme with one outlier threshold on a tensor.
+    """A scheme with one outlier threshold, applied to a tensor.
 
     Attributes:
-        threshold: in the tensor's unit.
-        columns: how many are kept in 16 bits.
-        bits_per_parameter, bytes: storage, kept columns and scales counted.
+        threshold: in the unit of the tensor.
+        columns: how many columns are kept in 16 bits.
+        bits_per_parameter, bytes: storage, including kept columns and scales.
         relative_mse, sqnr_db: as in `ErrorReport`.
     """
 
@@ -46,10 +46,11 @@ def decomposition_sweep(
     cancelled: Callable[[], bool] | None = None,
     threads: int | None = None,
 ) -> tuple[SweepPoint, ...]:
-    """`measure` of the scheme with each outlier threshold, in the order of `thresholds`.
+    """The result of `measure` for the scheme with each outlier threshold, in the order of
+    `thresholds`.
 
-    Reads the tensor two times, three with a scale per tensor, however many thresholds there are;
-    thresholds that keep the same share their work.
+    Reads the tensor twice, or three times with a scale per tensor, however many thresholds there
+    are. Thresholds that keep the same columns are computed once.
 
     Raises:
         Cancelled: `cancelled()` was true.

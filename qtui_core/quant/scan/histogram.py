@@ -19,16 +19,20 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ValueHistogram:
-    """Counts int64 `[bins]` between edges float64 `[bins + 1]` of equal width, over the finite
-    elements; an element on an inner edge belongs to the bin above. Both empty for a tensor
-    without finite elements."""
+    """How many finite elements lie in each bin.
+
+    Attributes:
+        counts: int64 `[bins]`. An element on an inner edge belongs to the bin above it.
+        edges: float64 `[bins + 1]`, of equal distance. Both arrays are empty if no element is
+            finite.
+    """
 
     counts: Int64
     edges: npt.NDArray[np.float64]
 
 
 class HistogramScan(Reducer[Int64]):
-    """Counts elements from `low` to `high`; those outside are not counted."""
+    """Counts the elements from `low` to `high`; elements outside are not counted."""
 
     def __init__(self, bins: int, low: float, high: float) -> None:
         if low == high:
@@ -48,7 +52,7 @@ class HistogramScan(Reducer[Int64]):
         place -= self.low
         place *= self.bins / (self.high - self.low)
         index = np.minimum(place.astype(np.int64), last)
-        # Rounding may give a neighbouring bin beside an edge; the edges decide.
+        # Beside an edge, rounding may give the neighbouring bin; the edges decide.
         index -= inside < edges[index]
         index += (inside >= edges[index + 1]) & (index < last)
         return np.bincount(index, minlength=self.bins)
@@ -68,11 +72,12 @@ def histogram(
     high: float | None = None,
     **watch: Unpack[Watch],
 ) -> ValueHistogram:
-    """The distribution of the elements from `low` to `high`, by default from the smallest to the
-    largest finite one (one more pass). Elements outside the range are not counted.
+    """The distribution of the elements from `low` to `high`. By default these are the smallest and
+    the largest finite element, which takes one more pass. Elements outside the range are not
+    counted.
 
-    A tensor with a single value gets a range of width 1 around it, as in numpy, or a wider one if
-    the value is so large that a width of 1 would vanish in rounding.
+    If all elements have one value, the range is 1 wide around it, as in numpy, or wider if a width
+    of 1 would vanish in rounding beside a large value.
     """
     elements = elements_of(x)
     if low is None or high is None:
@@ -91,7 +96,7 @@ def histogram(
 
 def _float32_within(low: float, high: float) -> tuple[np.float32, np.float32]:
     """The smallest and the largest finite float32 in [low, high], so that elements can be compared
-    without conversion; the first is larger than the second if there is none."""
+    without conversion. If there is none, the first is larger than the second."""
     with np.errstate(over="ignore"):
         smallest, largest = np.float32(low), np.float32(high)
     if smallest < np.float64(low):

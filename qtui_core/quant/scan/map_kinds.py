@@ -1,4 +1,4 @@
-"""What a map of a tensor can show of each element."""
+"""The quantities that a map of a tensor can show of each element."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qtui_core.schemes.scheme import Family, Scheme
 
 
 class MapKind(StrEnum):
-    """What is looked at. NaN stands for an element that has nothing of the kind.
+    """The quantity that a map shows. It is NaN for an element that has no such quantity.
 
     ERROR: |dequantized x - x|; 0 for an element that is not finite.
-    SIGNED: dequantized x - x, above zero where the scheme made x larger.
+    SIGNED: dequantized x - x, positive where the scheme made x larger.
     VALUE: x.
-    SCALE: what the levels of the element's group are multiplied by, as a reader of the stored
-        tensor has it; NaN in columns that are kept in 16 bits.
-    CODE: the integer code; of a format with a sign bit its other bits, with that sign. NaN in
+    SCALE: the scale of the element's group, as it is read back from the stored tensor; NaN in
+        columns that are kept in 16 bits.
+    CODE: the integer code. In a format with a sign bit it is the other bits, with that sign. NaN in
         columns that are kept in 16 bits.
     DIFFERENCE: |error| under the first scheme minus |error| under the second.
     """
@@ -39,12 +39,12 @@ class MapKind(StrEnum):
 
     @property
     def schemes(self) -> int:
-        """How many schemes it is about."""
+        """How many schemes the quantity depends on."""
         return {MapKind.VALUE: 0, MapKind.DIFFERENCE: 2}.get(self, 1)
 
 
 def check_kind(kind: MapKind, schemes: Sequence[Scheme]) -> None:
-    """Raises UsageError where there is no map of this kind under these schemes."""
+    """Raises UsageError if there is no map of this kind under these schemes."""
     if len(schemes) != kind.schemes:
         raise UsageError(f"A map of the {kind} takes {kind.schemes} schemes; got {len(schemes)}.")
     if kind is MapKind.SCALE and schemes[0].family is Family.CAST:
@@ -61,9 +61,12 @@ def quantity(
     last: int,
     scratch: Scratch,
 ) -> Float32:
-    """What there is of elements [first, last) of the flattened tensor, in scratch memory or in
-    that of the tensor: read only. There is a segment for each plan, which holds these elements
-    and is cut as the plan needs it; VALUE has one segment and no plan."""
+    """The quantity of elements [first, last) of the flattened tensor, float32 `[last - first]`. The
+    array is scratch memory or that of the tensor, so it must not be written to.
+
+    There is one segment for each plan. It contains these elements and is cut as the plan requires.
+    VALUE has one segment and no plan.
+    """
 
     def cut(values: Float32, segment: Segment) -> Float32:
         return values[first - segment.start : last - segment.start]
@@ -95,7 +98,7 @@ def _errors(plan: Plan, segment: Segment, scratch: Scratch) -> Float32:
     if prepared.nonfinite is not None:
         error[prepared.nonfinite] = 0
     if not plan.scheme.saturate:
-        error[~np.isfinite(error)] = 0  # overflowed: reported by their number
+        error[~np.isfinite(error)] = 0  # overflowed: counted elsewhere
     return error
 
 

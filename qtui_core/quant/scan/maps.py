@@ -1,4 +1,5 @@
-"""Where in a tensor something is, small enough to draw: a grid laid over a window of it."""
+"""Maps of a tensor: where large values, errors or scales lie, pooled to a grid that is small enough
+to draw."""
 
 from __future__ import annotations
 
@@ -25,23 +26,23 @@ from qtui_core.quant.segments.parallel import Scratch, Watch
 from qtui_core.quant.segments.process import Plan
 from qtui_core.schemes.scheme import Scheme
 
-#: Two plans whose segments have a common multiple up to this are cut at it; beyond it the ends
-#: of segments are computed twice, so that memory stays bounded.
+#: Two plans are read in segments of their common multiple if that is at most this. Beyond it, the
+#: ends of segments are computed twice instead, so that memory stays bounded.
 LARGEST_COMMON_MULTIPLE = 4 * SEGMENT
 
 
 @dataclass(frozen=True, eq=False)
 class TensorMap:
-    """A grid laid over a window of a tensor.
+    """A grid over a window of a tensor.
 
     Attributes:
-        cells: float32 `[r, c]`, at most as many as asked for and never more than the window
-            has rows and columns; NaN where there is nothing of the kind.
+        cells: float32 `[r, c]`. There are at most as many cells as were requested, and never more
+            than the window has rows and columns. NaN if no element of the cell has the quantity.
         rows, columns: int64 `[r, c]`, the element of the tensor (seen as a matrix) that a cell
-            points at: the one in its middle under NEAREST, else the one of the largest
-            magnitude, the first on a tie.
-        row_edges, column_edges: int64 `[r + 1]`, `[c + 1]`: cell [i, j] covers rows
-            row_edges[i] to row_edges[i + 1] - 1 of the tensor, and columns likewise.
+            points at. Under NEAREST it is the one in the middle of the cell, otherwise the first
+            one of the largest magnitude.
+        row_edges, column_edges: int64 `[r + 1]`, `[c + 1]`. Cell [i, j] covers the rows
+            row_edges[i] to row_edges[i + 1] - 1 of the tensor, and the columns likewise.
     """
 
     kind: MapKind
@@ -54,8 +55,8 @@ class TensorMap:
 
 
 class MapScan(SchemeReducer[list[PooledPart]]):
-    """A map of the window that `grid` is laid over. Only the rows of the window are read, and the
-    groups that reach into it, so it shares a reading with nothing else."""
+    """Computes a map over the window of `grid`. It reads only the rows of the window and the groups
+    that overlap it, so it shares its reading with no other reducer."""
 
     def __init__(self, kind: MapKind, schemes: Sequence[Scheme], grid: Grid) -> None:
         super().__init__(*schemes)
@@ -101,22 +102,24 @@ def tensor_map(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> TensorMap:
-    """What `kind` says of the elements of a window, pooled to at most `rows_out` by
-    `columns_out` cells.
+    """A map of the elements of a window, pooled to at most `rows_out` by `columns_out` cells.
 
     Args:
-        x: as `quantize` takes it. Read once within the rows of the window and the groups that
-            reach into it, and in full before that where a scheme needs it (a scale of the
-            whole tensor, say).
-        schemes: as many as the kind is about (`kind.schemes`).
-        window: the whole tensor when None.
-        pooling: MAX when None, and NEAREST for codes, which have nothing else.
-        plans: of the schemes for this tensor, as `make_plan` gives them; nothing is then read
-            before the window.
+        x: what `quantize` takes. The rows of the window, with the groups that overlap it, are read
+            once. Before that the whole tensor is read if a scheme requires it, for example for one
+            scale of the whole tensor.
+        kind: the quantity to show.
+        schemes: as many as the kind depends on (`kind.schemes`).
+        window: None is the whole tensor.
+        pooling: None is MAX, or NEAREST for codes, which allow nothing else.
+        plans: the plans of the schemes for this tensor, as `make_plan` returns them; then nothing
+            is read before the window.
         model_absmax, watch: as for `measure`.
 
-    Raises UsageError for a window outside the tensor, a kind that the schemes have not, and
-    what `quantize` refuses; Cancelled.
+    Raises:
+        UsageError: the window is outside the tensor, the schemes have no such quantity, or
+            `quantize` refuses the input.
+        Cancelled: `cancelled()` was true.
     """
     check_kind(kind, schemes)
     pooling = pooling or (Pooling.NEAREST if kind is MapKind.CODE else Pooling.MAX)
@@ -142,8 +145,8 @@ def error_map(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> TensorMap:
-    """|error| of a scheme over the whole tensor, the largest of each cell. Arguments and errors
-    as `tensor_map`."""
+    """The largest |error| of a scheme in each cell, over the whole tensor. Arguments and errors are
+    those of `tensor_map`."""
     return tensor_map(
         x,
         MapKind.ERROR,
@@ -174,8 +177,8 @@ def _checked(window: Window | None, elements: Elements) -> Window:
 
 @dataclass(frozen=True)
 class _Piece(Segment):
-    """Elements [first, last) of the flattened tensor, and around them what each plan needs:
-    one range of `bounds` for each."""
+    """Elements [first, last) of the flattened tensor. `bounds` has, for each plan, the range of
+    elements around them that the plan requires."""
 
     first: int
     last: int
@@ -191,7 +194,7 @@ class _Piece(Segment):
 
 
 def _pieces(elements: Elements, window: Window, plans: tuple[Plan, ...]) -> Iterator[_Piece]:
-    """The rows of the window, about a SEGMENT at a time."""
+    """The rows of the window in pieces of about SEGMENT elements."""
     columns = elements.matrix[1]
     if 0 in window.size:
         return

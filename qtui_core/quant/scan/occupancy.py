@@ -1,7 +1,8 @@
-"""How often each code of a scheme is used, and how values lie between the ends of their group.
+"""How often each code of a scheme is used, and how the values of a group are distributed between
+its outermost levels.
 
-A code that is never used is a sixteenth of the levels thrown away; an entropy well below the
-bits of a code says by how much the codes could be compressed, or the levels better placed.
+A 4-bit code that is never used wastes a sixteenth of the levels. If the entropy of the codes is
+well below their bits, the difference is what compression, or better placed levels, would save.
 """
 
 from __future__ import annotations
@@ -33,22 +34,23 @@ DENSITY_BINS = 192
 
 @dataclass(frozen=True, eq=False)
 class Occupancy:
-    """The codes a tensor takes under a scheme, over its finite elements.
+    """How a scheme uses its codes on a tensor, over the finite elements.
 
-    Arrays are in ascending order of the levels, -0 before +0.
+    Arrays are in ascending order of the levels, -0 before +0. K is 2^bits.
 
     Attributes:
-        codes: int64 `[K]`, bit patterns; K is 2^bits.
-        levels: float64 `[K]`, as `Alphabet` gives them: in units of the absmax of a group.
-        reachable: bool `[K]`, False for patterns that no element can get.
-        counts: int64 `[K]`, elements with that code.
-        expected: float64 `[K]`, the share of each code in a Gaussian tensor of this shape;
-            None where that is not known.
-        density: int64 `[bins]`, elements by their place between -1 and 1 in their group, which
-            is what the levels are to follow; those beyond count at the ends.
-        expected_density: float64 `[bins]`, the shares of a Gaussian tensor, or None.
-        beyond: elements more than their scale can hold, outside the outermost levels.
-        nonfinite: NaN and infinities, which are not counted anywhere else.
+        codes: int64 `[K]`, the bit patterns.
+        levels: float64 `[K]`, as in `Alphabet`: relative to the absmax of a group.
+        reachable: bool `[K]`, False for patterns that no element can have.
+        counts: int64 `[K]`, the number of elements with each code.
+        expected: float64 `[K]`, the share of each code in a Gaussian tensor of this shape; None if
+            it is not known.
+        density: int64 `[bins]`, the number of elements by their place in their group, from -1 to 1.
+            Good levels follow this distribution. Elements beyond -1 or 1 count in the end bins.
+        expected_density: float64 `[bins]`, the shares in a Gaussian tensor, or None.
+        beyond: the number of elements outside the outermost levels, which their scale is too small
+            for.
+        nonfinite: the number of NaN and infinities, which are counted nowhere else.
     """
 
     scheme: Scheme
@@ -65,34 +67,34 @@ class Occupancy:
 
     @property
     def total(self) -> int:
-        """Elements counted."""
+        """The number of elements that were counted."""
         return int(self.counts.sum())
 
     @property
     def entropy_bits(self) -> float | None:
-        """-sum p log2 p of the codes: the bits a code would need if it were compressed as well
-        as is possible without regard to its neighbours. None without elements."""
+        """-sum p log2 p over the codes: the bits per code under the best compression that ignores
+        neighbouring codes. None if there are no elements."""
         return entropy(self.counts / self.total) if self.total else None
 
     @property
     def expected_entropy_bits(self) -> float | None:
-        """The entropy for a Gaussian tensor."""
+        """The entropy in bits of the codes of a Gaussian tensor, or None."""
         return None if self.expected is None else entropy(self.expected)
 
     @property
     def unused(self) -> Int64:
-        """Codes that this tensor could use and does not."""
+        """The codes that this tensor could use but does not."""
         return self.codes[self.reachable & (self.counts == 0)]
 
     @property
     def unreachable(self) -> Int64:
-        """Codes that the convention never uses, whatever the tensor."""
+        """The codes that no tensor uses in this format."""
         return self.codes[~self.reachable]
 
     @property
     def values(self) -> tuple[Float64, Int64]:
-        """Distinct levels and their counts: the two zeros are one. Patterns that no element
-        can get are left out."""
+        """The distinct levels and their counts. Both zeros count as one level, and patterns that no
+        element can have are left out."""
         levels, inverse = np.unique(self.levels[self.reachable] + 0.0, return_inverse=True)
         counts = np.zeros(len(levels), np.int64)
         np.add.at(counts, inverse, self.counts[self.reachable])
@@ -100,15 +102,15 @@ class Occupancy:
 
 
 def entropy(shares: Float64) -> float:
-    """-sum p log2 p, in bits; shares of 0 add nothing."""
+    """-sum p log2 p, in bits; a share of 0 adds nothing."""
     p = shares[shares > 0]
     return float(-(p * np.log2(p)).sum()) + 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """Counts of one segment; `patterns` by bit pattern; `squared` is the sum of the squares
-    where the scale depends on the size of the elements."""
+    """Counts over one segment: `patterns` by bit pattern, and `squared`, the sum of squares, where
+    the scale depends on the size of the elements."""
 
     patterns: Int64
     density: Int64
@@ -127,8 +129,8 @@ class _Counts:
 
 
 class OccupancyScan(SchemeReducer[_Counts]):
-    """Counts the codes of a scheme of up to 8 bits, without keeping them. Raises UsageError for a
-    format of more."""
+    """Counts the codes of a scheme of up to 8 bits without storing them. Raises UsageError for a
+    format of more bits."""
 
     def __init__(self, scheme: Scheme, bins: int = DENSITY_BINS) -> None:
         super().__init__(scheme)
@@ -160,7 +162,7 @@ class OccupancyScan(SchemeReducer[_Counts]):
             squared = sum_of_squares(x, prepared.absmax, scratch)
         beyond = 0
         if plan.scheme.symmetric:
-            # A place is off by a rounding or two where the extreme itself is.
+            # The place of the extreme itself may be off by a rounding or two.
             beyond = int(np.count_nonzero(np.abs(place) > 1 + 1e-5))
         place += np.float32(1)
         place *= np.float32(bins / 2)
@@ -208,8 +210,8 @@ def code_occupancy(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> Occupancy:
-    """Counts the codes of a tensor under a scheme of up to 8 bits. Arguments and errors as
-    `scan`; `bins` is how finely the places of values are counted. UsageError as well for a
+    """Counts the codes of a tensor under a scheme of up to 8 bits. `bins` is the number of bins for
+    the places of values. Arguments and errors are those of `scan`; also raises UsageError for a
     format of more than 8 bits."""
     found = OccupancyScan(scheme, bins)
     scan(x, [found], model_absmax=model_absmax, **watch)
@@ -217,7 +219,7 @@ def code_occupancy(
 
 
 def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:
-    """A mask of the elements that are not in a column kept in 16 bits; None where all are."""
+    """A mask of the elements that are in no column kept in 16 bits; None if no column is kept."""
     if plan.decomposition is None:
         return None
     quantized = np.ones(segment.size, np.float32)
@@ -243,16 +245,17 @@ def _patterns(plan: Plan, prepared: Prepared, scratch: Scratch) -> npt.NDArray[n
 
 
 def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch) -> Float32:
-    """Where each element lies between the outermost levels of its group, -1 to 1."""
+    """The place of each element between the outermost levels of its group, from -1 to 1."""
     place: Float32 = scratch.take("place", prepared.x.size, np.float32)
     scales = prepared.scales
     layout: Layout = plan.layout
     top = np.float32(alphabet.top)
-    # Not by its reciprocal, which is infinite for the smallest: a zero would be no number then.
+    # Divided, not multiplied by the reciprocal: that of the smallest scale is infinite, and zero
+    # times it would be NaN.
     reach = np.where(scales.scale == 0, np.float32(np.inf), scales.scale * top)
     shift: npt.NDArray[np.floating] | None = None
     if plan.scheme.float_zero_point:
-        # A number of the tensor's unit that stands for the code 2^(bits - 1).
+        # The zero point is a number in the unit of the tensor, at the code 2^(bits - 1).
         assert scales.zero_point is not None
         shift = np.float32(0.5) / top - scales.zero_point / reach
     elif scales.zero_point is not None:

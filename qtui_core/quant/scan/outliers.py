@@ -1,4 +1,4 @@
-"""Elements far from the rest, and the columns they sit in."""
+"""Outliers: elements far from the others, and the columns that they lie in."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from qtui_core.quant.scan.statistics import statistics
 from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
 from qtui_core.quant.segments.parallel import Scratch, Watch
 
-#: A column is crowded when fewer than this many would hold as many outliers by chance, ...
+#: A column is crowded if chance would give fewer than this many columns as many outliers.
 CHANCE = 0.01
-#: ... and columns are to blame when they are few of all and hold most of the outliers.
+#: Crowded columns are reported only if they are at most this share of all columns, and hold at
+#: least this share of the outliers.
 FEW_COLUMNS, MOST_OUTLIERS = 0.05, 0.5
 
 
 @dataclass(frozen=True)
 class _Far:
-    """What is far: more than `limit` away from `centre`, or at least so far."""
+    """Which elements are far: those more than `limit` away from `centre`, or at least as far where
+    `inclusive`."""
 
     centre: float
     limit: float
@@ -52,8 +54,9 @@ class _Found:
 
 
 class OutlierScan(Reducer["_Found | None"]):
-    """Elements that are far, of a tensor of these statistics; `usual` are those that sigmas are
-    counted in. One number for each column is held, and the outliers of the segments at work."""
+    """Finds the elements of a tensor that are far. `usual` are the statistics whose mean and
+    standard deviation define a sigma. It keeps one number for each column, and the outliers of the
+    segments at work."""
 
     def __init__(
         self, far: _Far, stats: TensorStatistics, usual: TensorStatistics, top: int
@@ -127,10 +130,16 @@ def find_outliers(
     usual: TensorStatistics | None = None,
     **watch: Unpack[Watch],
 ) -> OutlierReport:
-    """Outliers of what `quantize` takes, read once (twice without its `statistics`).
+    """The outliers of `x`, which is what `quantize` takes. It is read once, or twice if its
+    statistics are not given.
 
-    `usual` are the statistics whose mean and standard deviation sigmas are counted in, where those
-    are not the tensor's own: of a tensor before an outlier was put into it.
+    Args:
+        x: the tensor.
+        stats: its `statistics`.
+        sigma: elements further than this many standard deviations from the mean are outliers.
+        top: how many of the largest outliers are listed.
+        usual: the statistics whose mean and standard deviation define a sigma, if not those of the
+            tensor itself: for example of the tensor before an outlier was injected.
 
     Raises as `measure` does.
     """
@@ -153,12 +162,12 @@ def find_beyond(
     usual: TensorStatistics | None = None,
     **watch: Unpack[Watch],
 ) -> OutlierReport:
-    """The finite elements of a magnitude of at least `threshold`: what LLM.int8() calls the
-    outliers of an activation, at 6.0 (Dettmers et al. 2022). The columns of the report are
-    those it keeps in 16 bits. The threshold is compared as float32, as the elements are.
+    """The finite elements whose magnitude is at least `threshold`, which is how LLM.int8() defines
+    the outliers of an activation, with 6.0 (Dettmers et al. 2022). The columns of the report are
+    those that it keeps in 16 bits. Threshold and elements are compared as float32.
 
-    `usual` is as for `find_outliers`, which reads, holds and raises alike; UsageError for a
-    threshold that is no magnitude.
+    Other arguments, readings and errors are those of `find_outliers`; also raises UsageError for a
+    threshold that is not a magnitude above 0.
     """
     with np.errstate(over="ignore"):
         limit = float(np.float32(threshold))
@@ -171,16 +180,16 @@ def find_beyond(
 
 
 def _statistics_unheard(x: TensorLike, watch: Watch) -> TensorStatistics:
-    """Progress is that of the search alone."""
+    """Statistics whose computation is not reported as progress: progress is that of the search."""
     return statistics(x, cancelled=watch.get("cancelled"), threads=watch.get("threads"))
 
 
 def crowded_columns(report: OutlierReport) -> tuple[int, float]:
-    """How many columns have more outliers than chance would put there, and the share of the
-    outliers they hold; (0, 0.0) where those are not few columns with most of the outliers.
+    """How many columns hold more outliers than chance would put there, and which share of the
+    outliers they hold. (0, 0.0) unless these are few columns that hold most of the outliers.
 
-    Outliers that fall anywhere give a column a Poisson number of them, so K outliers usually
-    sit in about K columns and that says nothing about the columns.
+    Outliers that fall at random give each column a Poisson-distributed number. K outliers then lie
+    in about K columns, which says nothing about the columns.
     """
     mean = report.count / max(1, report.column_total)
     crowded = [
@@ -194,8 +203,9 @@ def crowded_columns(report: OutlierReport) -> tuple[int, float]:
 
 
 def poisson_tail(mean: float, count: int) -> float:
-    """An upper bound, tight far out, of the probability that a Poisson number of this mean is
-    at least `count`: its first term, and a geometric series for the others. 1 near the mean."""
+    """An upper bound of the probability that a Poisson number of this mean is at least `count`: the
+    first term of the tail, and a geometric series that bounds the others. It is tight far above the
+    mean, and 1 near it."""
     if count <= mean + 1:
         return 1.0
     first = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))

@@ -1,4 +1,4 @@
-"""Elements pooled to the cells of a grid, piece by piece of a tensor."""
+"""Pools the elements of a tensor into the cells of a grid, piece by piece."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from qtui_core.quant.segments.parallel import Scratch
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
-#: All bits of a float32 but its sign. As integers, magnitudes are in the order of the floats,
-#: NaN above infinity.
+#: All bits of a float32 except the sign. Read as integers, magnitudes have the same order as the
+#: floats, with NaN above infinity.
 MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 
 class Pooling(StrEnum):
-    """How the elements of a cell become one number. One NaN makes the cell NaN, except under
+    """How the elements of a cell become one number. A single NaN makes the cell NaN, except under
     NEAREST.
 
-    MAX: the largest magnitude with its sign, so that a single spike is not lost. MEAN: the
-    mean. RMS: the root of the mean square, whose square is the cell's part of the MSE where
-    the map is of errors. NEAREST: the element in the middle of the cell.
+    MAX: the largest magnitude, with its sign, so that no single spike is lost.
+    MEAN: the mean.
+    RMS: the root of the mean square. On a map of errors its square is the cell's part of the MSE.
+    NEAREST: the element in the middle of the cell.
     """
 
     MAX = "max"
@@ -38,8 +39,8 @@ class Pooling(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """Rows [row_start, row_stop) and columns [column_start, column_stop) of the tensor seen as
-    a matrix."""
+    """Rows [row_start, row_stop) and columns [column_start, column_stop) of a tensor seen as a
+    matrix."""
 
     row_start: int
     row_stop: int
@@ -53,9 +54,9 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class PooledPart:
-    """What a rectangle of elements adds to the cells it touches, all `[r, c]`: the bits of the
-    largest magnitude, the value that has it and its element, and the sum that a mean is made
-    of."""
+    """The contribution of a rectangle of elements to the cells that it overlaps. All arrays are
+    `[r, c]`: the bits of the largest magnitude, the value that has it, the position of that
+    element, and the sum that the mean is computed from."""
 
     rows: slice
     columns: slice
@@ -67,8 +68,8 @@ class PooledPart:
 
 
 class Grid:
-    """Cells laid over a window of a matrix `width` wide. `pool` may run in any thread; `add`
-    takes its results in the order of the tensor."""
+    """A grid of cells over a window of a matrix with `width` columns. `pool` may run in any thread;
+    `add` takes its results in the order of the tensor."""
 
     def __init__(
         self, window: Window, width: int, rows_out: int, columns_out: int, pooling: Pooling
@@ -84,7 +85,7 @@ class Grid:
         self._sums = np.zeros(size)
 
     def pool(self, values: Float32, start: int, scratch: Scratch) -> list[PooledPart]:
-        """The parts of elements from `start` of the flattened matrix on."""
+        """The contributions of the elements that begin at `start` of the flattened matrix."""
         parts = []
         low, high = self.window.column_start, self.window.column_stop
         for first, last, left, right in rectangles(start, values.size, self.width):
@@ -112,8 +113,8 @@ class Grid:
             cells: npt.NDArray[Any] = which.reduceat(by_rows, column_starts, axis=1)
             return cells
 
-        # Magnitude and place in one integer, whose maximum is the largest magnitude, first
-        # place.
+        # Magnitude and place in one integer. Its maximum is the largest magnitude, at the first
+        # place that has it.
         key = scratch.take("key", tile.shape, np.uint64)
         np.bitwise_and(tile.view(np.uint32), MAGNITUDE, out=key)
         key <<= np.uint64(32)
@@ -144,7 +145,7 @@ class Grid:
         return PooledPart(rows, columns, np.zeros(values.shape, np.int64), values, *places)
 
     def add(self, parts: list[PooledPart]) -> None:
-        """Take the next elements in."""
+        """Adds the contributions of the next elements."""
         for part in parts:
             at = part.rows, part.columns
             larger = part.bits > self._bits[at]
@@ -159,7 +160,7 @@ class Grid:
                 self._sums[at] += part.sums
 
     def finished(self) -> tuple[Float32, Int64, Int64]:
-        """Cells, and row and column of the element that each points at."""
+        """The cells, and the row and column of the element that each cell points at."""
         if self.pooling not in (Pooling.MEAN, Pooling.RMS):
             return self._values, self._rows, self._columns
         counts = np.multiply.outer(np.diff(self.row_edges), np.diff(self.column_edges))
@@ -170,19 +171,19 @@ class Grid:
 
 
 def _edges(length: int, wanted: int) -> Int64:
-    """Boundaries of `wanted` nearly equal parts of `length`, none empty."""
+    """The boundaries that divide `length` into `wanted` nearly equal parts, none of them empty."""
     parts = max(0, min(length, wanted))
     return np.arange(parts + 1, dtype=np.int64) * length // max(1, parts)
 
 
 def _bins(edges: Int64, first: int, last: int) -> slice:
-    """The parts that [first, last) touches."""
+    """The parts that overlap [first, last)."""
     low = int(np.searchsorted(edges, first, side="right")) - 1
     return slice(low, int(np.searchsorted(edges, last, side="left")))
 
 
 def _starts(edges: Int64, bins: slice, first: int) -> Int64:
-    """Where in a piece that starts at `first` each of those parts starts."""
+    """Where each of those parts starts in a piece that itself starts at `first`."""
     return np.maximum(edges[bins.start : bins.stop] - first, 0)
 
 
@@ -191,6 +192,6 @@ def _middle(edges: Int64) -> Int64:
 
 
 def _inside(places: Int64, first: int, last: int) -> tuple[slice, Int64]:
-    """Which of the ascending places lie in [first, last), and they."""
+    """Which of the ascending places lie in [first, last), as a slice, and those places."""
     low, high = (int(np.searchsorted(places, end)) for end in (first, last))
     return slice(low, high), places[low:high]

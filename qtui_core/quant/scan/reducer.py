@@ -1,4 +1,5 @@
-"""What a reading of a tensor computes, as small objects that can share the reading."""
+"""Reducers: small objects that each compute something about a tensor and can share one reading of
+it."""
 
 from __future__ import annotations
 
@@ -16,25 +17,25 @@ Part = TypeVar("Part")
 
 class Reducer(ABC, Generic[Part]):
     """Computes something about a tensor. `begin` is called once, then `take` for each segment, and
-    `add` for each part in the order of the tensor; then there is a `result`."""
+    `add` for each part in the order of the tensor; after that `result` is valid."""
 
     @property
     def multiple(self) -> int:
-        """The length of segments must be a multiple of this. Sums depend on where segments are
+        """The length of every segment must be a multiple of this. Sums depend on where segments are
         cut."""
         return 1
 
     def segments(self, elements: Elements) -> Iterator[Segment]:
-        """The pieces of the tensor that it takes, in order."""
+        """The segments of the tensor that it takes, in order."""
         return elements.segments(self.multiple)
 
     def cut(self, elements: Elements) -> Hashable:
-        """A value that is equal for reducers with the same `segments`, so that they can share a
+        """A value that is equal for reducers with the same `segments`, which can share a
         reading."""
         return elements.cut(self.multiple)
 
     def reads(self, elements: Elements) -> int:
-        """How many elements those pieces hold."""
+        """How many elements those segments hold."""
         return elements.count
 
     @abstractmethod
@@ -43,12 +44,12 @@ class Reducer(ABC, Generic[Part]):
 
     @abstractmethod
     def take(self, segment: Segment, scratch: Scratch) -> Part:
-        """The contribution of a segment, not in scratch memory. May run in any thread, so it
-        changes nothing but what belongs to the elements of this segment."""
+        """The contribution of a segment, which must not be scratch memory. May run in any thread,
+        so it changes nothing except what belongs to the elements of this segment."""
 
     @abstractmethod
     def add(self, part: Part) -> None:
-        """Adds what `take` returned."""
+        """Adds a contribution that `take` returned."""
 
     @abstractmethod
     def result(self) -> Any:
@@ -63,8 +64,8 @@ def read(
     advance: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Reads a tensor once for reducers with the same segments, which then have their results. The
-    other arguments, and what is raised, are as for `map_segments`."""
+    """Reads a tensor once for reducers that have the same segments; after that their results are
+    valid. The other arguments and the errors are those of `map_segments`."""
     for reducer in reducers:
         reducer.begin(elements)
 

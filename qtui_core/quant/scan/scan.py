@@ -1,8 +1,8 @@
 """One scan of a tensor for everything that is asked about it.
 
-Error, statistics, histogram, columns, outliers and codes are reducers. Those with the same segments
-share a reading, which for most schemes and shapes is all of them. Sums are the same, bit for bit,
-as if each were computed separately.
+Errors, statistics, histograms, columns, outliers and codes are reducers. Reducers with the same
+segments share a reading, which for most schemes and shapes is all of them. Each result is the same,
+bit for bit, as if it were computed alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qtui_core.schemes.scheme import Scheme
 
 class SchemeReducer(Reducer[Part]):
     """A reducer that depends on schemes. `plans`, one for each scheme, and `model_absmax` are set
-    before `begin`."""
+    before `begin` is called."""
 
     plans: tuple[Plan, ...]
     model_absmax: ModelExtent | None = None
@@ -53,14 +53,14 @@ def scan(
     plans: Mapping[Scheme, Plan] | None = None,
     **watch: Unpack[Watch],
 ) -> None:
-    """Reads a tensor for all reducers, which have their results then.
+    """Reads a tensor for all reducers; after that their results are valid.
 
     Args:
-        x: what `quantize` takes; a reader's rows are asked for in order, on this thread.
-        reducers: what to find out.
+        x: what `quantize` takes. The rows of a reader are requested in order, on this thread.
+        reducers: what to compute.
         model_absmax: as for `quantize`.
-        plans: of schemes on this tensor, as `make_plan` gives them. A plan that is not among
-            them is made, which may take a reading or two before (`first_passes`).
+        plans: plans of schemes for this tensor, as `make_plan` returns them. A missing plan is made
+            first, which may take a reading or two (`first_passes`).
         watch: see `Watch`.
 
     Raises:
@@ -96,8 +96,8 @@ def scan(
 
 
 def _cut_alike(elements: Elements, reducers: Sequence[Reducer[Any]]) -> list[list[Reducer[Any]]]:
-    """The reducers that can share a reading, grouped: sums over other segments would differ in
-    their last bits."""
+    """Groups the reducers that can share a reading. Other segments would change the last bits of
+    their sums."""
     found: dict[Hashable, list[Reducer[Any]]] = {}
     for reducer in reducers:
         found.setdefault(reducer.cut(elements), []).append(reducer)

@@ -1,4 +1,4 @@
-"""What a scheme does to the elements of one segment, and the sums of it."""
+"""The error that a scheme makes in one segment of a tensor, by element and in sums."""
 
 from __future__ import annotations
 
@@ -14,15 +14,27 @@ from qtui_core.schemes.scheme import Family
 
 Bool = npt.NDArray[np.bool_]
 
-#: The squares of float32 numbers do not overflow if the largest is between these, and those that
-#: underflow are negligible beside the largest; other numbers are summed in float64.
+#: If the largest of some float32 numbers is within these bounds, no square overflows, and those
+#: that underflow are negligible beside the largest. Other numbers are summed in float64.
 SAFE_MAGNITUDES = (1e-12, 1e15)
 
 
 @dataclass(frozen=True)
 class SegmentError:
-    """Sums over one segment. `squared_step` is that of the squares of the steps that elements are
-    rounded in, of integers without columns apart; 0.0 of everything else."""
+    """Sums over one segment.
+
+    Attributes:
+        squared_error, squared: sums of (x - dequantized x)² and of x² over the elements that are
+            finite and stay finite.
+        max_error, max_index: the largest |x - dequantized x|, and its place in the flattened
+            tensor.
+        nonfinite: the number of NaN and infinities.
+        saturated: the number of elements beyond the largest number of the format.
+        subnormal: the number of elements below its smallest normal number, zeros not counted.
+        overflowed: the number of finite elements that became infinite or NaN.
+        squared_step: the sum of the squared rounding steps of the elements, for integers without
+            columns in 16 bits; 0.0 for all other schemes.
+    """
 
     squared_error: float
     squared: float
@@ -35,7 +47,7 @@ class SegmentError:
     squared_step: float = 0.0
 
     def __add__(self, later: SegmentError) -> SegmentError:
-        """Both together; of two equal errors the earlier is where the largest is."""
+        """The sums over both segments. Of two equal largest errors the earlier one is kept."""
         largest = later if later.max_error > self.max_error else self
         return SegmentError(
             self.squared_error + later.squared_error,
@@ -55,14 +67,15 @@ NO_ERROR = SegmentError(0.0, 0.0, 0.0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class ElementErrors:
-    """What a scheme does to each element of a segment, `[size]` each. Where an element is not
-    finite or does not stay so, `values` and `magnitude` are 0.
+    """The error that a scheme makes in each element of a segment; every array is `[size]`. `values`
+    and `magnitude` are 0 where an element is not finite or does not stay finite.
 
     Attributes:
+        prepared: the segment and its scales.
         values: the elements.
         magnitude: |x - dequantized x|.
-        nonfinite: where an element is NaN or infinite; None where none is.
-        lost: where a finite one became infinite or NaN; None where a scheme saturates.
+        nonfinite: True where an element is NaN or infinite; None if there is no such element.
+        lost: True where a finite element became infinite or NaN; None for schemes that saturate.
     """
 
     prepared: Prepared
@@ -73,7 +86,7 @@ class ElementErrors:
 
 
 def element_errors(plan: Plan, segment: Segment, scratch: Scratch) -> ElementErrors:
-    """The error of each element. The arrays may be of the scratch memory or of the tensor."""
+    """The error of each element. The arrays may be scratch memory or that of the tensor."""
     prepared = prepare(plan, segment, scratch)
     error = round_trip(plan, prepared, scratch)
     x = prepared.values
@@ -90,18 +103,19 @@ def element_errors(plan: Plan, segment: Segment, scratch: Scratch) -> ElementErr
 
 
 def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentError:
-    """Sums of one segment."""
+    """The sums of the errors of one segment."""
     with np.errstate(all="ignore"):
         found = element_errors(plan, segment, scratch)
         x, magnitude, prepared = found.values, found.magnitude, found.prepared
-        # Magnitudes are in the order of their words; integers are searched faster.
+        # The words of magnitudes have the order of the magnitudes, and integers are searched
+        # faster.
         index = int(magnitude.view(np.int32).argmax())
         max_error = float(magnitude[index])
         saturated = subnormal = 0
         if prepared.magnitude is not None:
             subnormal = count_subnormal(prepared.magnitude, plan.coder.smallest_normal, scratch)
         if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
-            # What overflowed is 0 here.
+            # Elements that overflowed are 0 in x.
             saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
         if plan.decomposition is not None:
             saturated = plan.decomposition.count_beyond(x, segment.start)
@@ -119,8 +133,8 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
 
 
 def squared_steps(plan: Plan, prepared: Prepared) -> float:
-    """The sum of the squared steps of integers, a group weighing as its elements; 0.0 of other
-    formats, and beside columns that are kept apart."""
+    """The sum over all elements of the squared step of their group, for integers; 0.0 for other
+    formats and for schemes that keep columns in 16 bits."""
     scale, count = prepared.scales.scale, prepared.x.size
     if plan.scheme.family is not Family.INTEGER or plan.decomposition is not None or not scale.size:
         return 0.0
@@ -128,13 +142,13 @@ def squared_steps(plan: Plan, prepared: Prepared) -> float:
     if isinstance(plan.layout, Runs):
         last = count - plan.layout.size * (scale.size - 1)
         return float(squares[:-1].sum() * plan.layout.size + squares[-1] * last)
-    # Groups of equal size, except those at an edge.
+    # All groups have equal size, except those at an edge.
     return float(squares.mean() * count)
 
 
 def count_subnormal(magnitude: Float32, smallest_normal: np.float32, scratch: Scratch) -> int:
     """How many magnitudes are below `smallest_normal`, zeros not counted."""
-    # Magnitudes are in the order of their words, and integers are compared faster.
+    # The words of magnitudes have the order of the magnitudes, and integers are compared faster.
     words, limit = magnitude.view(np.int32), smallest_normal.view(np.int32)
     buffer = scratch.take("below", CACHED, np.bool_)
     count = 0
@@ -150,9 +164,9 @@ def count_subnormal(magnitude: Float32, smallest_normal: np.float32, scratch: Sc
 
 
 def sum_of_squares(values: Float32, largest: float, scratch: Scratch) -> float:
-    """The sum of squares of values of magnitudes up to `largest`; in float32 with pairwise
-    summation where that is safe (relative error about 1e-6), in float64 elsewhere. Not a BLAS
-    dot product, which may start threads of its own."""
+    """The sum of squares of values whose magnitudes are at most `largest`. It is computed in
+    float32 with pairwise summation where that is safe (relative error about 1e-6), otherwise in
+    float64. It is not a BLAS dot product, which might start threads of its own."""
     if largest == 0:
         return 0.0
     if not SAFE_MAGNITUDES[0] <= largest <= SAFE_MAGNITUDES[1]:

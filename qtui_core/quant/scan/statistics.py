@@ -1,4 +1,4 @@
-"""What a tensor is like, in one pass."""
+"""Statistics of a tensor, in one pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.segments.elements import Elements, Float32, Segment, TensorLike
 from qtui_core.quant.segments.parallel import Scratch, Watch
 
-#: The sum of the fourth powers of a segment's distances to the mean, at most twice these
-#: magnitudes, stays inside float32: 2^19 (2 x 5e7)^4 = 5e37.
+#: If all magnitudes are within these bounds, the fourth powers of distances to the mean, which are
+#: at most twice as large, sum to a float32 over a segment: 2^19 (2 x 5e7)^4 = 5e37.
 SAFE_MAGNITUDES = (1e-8, 5e7)
 #: Below this variance fourth powers vanish in float32, whatever the magnitudes.
 SAFE_VARIANCE = 1e-16
@@ -23,7 +23,7 @@ SAFE_VARIANCE = 1e-16
 
 @dataclass(frozen=True)
 class Moments:
-    """Central moments of so many numbers: sums of the powers of their distance to the mean."""
+    """Central moments of `count` numbers: sums of powers of their distance to the mean."""
 
     count: int = 0
     mean: float = 0.0
@@ -32,8 +32,8 @@ class Moments:
     fourth: float = 0.0
 
     def merged(self, other: Moments) -> Moments:
-        """Moments of both sets together. Chan, Golub, LeVeque 1979; Pébay 2008 for the third
-        and fourth."""
+        """The moments of both sets together (Chan, Golub and LeVeque 1979; Pébay 2008 for the third
+        and fourth)."""
         if not self.count or not other.count:
             return self if self.count else other
         a, b = self.count, other.count
@@ -68,8 +68,8 @@ class _Part:
 
 
 class StatisticsScan(Reducer[_Part]):
-    """Statistics of the elements that are read. Sums are float32 within a segment and float64
-    between segments."""
+    """Statistics of the elements that are read. Sums are float32 within a segment, and float64 over
+    the segments."""
 
     def begin(self, elements: Elements) -> None:
         self._count = elements.count
@@ -104,7 +104,7 @@ class StatisticsScan(Reducer[_Part]):
         n = moments.count
         kurtosis = None
         if n and moments.second > 0:
-            # Divided first, so that squares of huge or tiny variances stay in range.
+            # Divided twice instead of by the square, which could leave the range of a float64.
             kurtosis = moments.fourth / moments.second / moments.second * n
         return TensorStatistics(
             count=self._count,
@@ -122,7 +122,8 @@ class StatisticsScan(Reducer[_Part]):
 
 
 def statistics(x: TensorLike, **watch: Unpack[Watch]) -> TensorStatistics:
-    """Statistics of what `quantize` takes, read once. Raises as `measure` does."""
+    """Statistics of `x`, which is what `quantize` takes and is read once. Raises as `measure`
+    does."""
     found = StatisticsScan()
     scan(x, [found], **watch)
     return found.result()
@@ -147,7 +148,7 @@ def _moments(x: Float32, absmax: float, scratch: Scratch) -> Moments:
     first = float(d.sum())
     third = float(np.multiply(d, square, out=d).sum())
     fourth = float(np.square(square, out=square).sum())
-    # The centre is the mean up to rounding; move the moments by the difference.
+    # The centre is the mean except for rounding; the moments are shifted by the difference.
     e = first / n
     return Moments(
         count=n,

@@ -115,7 +115,7 @@ class Elements:
             yield from self._segments_of_rows(multiple, step)
 
     def cut(self, multiple: int) -> tuple[int, ...]:
-        """A value that is equal for multiples with the same `segments`."""
+        """A value that is equal for multiples that give the same `segments`."""
         step = max(multiple, SEGMENT // multiple * multiple)
         if self._flat is not None or self.count == 0:
             return (step,)

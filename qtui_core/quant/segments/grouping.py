@@ -33,7 +33,7 @@ class Extent(Enum):
 
     @property
     def width(self) -> int:
-        """How many numbers it has per group."""
+        """How many numbers an extent has per group."""
         return 2 if self in (Extent.MIN_MAX, Extent.RANGE) else 1
 
 

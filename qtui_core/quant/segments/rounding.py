@@ -1,19 +1,19 @@
-"""How a number between two levels takes one of them: to the nearest, toward zero, or at random
-in proportion.
+"""The roundings of a scheme: to nearest, toward zero, or stochastically, which rounds up with a
+probability equal to the fraction of the step.
 
-Each rounding knows three arithmetics, those of the formats: whole steps (integers), float32
-words with bits cut off their end (BF16, TF32), and sums that hold the significand in their low
-bits (narrower floats, see `NarrowRounder`). All work in place on flat arrays of a segment.
+Each rounding works in three arithmetics, because formats are rounded in three ways: to whole
+numbers (integers), by cutting bits off float32 words (BF16, TF32), and by adding a number that
+leaves the significand in the low bits of the sum (narrower floats, see `NarrowRounder`). All work
+in place on the flat arrays of a segment.
 
-Random bits go by position: the same element of a tensor gets the same bits whatever is computed
-before it, so that results do not depend on threads, on segments or on how a file is read.
-Element i under a seed gets a hash of i with two keys. The hash is `triple32` of Chris Wellons
-(hash-prospector, 2018, public domain): three multiplications and four shifts of a 32-bit word,
-found by search for the least avalanche bias. (Its shorter sibling `lowbias32` is not enough: words
-4096 elements apart, as often as not neighbours in a column, depend on each other.) It is a
-bijection, so over 2^32 elements every word comes once. The keys, one before and one in the middle,
-come from SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of the seed, so that streams of two seeds
-are not shifts of each other.
+The random bits of an element depend on its position only. So the results do not depend on threads,
+on segments or on how a file is read. They are a hash of the element's index with two keys. The hash
+is `triple32` of Chris Wellons (hash-prospector, 2018, public domain): three multiplications and
+four shifts of a 32-bit word, found by a search for the least avalanche bias. (The shorter
+`lowbias32` does not suffice: its words for elements 4096 apart, which are often neighbours in a
+column, depend on each other.) The hash is a bijection, so every word occurs once in 2^32 elements.
+The keys, one applied before and one in the middle, come from SplitMix64 (Steele, Lea and Flood,
+OOPSLA 2014) of the seed, so that the streams of two seeds are not shifts of each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from qtui_core.schemes.scheme import Scheme
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 
-#: Bits of the uniform numbers that fractions are compared with: those of a float32.
+#: Bits of the uniform numbers that fractions are compared with: the significand of a float32 holds
+#: them exactly.
 FRACTION_BITS = 24
 _WORD = 1 << 32
 _MASK64 = (1 << 64) - 1
@@ -41,8 +42,8 @@ _COUNT.flags.writeable = False
 
 
 def random_words(seed: int, start: int, count: int, scratch: Scratch) -> Words:
-    """Uniform random words uint32 `[count]`, those of the elements from `start` of the flattened
-    tensor on; in scratch memory. `count` is at most CACHED."""
+    """Uniform random words, uint32 `[count]`, of the elements from `start` of the flattened tensor
+    on, in scratch memory. `count` is at most CACHED."""
     words: Words = scratch.take("random", count, np.uint32)
     turn, low = divmod(start, _WORD)
     here = min(count, _WORD - low)
@@ -55,7 +56,7 @@ def random_words(seed: int, start: int, count: int, scratch: Scratch) -> Words:
 def random_fractions(
     seed: int, start: int, count: int, scratch: Scratch
 ) -> npt.NDArray[np.float32]:
-    """The words as whole numbers float32 `[count]`, uniform from 0 to 2^24 - 1."""
+    """The same words as whole numbers, float32 `[count]`, uniform from 0 to 2^24 - 1."""
     words = random_words(seed, start, count, scratch)
     words >>= np.uint32(32 - FRACTION_BITS)
     whole: Float32 = scratch.take("fractions", count, np.float32)
@@ -78,7 +79,8 @@ def _hash(keys: tuple[int, int], start: int, words: Words, scratch: Scratch) -> 
 
 
 def _keys(seed: int, turn: int) -> tuple[int, int]:
-    """Two words for a seed and the number of times the counter of elements has wrapped."""
+    """Two words for a seed and the number of times that the 32-bit counter of elements has wrapped
+    around."""
     mixed = _split_mix(_split_mix(seed) + turn)
     return mixed & (_WORD - 1), mixed >> 32
 
@@ -90,32 +92,34 @@ def _split_mix(state: int) -> int:
     return state ^ state >> 31
 
 
-#: Mean squared error of values spread evenly over a step, in squares of it.
+#: Mean squared error of values that are spread evenly over a step, in units of the squared step.
 ROUNDING_NOISE = {"nearest": 1 / 12, "truncate": 1 / 3, "stochastic": 1 / 6}
 
 
 class SchemeRounding(ABC):
-    """One of the roundings of a scheme."""
+    """A rounding of a scheme."""
 
     @abstractmethod
     def to_integers(self, values: Float32, scratch: Scratch) -> None:
-        """Each value becomes a whole number. Values that are whole stay."""
+        """Rounds each value to a whole number, in place. Whole numbers do not change."""
 
     @abstractmethod
     def add_to_words(self, words: Words, dropped: int, ties_away: bool, scratch: Scratch) -> None:
-        """Adds to words of magnitudes what makes cutting off their `dropped` last bits round."""
+        """Adds a number to the words of magnitudes, in place, so that cutting off their `dropped`
+        lowest bits afterwards rounds them."""
 
     @abstractmethod
     def correct_sums(
         self, total: Float32, addend: Float32, magnitude: Float32, scratch: Scratch
     ) -> None:
-        """Moves `total`, which is magnitude + addend rounded to nearest even, by one unit of its
-        last place where this rounding differs. `addend` is a power of two at least twice as
-        large as the magnitude, so a unit of the last place is 2^-23 of it."""
+        """Moves `total` by one unit in its last place where this rounding differs from rounding to
+        nearest, in place. `total` is magnitude + addend rounded to nearest even. `addend` is a
+        power of two at least twice as large as the magnitude, so that a unit in the last place is
+        2^-23 of it."""
 
 
 class Nearest(SchemeRounding):
-    """To the nearest, on a tie to the even one."""
+    """To the nearest number; of two equally near ones, to the even one."""
 
     def to_integers(self, values: Float32, scratch: Scratch) -> None:
         np.rint(values, out=values)
@@ -156,8 +160,8 @@ class Truncate(SchemeRounding):
 
 
 class Stochastic(SchemeRounding):
-    """Up or down at random, up with the probability that is the part of the step below the
-    value, to within 2^-24: unbiased, whole steps never move."""
+    """Up or down at random. The probability of rounding up is the fraction of the step below the
+    value, to within 2^-24, so that the expectation is the value. Whole numbers never move."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -166,7 +170,8 @@ class Stochastic(SchemeRounding):
         for at, (part,) in _pieces(values):
             uniform = random_fractions(self.seed, scratch.start + at, part.size, scratch)
             below = np.floor(part, out=scratch.take("below", part.size, np.float32))
-            # Just below zero the difference rounds to 1: up, as it is for all but 2^-25.
+            # Just below zero the difference rounds to 1, so it rounds up, as it would with all
+            # probability but 2^-25.
             part -= below
             part *= np.float32(1 << FRACTION_BITS)
             up = np.less(uniform, part, out=scratch.take("moved", part.size, np.bool_))
@@ -185,14 +190,15 @@ class Stochastic(SchemeRounding):
             uniform = random_fractions(self.seed, scratch.start + at, part.size, scratch)
             rest = np.subtract(part, power, out=scratch.take("rounded", part.size, np.float32))
             np.subtract(exact, rest, out=rest)
-            # In 2^-24 of the last place, which is 2^-23 of the power: exact, as the power is one
-            # of two.
+            # In units of 2^-24 of the last place, which is 2^-23 of the power. This is exact, since
+            # the power is a power of two.
             rest /= power
             rest *= np.float32(2.0 ** (FRACTION_BITS + 23))
             moved = scratch.take("moved", part.size, np.bool_)
             words = part.view(np.uint32)
-            # The part of the step below the value is `rest` where it was rounded down and 1 more
-            # where it was rounded up. It ends up above where it is more than the random number.
+            # The fraction of the step below the value is `rest` if the sum was rounded down, and
+            # `rest` + 1 if it was rounded up. The sum ends up above if this fraction is more than
+            # the random number.
             words += np.less(uniform, rest, out=moved)
             uniform -= np.float32(1 << FRACTION_BITS)
             words -= np.greater_equal(uniform, rest, out=moved)
@@ -203,7 +209,7 @@ TRUNCATE = Truncate()
 
 
 def rounding_of(scheme: Scheme) -> SchemeRounding:
-    """The rounding that a scheme asks for."""
+    """The rounding of a scheme."""
     match scheme.rounding:
         case "truncate":
             return TRUNCATE
@@ -214,7 +220,7 @@ def rounding_of(scheme: Scheme) -> SchemeRounding:
 
 
 def _pieces(*arrays: Float32 | Words) -> Iterator[tuple[int, tuple[Float32, ...]]]:
-    """Where a piece begins, and it of each array: as much as stays in the cache while several
-    small steps go over it."""
+    """Pieces of all arrays, each with its start, that are short enough to stay in the cache while
+    several small steps work on them."""
     for start in range(0, arrays[0].size, CACHED):
         yield start, tuple(a[start : start + CACHED] for a in arrays)  # type: ignore[misc]
