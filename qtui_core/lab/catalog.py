@@ -36,7 +36,7 @@ PRODUCT_SCHEMES: Final = (
     "nvfp4 stochastic",
     "nvfp4 full",
 )
-#: Of qtui_core.lab.training.recipes, in the order of the table.
+#: Names of recipes in `qtui_core.lab.training.recipes`, in the order of the table.
 LOWBIT_RECIPES: Final = (
     "bf16",
     "int8 mixed",
@@ -56,7 +56,7 @@ LOWBIT_RECIPES: Final = (
     "int4 rows",
     "bitnet",
 )
-#: Of qtui_core.lab.experiments.nvfp4, in the order of the table.
+#: Names of recipes in `qtui_core.lab.experiments.nvfp4`, in the order of the table.
 NVFP4_RECIPES: Final = (
     "nearest",
     "+stochastic",
@@ -71,7 +71,7 @@ NVFP4_RECIPES: Final = (
     "forward",
     "backward",
 )
-#: Of qtui_core.lab.experiments.optimizers.
+#: Names of optimizers in `qtui_core.lab.experiments.optimizers`.
 OPTIMIZERS: Final = (
     "bf16",
     "bitsandbytes 8-bit",
@@ -80,7 +80,7 @@ OPTIMIZERS: Final = (
     "torchao 4-bit",
     "muon",
 )
-#: Of qtui_core.lab.experiments.adapters.
+#: Names of adapters in `qtui_core.lab.experiments.adapters`.
 ADAPTERS: Final = ("LoRA", "rsLoRA", "DoRA", "QLoRA")
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
@@ -141,7 +141,7 @@ class Experiment:
         return settle(self.settings, given)
 
     def module(self) -> Any:
-        """The module that does it, with `jobs` and `conclude`. Imports torch."""
+        """The module of the experiment, with its functions `jobs` and `conclude`. Imports torch."""
         return importlib.import_module(f"qtui_core.lab.experiments.{self.name.replace('-', '_')}")
 
 

@@ -33,20 +33,21 @@ Tell = Callable[[LabTold], None]
 _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
 #: Less work than this, in seconds, is not worth a second process, which must import torch first.
 _ALONE: Final = 8.0
-#: Threads that PyTorch takes of itself, for one process alone: OMP_NUM_THREADS bounds them.
+#: How many threads PyTorch uses by default in a single process; OMP_NUM_THREADS limits them.
 _THREADS: Final = torch.get_num_threads()
 #: Seconds between two reported steps.
 _PAUSE: Final = 0.1
 
 
 class Conductor:
-    """Runs the jobs of an experiment that are not `done` and reports to `tell`: first LabBegun,
-    then StepSeen and JobDone, and after each job the findings so far as a LabResult.
+    """Runs the jobs of an experiment that are not `done`, and passes reports to `tell`: first
+    LabBegun, then StepSeen and JobDone, and after each job the findings so far as a LabResult.
 
-    `check` is called between steps and raises to stop the run; what it raises is no Exception. A
-    job that fails has a fault in place of an outcome, and the others go on. Raises UsageError for
-    settings that contradict each other and for a text that cannot be read, ModelError for a model
-    that is not there.
+    `check` is called between steps and raises an exception to stop the run; that exception must not
+    be derived from Exception. If a job fails, its outcome is a fault, and the other jobs go on.
+
+    Raises UsageError for settings that contradict each other and for a text that cannot be read,
+    ModelError for a model that does not exist.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class Conductor:
         self._began = time.perf_counter()
 
     def run(self, processes: int | None = None) -> LabResult:
-        """Runs the waiting jobs and returns the last result, which it does not tell. `processes`
-        is 1 or 2; None takes two if there are enough cores and work."""
+        """Runs the jobs that are left and returns the last result, which is not passed to `tell`.
+        `processes` is 1 or 2; None uses two if there are enough cores and work."""
         work = sum(job.cost for job in self._waiting)
         cores = len(os.sched_getaffinity(0))
         if processes is None:
@@ -110,18 +111,18 @@ class Conductor:
         return self.result("done")
 
     def abandon(self) -> None:
-        """Ends the second process: for a caller that leaves before `run` returns."""
+        """Ends the second process. Call it if an exception leaves `run`."""
         if self._helper is not None:
             self._helper.end()
 
     def pause(self, paused: bool) -> None:
-        """Pauses the second process, or lets it go on; `check` pauses this one."""
+        """Pauses the second process or lets it go on. This process is paused by `check`."""
         if self._helper is not None:
             self._helper.pause(paused)
 
     def result(self, ended: str = "") -> LabResult:
-        """The findings from the finished jobs; `ended` is "done", "stopped", or "" for a run that
-        goes on. Any thread may call it. A run whose jobs all failed has failed."""
+        """The findings from the finished jobs. `ended` is "done" or "stopped", or "" for a run that
+        goes on; if every job failed, the result says "failed". May be called from any thread."""
         with self._lock:
             done = dict(self._done)
         outcomes = {
@@ -178,7 +179,7 @@ class Conductor:
         return see
 
     def _feed(self, helper: _Helper) -> None:
-        """Passes jobs to the second process until none are left or that process has ended."""
+        """Passes jobs to the second process until none are left or until that process has ended."""
         while (job := self._next()) is not None:
             try:
                 told = helper.run(job, self._hear)
@@ -194,8 +195,8 @@ class Conductor:
 
 
 def run_job(job: Job, see: Callable[..., None]) -> JobDone:
-    """Runs a job. Exceptions become the fault of its JobDone, except what `see` raises to stop the
-    run, which is no Exception."""
+    """Runs a job. An exception becomes the fault of its JobDone, except what `see` raises to stop
+    the run, which is not derived from Exception."""
     began = time.perf_counter()
     try:
         outcome = to_plain(job.run(see, **job.arguments), strict=True)
@@ -210,7 +211,8 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
 
 
 class _Helper:
-    """The second process, `python -m qtui_core.lab.conduct`, which gets one line per job."""
+    """The second process, `python -m qtui_core.lab.conduct`, which receives one line for each
+    job."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
         self._process = subprocess.Popen(
@@ -274,7 +276,7 @@ def _help() -> None:
     def listen() -> None:
         for line in sys.stdin:
             lines.put(line)
-        os._exit(0)  # who gives the jobs is gone
+        os._exit(0)  # the process that gives the jobs has ended
 
     threading.Thread(target=listen, daemon=True).start()
     while True:

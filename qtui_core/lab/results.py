@@ -42,7 +42,7 @@ class LabLine:
 
 @dataclass(frozen=True)
 class LabChart:
-    """Lines over an axis. `floor`: differences within ± this around zero mean nothing; None if
+    """Lines over an axis. Differences within ± `floor` around zero mean nothing; it is None if
     there is no such band."""
 
     title: str
@@ -58,9 +58,9 @@ class LabChart:
 class Heat:
     """Numbers in rows and columns, drawn as colours; `values[row][column]`, None for no number.
 
-    `unit` is the unit of the numbers. `log` colours by their logarithm. `scaled` names for each row
-    the axes along which its scales lie, with commas between, `summed` for each column the axis that
-    it sums over; either may be empty.
+    `unit` is the unit of the numbers. With `log` the colours follow their logarithm. `scaled` names
+    for each row the axes along which its scales lie, separated by commas, `summed` for each column
+    the axis that it sums over; either may be empty.
     """
 
     title: str
@@ -143,8 +143,8 @@ class Findings:
         columns: of the table.
         rows: of the table, cells by key; a missing cell is not known yet.
         pictures: the most important first.
-        verdict: the sentence. Empty as long as nothing can be concluded.
-        floor: the difference below which nothing is claimed; None if there is no such limit.
+        verdict: the sentence; empty as long as there is no conclusion.
+        floor: differences below this are not interpreted; None if there is no such limit.
         notes: sentences about what is missing, emulated or left out.
     """
 
@@ -164,7 +164,7 @@ class LabResult:
         experiment, question: from the catalogue.
         model: as the user named it.
         settings: all settings with their values.
-        seeds: that were run.
+        seeds: the seeds that were run.
         seconds: of this run, without jobs that came from a recording.
         versions: library -> version.
         jobs, done: how many jobs there are, and how many are done.
@@ -211,7 +211,7 @@ class LabResult:
 
 @dataclass(frozen=True)
 class LabBegun:
-    """The first report of a run: what will be run."""
+    """The first report of a run: which jobs it will run."""
 
     experiment: str
     question: str
@@ -254,5 +254,5 @@ LabTold = LabBegun | StepSeen | JobDone | LabResult | LabFault
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them: "a, b and c"."""
+    """Joins names as a sentence does: "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

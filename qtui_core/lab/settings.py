@@ -12,7 +12,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 Kind = Literal["whole", "number", "choice", "several", "wholes", "numbers", "text"]
-#: The values that a setting can have: several names are a tuple, and so are several numbers.
+#: The types that the value of a setting can have: several names, or several numbers, are a tuple.
 Value = int | float | str | tuple[Any, ...] | None
 
 #: The most characters of a setting that are read.

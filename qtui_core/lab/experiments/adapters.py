@@ -1,8 +1,9 @@
-"""What do adapters keep of full training, and in how many bytes?
+"""How much of full training do adapters reach, and in how many bytes?
 
-LoRA, rsLoRA and DoRA by peft over frozen float32 weights, and QLoRA over frozen weights in NF4 with
-double quantization by bitsandbytes, each beside training of all weights on the same batches. The
-bytes of what is trained are those of its weights, gradients and optimizer states.
+LoRA, rsLoRA and DoRA are made by peft over frozen float32 weights; QLoRA is made over frozen
+weights in NF4 with double quantization by bitsandbytes. Each is compared with training all weights
+on the same batches. The bytes of training are those of the trained weights, their gradients and
+their optimizer states.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from qtui_core.quant import quantize, quantized_bytes
 from qtui_core.quantities import format_bytes
 from qtui_core.schemes.scheme import Scheme
 
-#: What peft is told of each method besides rank and alpha.
+#: The options of peft for each method, besides rank and alpha.
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "LoRA": {},
     "rsLoRA": {"use_rslora": True},
     "DoRA": {"use_dora": True},
     "QLoRA": {},
 }
-#: The share of full training's gain that is called enough.
+#: An adapter is called enough if it reaches this share of full training's gain.
 ENOUGH: Final = 0.9
 #: How QLoRA's weights are stored.
 NF4: Final = "nf4:dq"
@@ -43,7 +44,8 @@ _STEP: Final = 0.3
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """A run for each method, rank and seed, of full training and of its disturbed twin."""
+    """A run of each method for each rank and seed, of full training, and of full training from
+    weights that differ by a millionth."""
     shared = {"model": model, "text": settings["text"], "steps": settings["steps"]}
     shared["alpha"] = settings["alpha"]
     cost = 4 + _STEP * settings["steps"]
@@ -81,7 +83,8 @@ def run(
     lr: float,
     alpha: float,
 ) -> TrainedRun:
-    """Full training, its disturbed twin, or "METHOD RANK". Raises as `adapted`."""
+    """One run of `name`: "METHOD RANK", full training, or full training from weights that differ by
+    a millionth. Raises as `adapted` does."""
     subject = subject_of(TASKS["prose"], model, text)
     if name in (TWIN, NULL):
         recipe = null() if name == NULL else Recipe()
@@ -103,9 +106,13 @@ def run(
 def adapted(
     model: nn.Module, method: str, rank: int, alpha: float, seed: int, told: list[str]
 ) -> tuple[nn.Module, int]:
-    """(the model with adapters on its linear layers but the head, all else frozen; how many bytes
-    its weights take less than its tensors do, constants counted). Writes into `told` what a library
-    could not do. Raises ModelError without layers, MissingLibrary without peft."""
+    """A model with adapters on its linear layers except the head, all other weights frozen.
+
+    Returns the model, and how many bytes its weights take less in NF4, with the constants of NF4,
+    than their tensors do. Appends to `told` what a library could not do.
+
+    Raises ModelError for a model without such layers, MissingLibrary without peft.
+    """
     names = inner_linears(model)
     with importing("An adapter", "peft"):
         from peft import LoraConfig, get_peft_model
@@ -124,8 +131,9 @@ def adapted(
 
 
 def _to_nf4(model: nn.Module, names: Sequence[str], told: list[str]) -> int:
-    """Puts the named layers into NF4, by bitsandbytes if it can here, else as the values that NF4
-    stands for. Returns how many bytes their tensors take more than NF4 with its constants."""
+    """Stores the named layers in NF4, by bitsandbytes if it can do so on this machine, otherwise as
+    the float32 values of their codes. Returns how many bytes their tensors take more than NF4 with
+    its constants."""
     try:
         make = _four_bits()
         convert(model, names, make)
@@ -144,8 +152,8 @@ def _to_nf4(model: nn.Module, names: Sequence[str], told: list[str]) -> int:
 
 
 def _four_bits() -> Callable[[nn.Linear], nn.Module]:
-    """What makes a layer of bitsandbytes of a linear layer. Raises MissingLibrary without it,
-    UsageError if it cannot quantize on this machine."""
+    """A function that makes a layer of bitsandbytes from a linear layer. Raises MissingLibrary
+    without bitsandbytes, UsageError if it cannot quantize on this machine."""
     with importing("QLoRA", "bitsandbytes"):
         import bitsandbytes
 
@@ -161,7 +169,7 @@ def _four_bits() -> Callable[[nn.Linear], nn.Module]:
             linear.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True
         )
         layer.bias = linear.bias
-        return layer.to(linear.weight.device)  # here it is quantized
+        return layer.to(linear.weight.device)  # moving the layer to the device quantizes it
 
     try:
         tried = make(nn.Linear(64, 64))
@@ -172,14 +180,14 @@ def _four_bits() -> Callable[[nn.Linear], nn.Module]:
 
 
 def _constants(weight: Any) -> int:
-    """Bytes of the scales of a weight in four bits, which are not in its tensor."""
+    """The bytes of the scales of a 4-bit weight, which its tensor does not contain."""
     state = weight.quant_state
     held = [state.absmax, *([state.offset, state.state2.absmax] if state.nested else [])]
     return sum(tensor.nbytes for tensor in held)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for full training and for each adapter, the gain over the bytes, curves, and which
+    """A row for full training and for each adapter, the gain over the bytes, the curves, and which
     adapter is enough."""
     names = _names(settings)
     rates, seeds = settings["adapter_lr"], settings["seeds"]
@@ -253,12 +261,12 @@ def _first(runs: LabComparison, name: str) -> TrainedRun | None:
 
 
 def _trained(run: TrainedRun) -> int:
-    """Bytes of the weights that are trained, their gradients and states."""
+    """The bytes of the trained weights, their gradients and their optimizer states."""
     return sum(run.nbytes.get(part, 0) for part in _TRAINED)
 
 
 def _beside_lora(name: str, runs: LabComparison) -> str | None:
-    """What a method is beside LoRA of the same rank: "better by 0.01"."""
+    """How a method compares with LoRA of the same rank, as in "better by 0.01"."""
     method, _, rank = name.partition(" ")
     found = runs.beside(name, f"LoRA {rank}") if method != "LoRA" else None
     if found is None or (floor := runs.floor) is None:
@@ -339,7 +347,7 @@ def _unlike_lora(runs: LabComparison) -> str:
 
 
 def _frozen(runs: LabComparison, full: TrainedRun) -> str:
-    """What QLoRA saves besides."""
+    """The sentence on how many bytes of frozen weights QLoRA saves."""
     for name, found in runs.compared.items():
         here, whole = found.runs[0].nbytes.get("weights"), full.nbytes.get("weights")
         if name.startswith("QLoRA") and here and whole:

@@ -24,7 +24,7 @@ _COPIES: Final = 4096
 #: Steps of the decay and of the longest average.
 _DECAYS: Final = 100
 _LONGEST: Final = 20_000
-#: A term whose result is off by more than this share is not fine.
+#: A term is "biased" if its result is off by more than this share.
 _OFF: Final = 0.02
 #: Points of a picture.
 _POINTS: Final = 100
@@ -32,15 +32,16 @@ _POINTS: Final = 100
 
 @dataclass(frozen=True)
 class LabTerm:
-    """The result of trying a term.
+    """The result of applying a term many times.
 
     Attributes:
         name: decay, second moment, average or accumulation.
         share: `a`, the relative change of a number in one application.
-        threshold: the `a` below which it never has an effect; None if that depends on the state.
+        threshold: the `a` below which the term never has an effect; None if that depends on the
+            state.
         moved: the share of the numbers that it changed.
-        reached, true: the mean of the numbers at the end, and what it should be.
-        course: that mean over the steps, and what it should be.
+        reached, true: the mean of the numbers at the end, and its true value.
+        course: that mean over the steps, and its true value.
     """
 
     name: str
@@ -59,7 +60,8 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def thresholds(mantissa_bits: int) -> tuple[float, float]:
-    """(a below which x(1-a) rounds to x for every x, a above which it does for no x)."""
+    """Two bounds of `a` in x(1-a): below the first every x stays the same, above the second every x
+    changes."""
     return 2.0 ** -(mantissa_bits + 2), 2.0 ** -(mantissa_bits + 1)
 
 
@@ -92,7 +94,7 @@ def terms(
 
 
 def _spread() -> torch.Tensor:
-    """Numbers in [1, 2), which contain all mantissas of every format."""
+    """Numbers in [1, 2) that contain all mantissas of every format."""
     return 1 + torch.arange(_COPIES) / _COPIES
 
 
@@ -110,7 +112,7 @@ def _decay(storage: Storage, a: float, least: float) -> LabTerm:
 
 def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
     """v <- beta2·v + (1-beta2)·g², from 1, with gradients of standard deviation 0.1, over three
-    times its time constant 1/(1-beta2)."""
+    times the time constant 1/(1-beta2)."""
     a = 1 - beta2
     generator = torch.Generator().manual_seed(0)
     start = v = storage.nearest(_spread())
@@ -128,7 +130,7 @@ def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
 
 
 def _average(storage: Storage, decay: float) -> LabTerm:
-    """A moving average of weights that goes from 0 to 1: e <- e + (1-d)(w - e)."""
+    """A moving average of weights that should go from 0 to 1: e <- e + (1-d)(w - e)."""
     a = 1 - decay
     at, true = torch.zeros(()), 0.0
     course, due = [0.0], [0.0]
@@ -142,7 +144,7 @@ def _average(storage: Storage, decay: float) -> LabTerm:
 
 
 def _accumulation(storage: Storage, count: int) -> LabTerm:
-    """The sum of `count` equal gradients, of which each should be 1/N."""
+    """The sum of `count` equal gradients, each of which should add 1/N."""
     gradient = storage.nearest(_spread())
     total = torch.zeros(_COPIES)
     course, due = [0.0], [0.0]
@@ -163,13 +165,13 @@ def _thin(course: list[float], due: list[float]) -> tuple[tuple[float, ...], tup
 
 
 def judged(term: LabTerm) -> str:
-    """ "dead", "biased" or "fine"; "off" for a term with a share of zero."""
+    """ "dead", "biased" or "fine"; "off" if the share of the term is zero."""
     if not term.share or (term.name == "accumulation" and term.share == 1):
         return "off"
     if term.name in ("decay", "second moment") and not term.moved:
         return "dead"
     if term.name == "decay":
-        # Compare the changes: the norm itself hardly changes in a hundred steps.
+        # The changes are compared, because the norm itself hardly changes in a hundred steps.
         wanted = 1 - term.true
         return "biased" if abs((1 - term.reached) / wanted - 1) > _OFF else "fine"
     return "biased" if abs(term.reached / term.true - 1) > _OFF else "fine"

@@ -1,8 +1,9 @@
-"""Which linear layers should stay in high precision? What quantizing each costs the gradient.
+"""Which linear layers should stay in high precision? How much quantizing each one changes the
+gradient.
 
-e_l = |g_q(l) - g| / |g| over all parameters, where only linear layer l is quantized in its three
-products, on one batch. The squares nearly add up, so leaving out a set of layers gains the sum of
-its e_l². Choosing the set is a knapsack problem whose price is the parameters.
+e_l = |g_q(l) - g| / |g| over all parameters, on one batch, where only the three products of linear
+layer l are quantized. The squares nearly add up, so leaving a set of layers unquantized saves about
+the sum of its e_l². Choosing the set is a knapsack problem in which a layer costs its parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, LabFrontier, 
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
 
-#: The share of the error with all layers quantized, at which a choice of layers is recommended.
+#: The recommended choice of layers reduces the error to this share of that with all layers
+#: quantized.
 _GOAL: Final = 2 / 3
 
 
@@ -33,8 +35,9 @@ class LabLayerErrors:
 
     Attributes:
         names, parameters, errors: one for each linear layer, in the order of the model.
-        whole: with all layers quantized.
-        rules: published rules for what to leave: name -> (share of the weights, measured error).
+        whole: the error with all layers quantized.
+        rules: published rules for the layers to leave unquantized: name -> (share of the weights,
+            measured error).
     """
 
     names: tuple[str, ...]
@@ -51,7 +54,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def layers(see: See, *, model: str, text: str | None, scheme: str) -> LabLayerErrors:
-    """The errors. Raises ModelError for a model without linear layers."""
+    """The errors of one scheme. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.start()
     found = linears(net)
@@ -86,7 +89,7 @@ def layers(see: See, *, model: str, text: str | None, scheme: str) -> LabLayerEr
 
 
 def _rules(names: Sequence[str]) -> dict[str, set[str]]:
-    """The layers that published rules leave in high precision."""
+    """The layers that published rules leave in high precision, by the name of the rule."""
     head = {name for name in names if is_head(name)}
     numbers = [n for name in names if (n := layer_of(name)) is not None]
     if not numbers:
@@ -102,8 +105,9 @@ def _rules(names: Sequence[str]) -> dict[str, set[str]]:
 
 
 def frontier(found: LabLayerErrors) -> tuple[list[tuple[float, float]], list[str]]:
-    """((share of the weights left in high precision, error that remains), ...) with the most error
-    per weight removed first, and the layers in that order."""
+    """The points (share of the weights in high precision, error that remains) if the layers are
+    left unquantized one after the other, and the layers in that order: those that remove most error
+    per weight come first."""
     order = sorted(
         range(len(found.names)),
         key=lambda i: -(found.errors[i] ** 2) / max(1, found.parameters[i]),
@@ -118,7 +122,8 @@ def frontier(found: LabLayerErrors) -> tuple[list[tuple[float, float]], list[str
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each layer, the frontier with the published rules on it, and what to leave out."""
+    """A row for each layer, the frontier with the published rules beside it, and which layers to
+    leave unquantized."""
     found: LabLayerErrors | None = outcomes.get("layers")
     if found is None:
         return Findings((), ())

@@ -1,9 +1,9 @@
 """Which loss scale do gradients need, and why does a scale fall?
 
-A gradient under half of the smallest number of its format becomes zero. The loss is multiplied by a
-power of two so that fewer do; one that is too large makes others overflow. One histogram of the
-gradients answers every format and every scale; the error of the weight gradient, and PyTorch's own
-GradScaler on a run, are measured beside it.
+A gradient below half of the smallest number of its format becomes zero. Multiplying the loss by a
+power of two prevents that, but if the power is too large, other gradients overflow. One histogram
+of the gradients answers this for every format and every scale. The error of the weight gradient,
+and a run under PyTorch's own GradScaler, are measured as well.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from qtui_core.training.measuring.ranges import magnitudes
 #: Formats of gradients, and the base-2 logarithms of the scales that are tried.
 STORED: Final = ("fp16", "e5m2", "e4m3")
 SCALES: Final = tuple(range(0, 25, 4))
-#: A shift of the median by so many powers of two is told.
+#: A shift of the median gradient is reported if it is at least this many powers of two.
 _TELLING: Final = 0.1
-#: Batches that make the larger batch.
+#: The larger batch is this many batches together.
 _TIMES: Final = 4
 
 
 @dataclass(frozen=True)
 class LabGradients:
-    """Gradients of one batch.
+    """Magnitudes of the gradients of one batch.
 
     Attributes:
-        outputs: of what each linear layer puts out, by its name.
-        weights: of every weight.
-        larger: as `outputs`, all layers together, of a batch four times as large.
+        outputs: gradients of the output of each linear layer, by its name.
+        weights: gradients of all weights.
+        larger: as `outputs`, over all layers together, for a batch four times as large.
     """
 
     outputs: Mapping[str, Magnitudes]
@@ -55,14 +55,16 @@ class LabGradients:
 
 @dataclass(frozen=True)
 class ScaleErrors:
-    """Relative error of the gradient over all weights, one for each of SCALES, by format: what
-    comes to each linear layer but the head is rounded into the format."""
+    """The relative error of the gradient over all weights, for each format one number per scale in
+    SCALES. The gradient that reaches the output of each linear layer, except the head, is rounded
+    to the format."""
 
     errors: Mapping[str, tuple[float, ...]]
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The histogram, the errors, and a run from each scale with one that is spoilt."""
+    """The histogram, the errors, a run from each scale, and a run whose gradient is spoilt on
+    purpose."""
     shared = {"model": model, "text": settings["text"]}
     steps = settings["steps"]
     run = shared | {name: settings[name] for name in ("steps", "lr", "interval")}
@@ -78,12 +80,13 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def _power(scale: float) -> str:
-    """A scale in words: as a power of two, if it is one."""
+    """A scale as text: as a power of two if it is one."""
     return f"2^{math.log2(scale):g}" if math.frexp(scale)[0] == 0.5 else f"{scale:g}"
 
 
 def gradients(see: See, *, model: str, text: str | None) -> LabGradients:
-    """Raises ModelError for a model without linear layers."""
+    """The magnitudes of the gradients of a batch. Raises ModelError for a model without linear
+    layers."""
     subject = subject_of(TASKS["prose"], model, text)
     inner_linears(subject.start())
     batches = list(itertools.islice(subject.batches(0), _TIMES))
@@ -103,8 +106,8 @@ def _seen(subject: LabSubject, ids: torch.Tensor) -> tuple[dict[str, Magnitudes]
 
 
 def errors(see: See, *, model: str, text: str | None) -> ScaleErrors:
-    """What is beyond the largest number of a format becomes that, as recipes of 8 bits have it.
-    Raises ModelError for a model without linear layers."""
+    """The errors by format and scale. Values beyond the largest number of a format become that
+    number, as in 8-bit recipes. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.start()
     ids = next(subject.batches(0))
@@ -125,7 +128,8 @@ def errors(see: See, *, model: str, text: str | None) -> ScaleErrors:
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a format and scale and a row a run, the histogram with its bars, and what to set."""
+    """A row for each format and scale and for each run, the histogram with a bar for each format,
+    and which scale to use."""
     seen: LabGradients | None = outcomes.get("gradients")
     measured: ScaleErrors | None = outcomes.get("errors")
     runs = {key: out for key, out in outcomes.items() if isinstance(out, ScalerRun)}
@@ -232,7 +236,7 @@ def _title(stored: str) -> str:
 
 
 def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None) -> str:
-    """What a scale gains, and which one to take."""
+    """What a scale improves, and which one to use."""
     if seen is None:
         return ""
     body, name = _body(seen), _title(store)
@@ -256,7 +260,7 @@ def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None)
 
 
 def _eight_bits(measured: ScaleErrors | None) -> str:
-    """Which format of 8 bits gradients take, each at its best scale."""
+    """Which 8-bit format suits the gradients better, each at its best scale."""
     if measured is None:
         return ""
     e4, e5 = (min(measured.errors[name]) for name in ("e4m3", "e5m2"))
@@ -270,7 +274,7 @@ def _eight_bits(measured: ScaleErrors | None) -> str:
 
 
 def _fell(runs: Mapping[str, ScalerRun]) -> str:
-    """Why scales fell in the runs."""
+    """Why the scale fell in the runs."""
     said = []
     own = {key: run for key, run in runs.items() if not run.spoilt}
     ill = {key: run for key, run in own.items() if run.upstream}

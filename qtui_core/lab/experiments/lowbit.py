@@ -1,8 +1,9 @@
-"""Recipes of low precision side by side, each against its twin in float32 on the same batches.
+"""Recipes of low precision side by side, each compared with its twin in float32 on the same
+batches.
 
-A difference is the mean over the last steps of a recipe's loss minus the twin's on that batch; the
-floor is that of a twin whose weights differ by a millionth, and for a recipe that rounds at random
-also that of itself with other random numbers.
+The difference is the mean over the last steps of the recipe's loss minus the twin's loss on the
+same batch. The floor is the difference that a millionth of noise on the twin's weights makes; for a
+recipe that rounds at random it is also the difference between two runs with other random numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.quantities import format_bytes
 
-#: Steps below which a model of three values has not shown yet that it falls behind.
+#: A model with three values per weight needs more steps than this before it can show that it falls
+#: behind.
 _BITNET_STEPS: Final = 200
-#: Seconds of one thread a step, about, of those that differ from float32's.
+#: Seconds that a step takes on one thread, roughly, for recipes that are slower than float32.
 _SECONDS: Final = {
     "int8 weights": 0.35,
     "int8 weights nearest": 0.35,
@@ -42,8 +44,8 @@ _PARTS: Final = ("weights", "gradients", "states")
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """A run a recipe, seed and rate, two of a recipe that rounds at random, and of the twin and
-    the disturbed twin."""
+    """A run of each recipe for each seed and rate (two of a recipe that rounds at random), of the
+    twin, and of the twin from weights that differ by a millionth."""
     task = settings["task"] or "prose"
     shared = {"model": model, "text": settings["text"], "task": task, "steps": settings["steps"]}
     names = [TWIN, NULL, *settings["recipes"]]
@@ -79,7 +81,7 @@ def run(
     steps: int,
     lr: float,
 ) -> TrainedRun:
-    """A recipe, trained. Raises as `recipe_named`."""
+    """Trains one recipe. Raises as `recipe_named` does."""
     subject = subject_of(TASKS[task], model, text)
     told: list[str] = []
     if name in (TWIN, NULL):
@@ -93,7 +95,8 @@ def run(
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a recipe, the twin first, curves of the differences, and which trains as fp32 does."""
+    """A row for each recipe, the twin first, curves of the differences, and which recipe trains as
+    float32 does."""
     recipes = settings["recipes"]
 
     def keys(name: str) -> Callable[[float], list[str]]:
@@ -140,7 +143,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 def _chosen(
     settings: Mapping[str, Any], outcomes: Mapping[str, Any], best: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Runs by the names that a comparison knows, each at its recipe's best rate."""
+    """Runs by the names that a comparison expects, each at the best rate of its recipe."""
     found = {}
     for name, rate in best.items():
         beside = NULL if name == TWIN else f"{name} {AGAIN}"
@@ -156,7 +159,8 @@ def _first(runs: LabComparison, name: str) -> TrainedRun | None:
 
 
 def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
-    """What is converted and left, once for recipes that do the same; what is emulated."""
+    """What each recipe converts and leaves, written once for recipes that do the same; and what is
+    emulated."""
     said: dict[tuple[str, ...], list[str]] = {}
     for name, found in runs.compared.items():
         said.setdefault(found.runs[0].notes, []).append(name)
@@ -214,8 +218,8 @@ def _by(name: str, runs: LabComparison) -> str:
 
 
 def _worse(name: str, runs: LabComparison) -> str:
-    """With the recipe to take instead: what it is here if it was run and is nearer, and what it
-    costs."""
+    """The name of a recipe with the recipe to use instead: how that one did if it was run and came
+    nearer, and what it costs."""
     instead = RECIPES[name].cure
     here, cure = runs.compared[name], runs.compared.get(instead)
     if not instead:
@@ -242,7 +246,7 @@ def _stored(run: TrainedRun) -> int:
 
 
 def _memory(runs: LabComparison) -> str:
-    """Which of the recipes store less than fp32 does, if any."""
+    """Which of the recipes store fewer bytes than float32, if any."""
     twin = _first(runs, TWIN)
     if twin is None or not _stored(twin):
         return ""

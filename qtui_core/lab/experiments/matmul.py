@@ -1,8 +1,8 @@
-"""What low precision does to the three products of a linear layer, and why each needs scales along
-its own axis.
+"""What low precision does to the three products of a linear layer, and why each product needs
+scales along its own axis.
 
-Errors are relative, in the Frobenius norm, against float64. The operands are real activations,
-weights and gradients of every linear layer except the output head.
+Errors are relative, in the Frobenius norm, to float64. The operands are real activations, weights
+and gradients of every linear layer except the output head.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def capture(model: str, text: str | None, only: str | None = None) -> dict[str, LayerOperands]:
-    """Operands of one batch by layer, without the output head, or of `only` one layer. Raises
+    """The operands of one batch by layer, without the output head, or of the layer `only`. Raises
     ModelError for a model without linear layers, UsageError for gradients that are not finite."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.fresh(0)
@@ -94,7 +94,7 @@ def _keep_gradient(into: dict[str, torch.Tensor]) -> Any:
 
 
 def schemes(see: See, *, model: str, text: str | None, names: tuple[str, ...]) -> ProductErrors:
-    """The errors of each scheme over every layer."""
+    """The errors of each scheme in every layer."""
     operands = capture(model, text)
     exact = {name: _exact(part) for name, part in operands.items()}
     found = {}
@@ -135,8 +135,8 @@ def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
-    """The errors of dX with an int8 weight stored by rows, whose scales lie along the axis that dX
-    sums over, and with the remedies. Only dX is measured."""
+    """The errors of dX if an int8 weight is stored with a scale for each row, which is the axis
+    that dX sums over; and the errors of the remedies. Only dX is measured."""
     operands = capture(model, text)
     row = Operand("int8", "row")
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in _AXIS}
@@ -160,7 +160,7 @@ def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
 
 
 def outliers(see: See, *, model: str, text: str | None) -> ProductErrors:
-    """The errors of each scheme with one channel of X a hundred times larger."""
+    """The errors of each scheme if one channel of X is a hundred times larger."""
     operands = {
         name: LayerOperands(_with_outlier(part.x), part.w, part.g)
         for name, part in capture(model, text).items()
@@ -182,8 +182,8 @@ def _with_outlier(x: torch.Tensor) -> torch.Tensor:
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """The median and the worst over the layers, the rows of the heat map, and which scheme to
-    take."""
+    """The median and the worst error over the layers, the rows of the heat map, and which scheme to
+    use."""
     columns = (
         LabColumn("scheme", "scheme"),
         LabColumn("y", "Y"),
@@ -228,8 +228,9 @@ def _row(name: str, errors: tuple[tuple[float, float, float], ...]) -> dict[str,
 
 
 def _scaled(name: str) -> str:
-    """The axes that scales lie along where each operand is stored once: a row of X and of G is a
-    token, a row of W an output. Tiles and blocks cut every axis, one scale for all cuts none."""
+    """The axes along which the scales of a scheme lie, for operands that are stored once: a row of
+    X and of G is a token, a row of W is an output. Tiles and blocks divide every axis; a single
+    scale divides none."""
     scales = SCHEMES[name].x.scales
     if scales in ("none", "tensor"):
         return ""

@@ -1,10 +1,10 @@
 """Does the noise of a format average out over a batch, as the noise of the data does?
 
-Over N micro batches with exact gradients g_i and quantized ones q_i, the errors are e_i = q_i -
-g_i. The part of |e_i|² that no batch averages out is b, the mean of <e_i, e_j> over i != j; the
-rest averages out. The noise of the data is the variance of g_i. Both come from two N x N matrices
-of inner products, without a fit. The batch at which b equals the noise of the data is the largest
-that the format can use.
+For N micro batches with exact gradients g_i and quantized gradients q_i, the errors are e_i = q_i -
+g_i. The part of |e_i|² that does not average out over any batch is b, the mean of <e_i, e_j> over i
+!= j; the rest averages out. The noise of the data is the variance of g_i. Both are computed from
+two N x N matrices of inner products, without a fit. At the batch size where the noise of the data
+has fallen to b, a larger batch no longer helps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
 
-#: Half the width of an interval, in standard errors.
+#: Half the width of a confidence interval, in standard errors.
 _ERRORS: Final = 2.0
 
 
@@ -104,7 +104,8 @@ def _variance(gram: torch.Tensor) -> float:
 
 
 def _jackknife(gram: torch.Tensor, of: Any) -> tuple[float, float]:
-    """(the figure `of(gram)`, its standard error), leaving out one micro batch at a time."""
+    """The figure `of(gram)` and its standard error, computed by leaving out one micro batch at a
+    time."""
     count = gram.shape[0]
     parts = []
     for left in range(count):
@@ -115,8 +116,8 @@ def _jackknife(gram: torch.Tensor, of: Any) -> tuple[float, float]:
 
 
 def usable(found: Noise) -> tuple[float | None, float | None, float | None]:
-    """(tokens of the batch whose own noise equals what the format adds to every batch, and the ends
-    of its interval); None where there is no finite value."""
+    """The tokens of the batch at which the noise of the data equals what the format adds to every
+    batch, and both ends of its confidence interval; None for a value that is not finite."""
 
     def at(fixed: float) -> float | None:
         return found.batch / fixed * found.tokens if fixed > 0 else None
@@ -126,8 +127,8 @@ def usable(found: Noise) -> tuple[float | None, float | None, float | None]:
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each scheme, both kinds of noise over the batch size, and the batch that each
-    scheme can use."""
+    """A row for each scheme, both kinds of noise over the batch size, and the largest useful batch
+    of each scheme."""
     found: dict[str, Noise] = {s: outcomes[s] for s in settings["schemes"] if s in outcomes}
     columns = (
         LabColumn("scheme", "scheme"),

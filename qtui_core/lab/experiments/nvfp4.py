@@ -1,10 +1,11 @@
 """What does each part of the NVFP4 recipe do?
 
 The published recipe (Pretraining Large Language Models with NVFP4, NVIDIA 2025) rounds gradients
-stochastically, rotates both operands of dW by a random Hadamard matrix of 16, gives weights one
-scale for 16 x 16 so that W and W' are one tensor, and leaves the last 15 % of the blocks in high
-precision. Each part is looked at added to the plain format and taken away from the whole recipe,
-by the error of ONE product and by that of the MEAN of many: one of them alone misleads.
+stochastically, rotates both operands of dW by a random Hadamard matrix of size 16, gives weights
+one scale for each 16 x 16 tile so that W and W' are the same tensor, and leaves the last 15 % of
+the blocks in high precision. Each part is measured twice, added to the plain format and removed
+from the whole recipe, by the error of ONE product and by the error of the MEAN of many. Either of
+these errors alone is misleading.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 
 _WHOLE: Final = frozenset({"stochastic", "rotation", "tiles"})
-#: What each recipe is made of. "signs" draws the signs of the rotation anew for each product, where
-#: the published recipe keeps those that it drew once. "high" leaves the last blocks out; "forward"
-#: and "backward" quantize one pass alone.
+#: The parts of each recipe. "signs" draws new signs of the rotation for each product, while the
+#: published recipe draws them once. "high" leaves the last blocks unquantized. "forward" and
+#: "backward" quantize only one pass.
 RECIPES: Final[dict[str, frozenset[str]]] = {
     "nearest": frozenset(),
     "+stochastic": frozenset({"stochastic"}),
@@ -49,12 +50,12 @@ RECIPES: Final[dict[str, frozenset[str]]] = {
     "forward": _WHOLE | {"forward"},
     "backward": _WHOLE | {"backward"},
 }
-#: Those that differ in a product; the others differ in which products they are.
+#: Recipes whose products differ; the others differ in which products are quantized.
 _OF_PRODUCTS: Final = tuple(RECIPES)[:9]
-#: Products whose mean is looked at, and the share of blocks that the recipe leaves.
+#: The number of products in a mean, and the share of blocks that the recipe leaves unquantized.
 DRAWS: Final = 64
 _HIGH: Final = 0.15
-#: Bytes of an element: codes of 4 bits and a scale of 8 for 16 of them, and BF16.
+#: Bytes of an element: a 4-bit code with an 8-bit scale for each 16, and BF16.
 _NBYTES: Final = 0.5625
 _HIGH_NBYTES: Final = 2.0
 
@@ -66,7 +67,7 @@ class PartErrors:
     Attributes:
         y, dx, dw: of one product, the mean over the draws.
         dw_mean: of the mean of all draws of dW.
-        g, g_mean: as `dw` and `dw_mean`, with the gradient alone quantized.
+        g, g_mean: as `dw` and `dw_mean`, with only the gradient quantized.
     """
 
     y: float
@@ -79,7 +80,7 @@ class PartErrors:
 
 @dataclass(frozen=True)
 class LabParts:
-    """The layer that was looked at, how often each product was drawn, errors by recipe."""
+    """The layer that was measured, how often each product was drawn, and the errors by recipe."""
 
     layer: str
     draws: int
@@ -88,15 +89,15 @@ class LabParts:
 
 @dataclass(frozen=True)
 class WholeErrors:
-    """Relative error of the gradient over all weights by recipe, of one batch; and the share of
-    the linear layers' weights that "full+high" leaves."""
+    """The relative error of the gradient over all weights by recipe, on one batch; and the share of
+    the linear layers' weights that "full+high" leaves unquantized."""
 
     errors: Mapping[str, float]
     left: float
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The products of one layer, the whole gradient, and a run a recipe and seed."""
+    """The products of one layer, the whole gradient, and a run of each recipe for each seed."""
     shared = {"model": model, "text": settings["text"]}
     found = [
         Job("products", products, shared | {"layer": settings["layer"]}, LabParts, 14),
@@ -106,7 +107,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     for seed in settings["seeds"] if steps else ():
         arguments = shared | {"seed": seed, "steps": steps, "lr": settings["lr"]}
         names = [TWIN, NULL, *settings["runs"]]
-        # What is rounded at random differs from itself: that is a floor of its own.
+        # A recipe that rounds at random differs from itself, which gives it a floor of its own.
         names += [f"{name} {AGAIN}" for name in settings["runs"] if _draws(name)]
         for name in names:
             cost = steps * 0.3 if name in (TWIN, NULL) else steps * 0.8 + 8
@@ -121,7 +122,7 @@ def _draws(name: str) -> bool:
 
 
 def products_of(name: str) -> Products:
-    """How a recipe quantizes."""
+    """The quantized products of a recipe."""
     parts = RECIPES[name]
     x = Operand("e2m1", "nv")
     g = Operand("e2m1", "nv", stochastic="stochastic" in parts)
@@ -134,7 +135,7 @@ def products_of(name: str) -> Products:
 
 
 def quantized_layers(name: str, layers: list[str]) -> list[str]:
-    """Those of the linear layers that a recipe quantizes."""
+    """The linear layers that a recipe quantizes."""
     numbers = sorted({n for layer in layers if (n := layer_of(layer)) is not None})
     if "high" not in RECIPES[name] or not numbers:
         return layers
@@ -143,8 +144,8 @@ def quantized_layers(name: str, layers: list[str]) -> list[str]:
 
 
 def products(see: See, *, model: str, text: str | None, layer: str | None) -> LabParts:
-    """Raises UsageError for a layer that the model does not have, ModelError for a model without
-    linear layers."""
+    """The errors of each recipe in one layer. Raises UsageError for a layer that the model does not
+    have, ModelError for a model without linear layers."""
     names = inner_linears(subject_of(TASKS["prose"], model, text).start())
     found = layer_chosen(names, layer)
     part = capture(model, text, only=found)[found]
@@ -165,7 +166,8 @@ def products(see: See, *, model: str, text: str | None, layer: str | None) -> La
 
 
 def layer_chosen(names: list[str], layer: str | None) -> str:
-    """The layer of a name or of the end of one; without one the last of the middle block."""
+    """The layer with that name, or whose name ends so; without a name the last layer of the middle
+    block."""
     if layer is not None:
         fits = [name for name in names if name == layer or name.endswith(f".{layer}")]
         if not fits:
@@ -181,7 +183,7 @@ def layer_chosen(names: list[str], layer: str | None) -> str:
 def _errors(
     make: Callable[[], torch.Tensor], exact: torch.Tensor, drawn: bool
 ) -> tuple[float, float]:
-    """(error of one product, of the mean of DRAWS of them)."""
+    """The relative error of one product, and that of the mean of DRAWS products."""
     total, ones = torch.zeros_like(exact), []
     for _ in range(DRAWS if drawn else 1):
         made = make().double()
@@ -191,7 +193,8 @@ def _errors(
 
 
 def whole_gradients(see: See, *, model: str, text: str | None) -> WholeErrors:
-    """Raises ModelError for a model without linear layers."""
+    """The error of the whole gradient under each recipe. Raises ModelError for a model without
+    linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.start()
     layers = inner_linears(net)
@@ -212,8 +215,8 @@ def whole_gradients(see: See, *, model: str, text: str | None) -> WholeErrors:
 def short_run(
     see: See, *, model: str, text: str | None, name: str, seed: int, steps: int, lr: float
 ) -> TrainedRun:
-    """A run of a recipe, perhaps with random numbers of another seed, or of its twin, or of the
-    disturbed twin."""
+    """A run of a recipe, possibly with random numbers of another seed, of its twin, or of the twin
+    from weights that differ by a millionth."""
     subject = subject_of(TASKS["prose"], model, text)
 
     def quantize(net: Any) -> None:
@@ -228,7 +231,7 @@ def short_run(
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row a recipe, its errors as colours, the runs, and what each part does here."""
+    """A row for each recipe, its errors as colours, the runs, and what each part does here."""
     parts: LabParts | None = outcomes.get("products")
     whole: WholeErrors | None = outcomes.get("gradients")
     runs = LabComparison(settings["runs"], settings["seeds"], outcomes)
@@ -287,7 +290,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _of_parts(found: LabParts | None) -> str:
-    """What each part does to one product and to the mean."""
+    """What each part does to one product and to the mean of many."""
     if found is None:
         return ""
     plain, full = found.errors["nearest"], found.errors["full"]
@@ -319,7 +322,7 @@ def _of_parts(found: LabParts | None) -> str:
 
 
 def _of_passes(runs: LabComparison) -> str:
-    """Which pass the loss is lost in."""
+    """Which pass, forward or backward, causes the difference in loss."""
     if broken := runs.broken:
         return broken
     forward, backward = (runs.compared.get(name) for name in ("forward", "backward"))
@@ -348,7 +351,7 @@ def _of_passes(runs: LabComparison) -> str:
 
 
 def _of_blocks(whole: WholeErrors | None) -> str:
-    """What leaving the last blocks gains, and its price."""
+    """What leaving the last blocks unquantized improves, and its cost."""
     if whole is None or not whole.left:
         return ""
     return (

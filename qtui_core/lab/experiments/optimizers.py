@@ -1,8 +1,9 @@
-"""What do low-bit states of an optimizer do to learning, and to what has no gradient?
+"""What do low-bit optimizer states do to learning, and to parameters that have no gradient?
 
-The optimizers are those of their libraries, each beside AdamW in float32 on the same batches. Read
-off them: bytes of the states, how their codes are used, what one pass of the moments through a map
-does to the update after it, and whether parameters move that never had a gradient.
+The optimizers are those of their libraries. Each is compared with AdamW in float32 on the same
+batches. Four things are read off after a run: the bytes of the states, how many of their codes are
+used, how the next update changes if the moments pass once through the stored format, and whether
+parameters move that never had a gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 
-#: Of the table, and seconds of one thread that a step of the demo takes.
+#: Optimizers of the table, with the seconds that a step of the demo takes on one thread.
 COSTS: Final = {
     "bf16": 0.35,
     "bitsandbytes 8-bit": 0.36,
@@ -32,9 +33,9 @@ COSTS: Final = {
     "torchao 4-bit": 0.78,
     "muon": 0.6,
 }
-#: It differs in what it does, not in its bits.
+#: The optimizer that follows another rule, instead of storing fewer bits.
 _OTHER: Final = "muon"
-#: The map that an optimizer keeps its moments through, of those that are emulated for one pass.
+#: The map through which an optimizer stores its moments; these maps are emulated for one pass.
 _MAP_OF: Final = {
     "bf16": "bf16",
     "bitsandbytes 8-bit": "8-bit",
@@ -44,17 +45,19 @@ _MAP_OF: Final = {
 }
 _BLOCK: Final = 256
 _BLOCK_OF_4_BITS: Final = 128
-#: Tensors of fewer elements stay as they are.
+#: Tensors with fewer elements keep float32 states.
 _SMALL: Final = 4096
 _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
-#: An update that is so many times farther off in the embedding than in the matrices is told.
+#: It is reported if the error of the update in the embedding is more than this many times that in
+#: the matrices.
 _FARTHER: Final = 3.0
 Betas = tuple[float, float]
 _GROUPS: Final = ("all", "embedding", "matrices", "output")
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """A run an optimizer and seed, with that of the twin, and of the disturbed twin."""
+    """A run of each optimizer for each seed, of the twin, and of the twin from weights that differ
+    by a millionth."""
     shared = {"model": model, "text": settings["text"]}
     shared |= {"steps": settings["steps"], "lr": settings["lr"]}
     found = []
@@ -69,8 +72,8 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 def short_run(
     see: See, *, model: str, text: str | None, name: str, seed: int, steps: int, lr: float
 ) -> TrainedRun:
-    """A run with what is read off its optimizer: states in `nbytes`, the rest in `facts`. Raises
-    MissingLibrary where the optimizer's library is not there."""
+    """A run, with the bytes of the optimizer's states in `nbytes` and its other figures in `facts`.
+    Raises MissingLibrary if the library of the optimizer is not installed."""
     subject = subject_of(TASKS["prose"], model, text)
     kept: list[tuple[Any, Any]] = []
 
@@ -107,8 +110,8 @@ def short_run(
 
 
 def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[str, float]:
-    """The next update with the moments passed once through each map before it: |u' - u| / |u| by
-    part of the model, and the share of second moments that the map makes zero."""
+    """How much the next update changes if the moments first pass once through a map, for each map:
+    |u' - u| / |u| by part of the model, and the share of second moments that the map makes zero."""
     loss_of(net, ids).backward()
     sums: dict[tuple[str, str], tuple[float, float]] = {}
     zeros: dict[tuple[str, str], tuple[float, float]] = {}
@@ -145,7 +148,8 @@ def _add(
 def _update(
     m: torch.Tensor, v: torch.Tensor, g: torch.Tensor, step: float, betas: Betas
 ) -> torch.Tensor:
-    """u of AdamW at a step, float64, with moments of the step before and this gradient."""
+    """The update u of AdamW at a step, float64, from the moments of the step before and this
+    gradient."""
     first, second = betas
     m = (first * m + (1 - first) * g).double() / (1 - first**step)
     v = (second * v + (1 - second) * g * g).double() / (1 - second**step)
@@ -153,7 +157,8 @@ def _update(
 
 
 def through(kind: str, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both moments, float32 `[n]`, as a map would keep them: the 4-bit one with its own block."""
+    """Both moments, float32 `[n]`, as a map would store them. The 4-bit map has a block size of its
+    own."""
     if kind == "bf16":
         return state_maps.nearest("bf16")(m), state_maps.nearest("bf16")(v)
     if kind == "fp8":
@@ -168,7 +173,8 @@ def through(kind: str, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row an optimizer, a row a part of the model for one pass, the curves, and what to take."""
+    """A row for each optimizer, a row for each part of the model for the single pass, the curves,
+    and which optimizer to use."""
     names = settings["optimizers"]
     runs = LabComparison(names, settings["seeds"], outcomes)
     columns = (
@@ -219,7 +225,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _read_off(runs: Sequence[TrainedRun]) -> dict[str, Cell]:
-    """What the runs of an optimizer say beside their losses: of the first seed."""
+    """The figures of an optimizer besides its losses, from the run of the first seed."""
     run = runs[0]
     if "states" not in run.nbytes:
         return {}
@@ -299,7 +305,8 @@ def _verdict(
 
 
 def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
-    """Where the embedding is worse off than the matrices: whose gradients are rare."""
+    """Whether the update of the embedding, whose gradients are rare, is worse than that of the
+    matrices."""
     twin = next((run for seed in runs.seeds if (run := runs.run(TWIN, seed)) is not None), None)
     tried = {_MAP_OF[name] for row in rows if (name := str(row["states"])) in _MAP_OF}
     for kind in ("8-bit", "fp8"):

@@ -1,9 +1,10 @@
-"""Is quantization-aware training (QAT) better than quantizing afterwards (PTQ)?
+"""Is quantization-aware training (QAT) better than quantizing after training (PTQ)?
 
-Three held-out losses for each width: PTQ of the model as it is; the control, which is the model
-trained for as many steps in float32 and then quantized; and QAT, whose forward passes see quantized
-weights. All three quantize alike, with torchao's fake quantizer: symmetric integers by groups. The
-floor of a width is how far the control moves if its weights start a millionth away.
+Three held-out losses are measured for each width: PTQ of the model as it is; the control, which is
+the model trained for as many steps in float32 and then quantized; and QAT, whose forward passes use
+quantized weights. All three quantize in the same way, with torchao's fake quantizer: symmetric
+integers by groups. The floor of a width is how much the control's loss moves if its weights start a
+millionth away.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_lo
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
 from qtui_core.quantities import format_bytes
 
-#: Rates at which few bits still learn and many are not spoiled, where none is given.
+#: Default learning rates: at these, few bits still learn and many bits are not spoiled.
 _RATES: Final = {2: 3e-4, 3: 1e-4}
 _RATE: Final = 5e-5
 #: Bytes of the scale of a group.
@@ -38,11 +39,11 @@ _STEP: Final = 0.3
 
 @dataclass(frozen=True)
 class Untouched:
-    """The model as it is: held-out losses, nats per token.
+    """The held-out losses of the model before any training, nats per token.
 
     Attributes:
         exact: in float32.
-        quantized: width -> after PTQ.
+        quantized: width -> loss after PTQ.
         weights: how many weights are quantized.
     """
 
@@ -52,14 +53,14 @@ class Untouched:
 
 
 def rate_of(bits: int, settings: Mapping[str, Any]) -> float:
-    """The learning rate of a width."""
+    """The learning rate for a width."""
     given: float | None = settings["lr"]
     return _RATES.get(bits, _RATE) if given is None else given
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The model as it is; QAT for each width and seed; and a control for each rate and seed, of the
-    first seed twice."""
+    """The model as it is; QAT for each width and seed; and a control for each rate and seed, twice
+    for the first seed."""
     names = ("text", "group", "schedule")
     shared = {"model": model} | {name: settings[name] for name in names}
     steps, bits = settings["steps"], settings["bits"]
@@ -79,7 +80,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def _widths(settings: Mapping[str, Any]) -> dict[float, tuple[int, ...]]:
-    """Which widths are trained at each rate."""
+    """The widths that are trained at each rate."""
     found: dict[float, tuple[int, ...]] = {}
     for bits in settings["bits"]:
         rate = rate_of(bits, settings)
@@ -108,7 +109,7 @@ def as_it_is(
 def _quantized(
     subject: LabSubject, net: nn.Module, bits: Sequence[int], group: int, see: See
 ) -> dict[str, float]:
-    """Held-out losses of a model after PTQ, by width."""
+    """The held-out losses of a model after PTQ, by width."""
     found = {}
     for number, width in enumerate(bits, 1):
         see(number, len(bits) + 1, None)
@@ -118,11 +119,11 @@ def _quantized(
 
 
 def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
-    """The model, changed: its layers multiply by weights of so many bits and keep them in float32.
-    The gradient is that of the rounded weight, and 0 if the weight was clipped.
+    """Changes the model: its layers multiply by weights of `bits` bits, which they keep in float32.
+    The gradient of a weight is that of its rounded value, and 0 if the value was clipped.
 
-    Raises ModelError without layers, MissingLibrary without torchao, UsageError if `group` does not
-    divide the inputs of a layer.
+    Raises ModelError for a model without such layers, MissingLibrary without torchao, UsageError if
+    `group` does not divide the inputs of a layer.
     """
     chosen = set(inner_linears(model))
     for name in chosen:
@@ -154,7 +155,7 @@ def trained_so(
     bits: int,
     lr: float,
 ) -> TrainedRun:
-    """QAT. Raises as `fake_quantized`."""
+    """A run of QAT. Raises as `fake_quantized` does."""
     recipe = Recipe(prepare=lambda net: fake_quantized(net, bits, group))
     subject = subject_of(_task(schedule), model, text)
     return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
@@ -173,7 +174,7 @@ def control(
     bits: Sequence[int],
     lr: float,
 ) -> TrainedRun:
-    """Training in float32, then PTQ: losses by width are its facts."""
+    """A run in float32 with PTQ at its end; its facts are the losses by width."""
     require("QAT", "torchao")  # before minutes of training
     subject = subject_of(_task(schedule), model, text)
     disturb = null().prepare if name == "null" else None
@@ -192,7 +193,7 @@ def control(
 
 @dataclass(frozen=True)
 class _Width:
-    """What is known of a width: one value for each seed that is done."""
+    """What is known of a width: one value for each finished seed."""
 
     bits: int
     ptq: float | None
@@ -203,7 +204,7 @@ class _Width:
 
     @property
     def seen(self) -> str | None:
-        """What QAT is beside the control; None if that is not known yet."""
+        """How QAT compares with the control; None if that is not known yet."""
         if not self.better or self.floor is None:
             return None
         one_way = all(d > 0 for d in self.better) or all(d < 0 for d in self.better)
@@ -213,7 +214,7 @@ class _Width:
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each width, the three losses over the width, and what the control says."""
+    """A row for each width, the three losses over the width, and what the control shows."""
     start: Untouched | None = outcomes.get("as it is")
     widths = [_width(bits, settings, outcomes, start) for bits in settings["bits"]]
     columns = (
@@ -283,12 +284,12 @@ def _mean(values: tuple[float, ...]) -> float | None:
 
 
 def _stored(start: Untouched, bits: int, settings: Mapping[str, Any]) -> int:
-    """Bytes of the quantized weights, with their scales."""
+    """The bytes of the quantized weights, scales included."""
     return start.weights * bits // 8 + start.weights // int(settings["group"]) * _SCALE
 
 
 def _recovered(width: _Width, start: Untouched | None) -> float | None:
-    """The share of what PTQ costs that QAT takes back; None if PTQ costs nothing to speak of."""
+    """The share of PTQ's loss that QAT recovers; None if PTQ loses almost nothing."""
     if start is None or width.ptq is None or not width.qat or width.floor is None:
         return None
     gap = width.ptq - start.exact
@@ -298,7 +299,7 @@ def _recovered(width: _Width, start: Untouched | None) -> float | None:
 def _moved(
     settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
 ) -> dict[float, float]:
-    """Rate -> how far training alone moved the held-out loss, mean over the seeds."""
+    """Rate -> how far training alone moved the held-out loss, the mean over the seeds."""
     found: dict[float, float] = {}
     for rate in _widths(settings) if start is not None else ():
         runs = [outcomes.get(f"control {rate:g} {seed}") for seed in settings["seeds"]]
@@ -364,7 +365,8 @@ def _verdict(
 def _against_ptq(
     settings: Mapping[str, Any], known: Sequence[_Width], moved: Mapping[float, float]
 ) -> str:
-    """What a comparison without the control would say wrongly, if it would."""
+    """A warning if the comparison with PTQ alone, without the control, would lead to a wrong
+    conclusion."""
     spoilt = [
         width
         for width in known

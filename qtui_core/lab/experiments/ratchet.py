@@ -1,9 +1,9 @@
-"""Can the second moment of an optimizer fall again? A low-bit v, rounded to nearest, can rise but
-not fall if the share 1 - beta2 that a step removes is less than half of the distance to the next
-code down.
+"""Can the second moment of an optimizer fall again? If v is stored in few bits and rounded to
+nearest, it can rise but not fall where the share 1 - beta2 that a step removes is less than half of
+the distance to the next lower code.
 
-Gradients are N(0, 1) at first; then those of one half of the elements become N(0, 0.1²). The other
-half, which shares their blocks, stays as it was, so that the scales do not follow.
+At first the gradients are N(0, 1). Then those of one half of the elements become N(0, 0.1²). The
+other half shares their blocks and stays as it was, so that the scales do not shrink.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from qtui_core.lab.training.twins import See
 
 ELEMENTS: Final = 8192
 QUIET: Final = 0.1
-#: A second moment this many times too large is stuck.
+#: A second moment is stuck if it is this many times too large.
 STUCK: Final = 2.0
-#: Of the level before: where fp32 is still above it, it has hardly fallen.
+#: If float32 itself is still above this share of the earlier level, it has hardly fallen.
 _FALLEN: Final = 0.5
 _POINTS: Final = 120
 MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "fp8 expanded", "4-bit")
@@ -37,7 +37,7 @@ class Ratchet:
 
     Attributes:
         name: of the map.
-        steps, course: some steps, and the mean of v at each.
+        steps, course: some of the steps, and the mean of v at each.
         ratio: v at the end over its true value 0.01.
     """
 
@@ -59,7 +59,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def map_of(name: str, block: int, generator: torch.Generator) -> state_maps.Map:
-    """The map of that name for a second moment, which has no sign."""
+    """The map of that name, for a second moment, which has no sign."""
     if name == "fp32":
         return lambda x: x
     if name == "bf16 stochastic":
@@ -101,7 +101,7 @@ def ratchet(
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each map, the courses on a logarithmic axis, and which maps cannot fall."""
+    """A row for each map, the courses on a logarithmic axis, and the maps that cannot fall."""
     found = {
         name: [o for seed in settings["seeds"] if (o := outcomes.get(f"{name} {seed}"))]
         for name in MAPS

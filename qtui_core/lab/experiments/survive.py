@@ -1,8 +1,8 @@
-"""Does a run survive weights of low precision? With the user's model, text and learning rate.
+"""Does a run survive weights of low precision? This uses the user's model, text and learning rate.
 
-Ten batches show what the optimizer wants to change. The share of this that each stored tensor takes
-on says whether weights may be stored in a format. Terms that multiply a weight by nearly one have
-no effect at all below a threshold (`dead`).
+Ten batches show which changes the optimizer wants. The share of them that each stored tensor
+receives decides whether weights may be stored in a format. Terms that multiply a weight by a number
+close to one have no effect at all below a threshold (`dead`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from qtui_core.lab.training.twins import See
 STORED: Final = ("bf16", "fp16", "e4m3")
 #: The learning rates that are tried: four per decade.
 RATES: Final = tuple(round(10 ** (-6 + i / 4), 10) for i in range(17))
-#: A model with more parameters than this is tried on some of its layers only.
+#: In a model with more parameters than this only some layers are tried.
 _WHOLE: Final = 100_000_000
-#: Elements tried of each tensor.
+#: How many elements of each tensor are tried.
 _ELEMENTS: Final = 1 << 16
 _BYTES: Final = {"stochastic rounding": 0, "Kahan summation": 2, "fp32 masters": 4}
 
 
 @dataclass(frozen=True)
 class LabKept:
-    """Shares of one tensor's update in one format: kept and lost at each of RATES, and at the run's
-    learning rate."""
+    """The shares of one tensor's update in one format: kept and lost, at each of RATES and at the
+    learning rate of the run."""
 
     tensor: str
     stored: str
@@ -49,7 +49,7 @@ class LabKept:
 
 @dataclass(frozen=True)
 class Survival:
-    """The shares of the tensors that were tried; `looked_at` of `tensors`."""
+    """The shares of the tensors that were tried, which are `looked_at` of `tensors`."""
 
     looked_at: int
     tensors: int
@@ -74,8 +74,8 @@ def tensors(
     batch: int,
     sequence: int,
 ) -> Survival:
-    """The shares of each tensor; in a large model those of every eighth layer and of what belongs
-    to no layer."""
+    """The shares of each tensor. In a large model only the first, the last and every eighth layer,
+    and the tensors outside of layers, are tried."""
     task = LabTask("prose", batch, sequence, None, False, betas=(beta1, beta2))
     subject = subject_of(task, model, text)
     names = [name for name, _ in subject.start().named_parameters()]
@@ -92,8 +92,8 @@ def tensors(
 
 
 def _some_layers(names: list[str]) -> Callable[[str], bool]:
-    """Whether to try the parameter of that name: true for the first, the last and every eighth
-    layer, and for what belongs to no layer."""
+    """A function that tells from its name whether a parameter is tried: those of the first, the
+    last and every eighth layer, and those outside of layers."""
     numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
     kept = set(numbers[::8]) | set(numbers[-1:])
     return lambda name: layer_of(name) is None or layer_of(name) in kept
@@ -133,8 +133,8 @@ def _shares(name: str, weight: torch.Tensor, u: torch.Tensor, lr: float) -> list
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """A row for each tensor and format at the run's learning rate, the kept shares over the rates,
-    and whether the run survives."""
+    """A row for each tensor and format at the learning rate of the run, the kept shares over the
+    rates, and whether the run survives."""
     found: Survival | None = outcomes.get("tensors")
     if found is None:
         return Findings((), ())
@@ -174,7 +174,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _enough(share: LabKept) -> float | None:
-    """The lowest rate above which enough is always kept; None if there is none."""
+    """The lowest rate from which on enough is always kept; None if there is none."""
     least = None
     for rate, kept in zip(reversed(RATES), reversed(share.kept), strict=True):
         if kept <= ENOUGH:
@@ -219,7 +219,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
 
 
 def _dead(settings: Mapping[str, Any], stored: str) -> list[str]:
-    """Terms that have no effect, as sentences without their full stops."""
+    """Sentences, without full stops, on the terms that have no effect."""
     bits = STORAGES[stored].mantissa_bits
     assert bits is not None
     least, _ = thresholds(bits)

@@ -1,8 +1,10 @@
-"""Does the update reach the weight? What of a step is lost because the stored weight is too coarse.
+"""Does the update reach the weight? How much of a step is lost because the stored weight is too
+coarse.
 
-Let w be on the grid of its format and delta = -lr·u the wanted update, with u = m^/(sqrt(v^) +
-eps). The stored weight becomes w' = Q(w + delta). The lost share is that of the elements with delta
-!= 0 and w' = w. The kept share is sum((w'-w)·delta)/sum(delta^2): 1 if the whole update arrives.
+The weight w is a number of its format. The wanted update is delta = -lr·u with u = m^/(sqrt(v^) +
+eps), and the stored weight becomes w' = Q(w + delta). The lost share is that of the elements with
+delta != 0 and w' = w. The kept share is sum((w'-w)·delta)/sum(delta^2), which is 1 if the whole
+update arrives.
 """
 
 from __future__ import annotations
@@ -38,28 +40,28 @@ from qtui_core.lab.training.twins import (
     train,
 )
 
-#: Batches from which u is computed, and eps of AdamW.
+#: The number of batches from which u is computed, and eps of AdamW.
 UPDATE_STEPS: Final = 10
 EPSILON: Final = 1e-8
-#: The share of a step that must be kept for weights to count as good enough.
+#: A format counts as good enough if it keeps this share of a step.
 ENOUGH: Final = 0.9
-#: Rates among which the one is looked for from which on a format keeps that much.
+#: The rates among which the lowest one is searched at which a format is good enough.
 LADDER: Final = tuple(round(10 ** (at / 4), 9) for at in range(-24, -7))
 _STORED: Final = ("bf16", "fp16", "e4m3", "int8")
-#: Cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
+#: The number of cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
 _COLUMNS, _ROWS = 60, 40
 _LEFT, _RIGHT, _LOW, _HIGH = -16.0, 1.0, -26.0, -4.0
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The part of an update that arrives.
+    """How much of an update arrives.
 
     Attributes:
         stored, lr: the format, the learning rate.
         group: "all", or a part of the model.
         lost, kept: shares.
-        elements: those whose wanted update is not zero.
+        elements: the number of elements whose wanted update is not zero.
     """
 
     stored: str
@@ -72,8 +74,12 @@ class Reach:
 
 @dataclass(frozen=True)
 class Updates:
-    """What formats keep of the updates of ten steps, and the weights over |w| and |delta| at one
-    rate; `enough` has for a format the rates of LADDER from which on it keeps ENOUGH, if any."""
+    """What formats keep of the updates after ten batches, and a histogram of the weights over |w|
+    and |delta| at one rate.
+
+    `enough` has for each format the rates of LADDER from which on it keeps ENOUGH, if there are
+    any.
+    """
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
@@ -81,7 +87,7 @@ class Updates:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The updates, the single weight, and short runs of each way to store weights."""
+    """The updates, the single weight, and a short run for each way to store weights."""
     shared = {"model": model, "text": settings["text"]}
     run = shared | {"steps": settings["steps"], "lr": settings["lr"], "store": settings["store"]}
     found = [
@@ -100,8 +106,9 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 def wanted_updates(
     subject: LabSubject, see: See, chosen: Callable[[str], bool] = lambda name: True
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """(weight, u) of every chosen parameter, float32, where u = m^/(sqrt(v^) + eps) of AdamW after
-    ten batches. The weights are not changed, so that one u serves all rates and formats."""
+    """(weight, u) of each chosen parameter by name, both float32, where u = m^/(sqrt(v^) + eps) of
+    AdamW after ten batches. The weights are not changed, so that one u serves all rates and
+    formats."""
     model = subject.start()
     first, second = subject.task.betas
     trained = {}
@@ -136,13 +143,14 @@ def wanted_updates(
     return found
 
 
-#: Elements with a wanted update, those of them that do not change, sum of (w'-w)·delta, sum of
-#: delta².
+#: (Number of elements with a wanted update, number of those that do not change, sum of
+#: (w'-w)·delta, sum of delta²).
 Sums = tuple[int, int, float, float]
 
 
 def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
-    """What arrives of the update of one tensor. Its float32 weight is rounded to the grid first."""
+    """How much of the update of one tensor arrives. Its float32 weight is first rounded to the
+    format."""
     scale = storage.scale_of(weight)
     stored = storage.nearest(weight, scale)
     arrived = (storage.nearest(stored + update, scale) - stored).double()
@@ -158,7 +166,7 @@ def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
 
 
 def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
-    """Lost and kept shares by format and rate; at `lr` also by part of the model."""
+    """Lost and kept shares by format and rate, and at `lr` also by part of the model."""
     subject = subject_of(TASKS["prose"], model, text)
     wanted = wanted_updates(subject, see)
     rates = sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True)
@@ -178,7 +186,7 @@ def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
 
 
 def _enough(stored: str, wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> float | None:
-    """The lowest rate of LADDER from which on a format keeps ENOUGH; None if at none."""
+    """The lowest rate of LADDER from which on a format keeps ENOUGH; None if there is none."""
     found = None
     for rate in reversed(LADDER):
         parts = [reach(STORAGES[stored], weight, -rate * u) for weight, u in wanted.values()]
@@ -212,7 +220,7 @@ def _summed(stored: str, lr: float, group: str, parts: list[Sums]) -> Reach:
 
 
 def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -> Any:
-    """How many weights lie in each cell of log2|w| and log2|lr·u|."""
+    """The number of weights in each cell of log2|w| and log2|lr·u|."""
     counts = torch.zeros(_ROWS * _COLUMNS, dtype=torch.int64)
     for weight, u in wanted.values():
         there = (weight != 0) & (u != 0)
@@ -226,8 +234,8 @@ def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -
 
 
 def threshold(storage: Storage, magnitude: float) -> float:
-    """Smaller updates are lost, rounding to nearest, at a weight of this magnitude: half of the
-    distance to the next number up, 2^(floor(log2|w|) - p - 1)."""
+    """The size below which an update is lost, rounding to nearest, at a weight of this magnitude.
+    It is half of the distance to the next number up: 2^(floor(log2|w|) - p - 1)."""
     assert storage.mantissa_bits is not None
     exponent = max(math.frexp(magnitude)[1] - 1, storage.least_exponent)
     return math.ldexp(1.0, exponent - storage.mantissa_bits - 1)
@@ -244,7 +252,7 @@ def short_run(
     lr: float,
     store: str,
 ) -> TrainedRun:
-    """A run whose weights are stored in `store`, rounded to nearest or stochastically, or its twin
+    """A run whose weights are stored in `store`, rounded to nearest or stochastically; or its twin
     in float32."""
     subject = subject_of(TASKS["prose"], model, text)
     recipes = {
@@ -260,8 +268,8 @@ def short_run(
 
 
 def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
-    """Weights that are on the grid of a format from the start and are rounded to it after each
-    step; with a generator stochastically. Optimizer and products are float32, so nothing else
+    """A recipe whose weights are rounded to a format at the start and after each step;
+    stochastically if a generator is given. Optimizer and products are float32, so nothing else
     differs."""
 
     def onto_grid(model: Any) -> None:
@@ -282,8 +290,8 @@ def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recip
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """The table of shares, the plane of updates with the threshold of each weight, the curves, and
-    what they mean."""
+    """The table of shares, the picture of the updates with the threshold of each weight, the
+    curves, and what they mean."""
     store = settings["store"]
     found: Updates | None = outcomes.get("updates")
     runs = LabComparison(("nearest", "stochastic"), settings["seeds"], outcomes)
@@ -342,7 +350,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _of_scales(grown: GrownScales) -> str:
-    """What the scales keep of a slow growth, whatever the codes do."""
+    """How much of a slow growth the scales keep, apart from the codes."""
     return (
         f"Scales are stored too, and rounded to nearest: of a growth of {GROWN[0] - 1:.2%} a step "
         f"scales in BF16 keep {grown.kept('bf16'):.0%}, scales in fp32 (2 more bytes a row) "

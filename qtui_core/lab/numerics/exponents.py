@@ -1,5 +1,5 @@
-"""The picture of magnitudes over formats: a histogram of their powers of two, with a bar for what
-each format holds. Nothing here needs torch."""
+"""The picture of magnitudes beside formats: a histogram of their powers of two, with a bar for the
+range of each format. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from qtui_core.formats.magnitudes import BIAS, Magnitudes, float_format
 from qtui_core.lab.results import ExponentHistogram, FormatSpan
 
-#: So small a share at the low end is not drawn to scale.
+#: If the lowest magnitudes are at most this share, they are not drawn to scale.
 _TAIL: Final = 1e-3
 
 
 def span(format_name: str) -> FormatSpan:
-    """What a format holds, as the bar under a histogram."""
+    """The range of a format, as a bar under a histogram."""
     found = float_format(format_name)
     low, whole, high = (math.log2(x) for x in (found.min_positive, found.min_normal, found.max))
     return FormatSpan(found.title, low, whole, high)
@@ -27,8 +27,8 @@ def histogram(
     formats: Iterable[str],
     shift: float = 0.0,
 ) -> ExponentHistogram | None:
-    """The picture of some magnitudes over formats; None where nothing is there. The few that are
-    far below all others stand at its left end."""
+    """The picture of some magnitudes and formats; None if there are no magnitudes. The few that are
+    far below all others are drawn at the left end."""
     kept = [(name, found) for name, found in series if found.there]
     if not kept:
         return None
@@ -47,7 +47,7 @@ def histogram(
 
 
 def _field_of(found: Magnitudes, share: float) -> int:
-    """The exponent field up to which at least that share of the magnitudes lies."""
+    """The lowest exponent field up to which at least that share of the magnitudes lies."""
     wanted, passed = share * found.there, 0
     for field, count in enumerate(found.counts[:-1]):
         passed += count

@@ -1,7 +1,7 @@
-"""How the operands of a product are quantized, by where their scales lie.
+"""How the operands of a product are quantized, by the axes of their scales.
 
-A scale can be taken out of a sum only if it does not vary along the summed axis. So an operand is
-given as float32 `[rows, summed]`, and returned as the values of its codes and scales, in the same
+A scale can be moved out of a sum only if it does not vary along the summed axis. So an operand is
+passed as float32 `[rows, summed]`, and returned as the values of its codes and scales, in the same
 shape.
 """
 
@@ -24,10 +24,10 @@ class Operand:
     """A way to quantize an operand.
 
     Attributes:
-        storage: the format of the codes; "fp32" does not change the operand.
+        storage: the format of the codes; "fp32" leaves the operand as it is.
         scales: "none", "tensor", "row" (one for each index that is not summed), "tile" (32 x 32),
             "block" (128 x 128), "group" (128 along the summed axis), "mx" (32 along it, powers of
-            two, rounded down) or "nv" (16 along it, in E4M3, with one scale for the tensor),
+            two, rounded down), "nv" (16 along it, in E4M3, with one scale for the tensor) or
             "nv-tile" (as "nv", for 16 x 16).
         stochastic: whether codes are rounded stochastically.
     """
@@ -37,7 +37,8 @@ class Operand:
     stochastic: bool = False
 
     def __call__(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """The values of the codes and scales of float32 `[rows, summed]`, in the same shape."""
+        """The operand as stored: the values of the codes and scales of float32 `[rows, summed]`, in
+        the same shape."""
         if self.storage == "fp32":
             return x
         if self.scales == "none" and self.storage == "bf16" and not self.stochastic:
@@ -53,7 +54,7 @@ class Operand:
         return found if shape is None else _untiled(found, x.shape)
 
     def _scale(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int] | None]:
-        """The scale, and the shape of the tiles that share one; None without tiles."""
+        """The scale, and the shape of the tiles that share one; None if there are no tiles."""
         storage = STORAGES[self.storage]
         if self.scales == "none":
             return x.new_ones(()), None
@@ -86,7 +87,7 @@ TILES: Final[dict[str, tuple[int, int]]] = {
 
 
 def _safe(scale: torch.Tensor) -> torch.Tensor:
-    """Scales to divide by: 1 in place of 0."""
+    """Scales to divide by: 0 is replaced by 1."""
     return torch.where(scale > 0, scale, torch.ones_like(scale))
 
 
@@ -117,8 +118,9 @@ def rotation(size: int, generator: torch.Generator | None = None) -> torch.Tenso
 
 
 def rotated(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """`[rows, summed]` times a rotation, block by block along the summed axis, which is padded with
-    zeros. Two operands with the same rotation keep their product."""
+    """Float32 `[rows, summed]` times a rotation, block by block along the summed axis, which is
+    padded with zeros. The product of two operands does not change if both have the same
+    rotation."""
     size = matrix.shape[0]
     padded = functional.pad(x, (0, -x.shape[1] % size))
     return (padded.view(x.shape[0], -1, size) @ matrix).view(x.shape[0], -1)

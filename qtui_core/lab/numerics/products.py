@@ -1,5 +1,5 @@
-"""The three products of a linear layer, with each operand quantized as a scheme says. This is an
-emulation: decoded codes are multiplied in float32."""
+"""The three products of a linear layer, with each operand quantized as a scheme says. They are
+emulated: decoded codes are multiplied in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.lab.numerics.operands import EXACT, Operand, rotated, rotation
 
-#: The size of the rotation of operands in the published recipe.
+#: The size of the rotation in the published recipe.
 _ROTATED: Final = 16
 
 
@@ -23,8 +23,9 @@ class Products:
     """How the operands of the three products are quantized.
 
     Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens. `x` quantizes X in the
-    first product and `x_dw` in the last, and so on. With `turned`, both operands of dW are
-    rotated, always with the same random signs as published, or with `fresh` ones each time.
+    first product and `x_dw` in the last, and likewise for W and G. With `turned`, both operands of
+    dW are rotated, always with the same random signs as in the published recipe, or with new ones
+    for each product if `fresh`.
     """
 
     x: Operand = EXACT
@@ -64,7 +65,7 @@ Random = torch.Generator | None
 
 
 def alike(operand: Operand, gradient: Operand | None = None) -> Products:
-    """Every operand quantized in the same way; gradients in another, if given."""
+    """The same quantization of every operand, or another one of the gradients if it is given."""
     g = gradient or operand
     return Products(operand, operand, g, operand, g, operand)
 
@@ -94,8 +95,8 @@ class _Linear(torch.autograd.Function):
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with quantized products over the float32 weight of another linear layer. Under
-    autocast its products are the same, and its output has autocast's dtype."""
+    """A linear layer with quantized products that shares the float32 weight of another linear
+    layer. Under autocast the products are the same, and the output has autocast's dtype."""
 
     def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
         super().__init__()
@@ -120,7 +121,8 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def inner_linears(model: nn.Module) -> list[str]:
-    """Linear layers but the output head. Raises ModelError where there are none."""
+    """The names of the linear layers except the output head. Raises ModelError if there are
+    none."""
     found = [name for name in linears(model) if not is_head(name)]
     if not found:
         raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
@@ -128,7 +130,7 @@ def inner_linears(model: nn.Module) -> list[str]:
 
 
 def is_head(name: str) -> bool:
-    """Whether a linear layer gives the logits; recipes do not quantize it."""
+    """Whether a linear layer computes the logits; recipes do not quantize it."""
     return name.rpartition(".")[2] in ("lm_head", "output", "embed_out")
 
 
@@ -137,8 +139,8 @@ def convert(
     names: Iterable[str],
     make: Callable[[nn.Linear], nn.Module],
 ) -> tuple[str, ...]:
-    """Replaces each named linear layer by the module that `make` makes of it; returns the names of
-    those that were replaced."""
+    """Replaces each named linear layer by the module that `make` returns for it. Returns the names
+    of the layers that were replaced."""
     done = []
     for name in names:
         parent, _, last = name.rpartition(".")
@@ -149,8 +151,8 @@ def convert(
     return tuple(done)
 
 
-#: Schemes by name, as in published recipes. Both operands of a product have scales along the axes
-#: that are not summed, so that the scales can be taken out of the sum.
+#: Schemes by name, as in published recipes. Both operands of a product have their scales along the
+#: axes that are not summed, so that the scales can be moved out of the sum.
 SCHEMES: Final[dict[str, Products]] = {
     "fp32": Products(),
     "bf16": alike(Operand("bf16")),

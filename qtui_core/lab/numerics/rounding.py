@@ -1,7 +1,7 @@
-"""Rounding to a format, to nearest or stochastically, with float32 values as the result.
+"""Rounding to a format, to nearest or stochastically. The result is float32 values.
 
 To nearest means ties to even, as PyTorch casts. Stochastic rounding goes up with a probability
-equal to the fraction of the way to the number above, so that its expectation is the value. In every
+equal to the fraction of the way to the next number, so that its expectation is the value. In every
 format, values beyond the largest number become that number.
 """
 
@@ -17,7 +17,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.spec import FloatFormat
 
-#: What shares a scale: the whole tensor, each row, or nothing ("none": no scale).
+#: What shares a scale: the whole tensor, each row, or nothing ("none": there is no scale).
 Scales = str
 
 
@@ -30,8 +30,8 @@ class Storage:
         mantissa_bits: of a floating-point format; None for integers.
         least_exponent: the exponent of its smallest normal number.
         largest: its largest number.
-        scales: "none", "tensor" or "row": absmax / `largest` of the whole tensor, or of each row
-            along the last dimension.
+        scales: "none", or absmax / `largest` of the whole tensor ("tensor") or of each row along
+            the last dimension ("row").
         nbytes: of an element, without scales.
     """
 
@@ -48,8 +48,8 @@ class Storage:
         return self.mantissa_bits is None
 
     def scale_of(self, x: torch.Tensor) -> torch.Tensor:
-        """The scale of a tensor: float32, `[]`, or `[..., 1]` by rows; 1 if it has none or all
-        values are zero."""
+        """The scale of a tensor: float32, `[]`, or `[..., 1]` by rows. It is 1 if the format has no
+        scale or all values are zero."""
         if self.scales == "none":
             return x.new_ones(())
         if self.scales == "row" and x.dim() > 1:
@@ -69,8 +69,8 @@ class Storage:
         return torch.ldexp(torch.ones_like(x), exponent)
 
     def nearest(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
-        """`x` as stored, rounded to nearest: float32 in the same shape. Uses its own scale or the
-        given one."""
+        """`x` as stored, rounded to nearest: float32 in the same shape. Uses `scale`, or the
+        tensor's own scale if it is None."""
         cast = _CASTS.get(self.name)
         if cast is None or x.dtype is not torch.float32:
             return self.by_arithmetic(x, scale, torch.round)
@@ -86,10 +86,10 @@ class Storage:
         scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`x` as stored, rounded up with a probability equal to the fraction of the way up: float32
-        in the same shape."""
+        in the same shape. Uses `scale`, or the tensor's own scale if it is None."""
 
         def up_or_down(ratio: torch.Tensor) -> torch.Tensor:
-            # The fraction is exact. The sum of a ratio near 127 and a random number would not be.
+            # The fraction is exact. A ratio near 127 plus a random number would not be.
             below = ratio.floor()
             drawn = torch.rand(ratio.shape, generator=generator, device=ratio.device)
             return below + (drawn < ratio - below)
@@ -102,8 +102,8 @@ class Storage:
         scale: torch.Tensor | None,
         to_whole: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """`x` in units of the spacing at each value, made whole by `to_whole`, and converted
-        back."""
+        """Rounds `x` by arithmetic: divides it by the spacing at each value, makes it whole with
+        `to_whole`, and multiplies it again."""
         scale = self.scale_of(x) if scale is None else scale
         scaled = x / scale
         step = self.step_of(scaled)
@@ -134,8 +134,8 @@ def _float(name: str, scales: Scales) -> Storage:
 
 
 def integers(bits: int, scales: Scales = "row") -> Storage:
-    """Integers of `bits` bits in [-q, q], q = 2^(bits-1) - 1, by default with a scale for each
-    row."""
+    """Integers of `bits` bits in [-q, q], q = 2^(bits-1) - 1, with a scale for each row by
+    default."""
     largest = 2 ** (bits - 1) - 1
     return Storage(f"int{bits}", None, 0, float(largest), scales, bits / 8)
 

@@ -1,6 +1,6 @@
-"""How optimizers store their moments in few bits: emulations that give float32 values.
+"""How optimizers store their moments in few bits: emulations whose results are float32 values.
 
-Each map takes float32 `[n]` and gives the values that would be read back. The codes of the 8-bit
+Each map takes float32 `[n]` and returns the values that would be read back. The codes of the 8-bit
 and 4-bit maps are those of torchao.optim 0.18; tests compare them.
 """
 
@@ -20,9 +20,9 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 @cache
 def dynamic_codes(signed: bool, bits: int = 8) -> torch.Tensor:
-    """The values of the dynamic map, ascending: float32 `[2^bits]` in [-1, 1] or [0, 1].
+    """The values of the dynamic map in ascending order: float32 `[2^bits]` in [-1, 1] or [0, 1].
 
-    The number of leading zeros of a code gives the power of ten, and the remaining bits divide that
+    The number of leading zeros of a code is the power of ten, and the remaining bits divide that
     decade evenly (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021).
     """
     exponents = bits - 1
@@ -48,7 +48,7 @@ def blockwise(codes: torch.Tensor, block: int) -> Map:
     def apply(x: torch.Tensor) -> torch.Tensor:
         blocks = x.view(-1, block)
         scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
-        # A value half way between two codes goes up.
+        # A value half way between two codes is rounded up.
         index = torch.bucketize((blocks / scale).contiguous(), between, right=True)
         return (codes[index] * scale).view(x.shape)
 
@@ -68,9 +68,9 @@ def fp8_blocks(block: int) -> Map:
 
 
 def fp8_expanded(block: int) -> Map:
-    """As `fp8_blocks`, with each block raised to a power first so that it fills the range of E4M3:
-    sign(x)|x|^k, k = log(range of E4M3) / log(largest / smallest of the block), and back after it
-    (Xi et al., COAT, 2024). Zeros stay zero."""
+    """As `fp8_blocks`, but each block is first raised to a power so that it fills the range of
+    E4M3: sign(x)|x|^k, k = log(range of E4M3) / log(largest / smallest of the block); the inverse
+    power is applied afterwards (Xi et al., COAT, 2024). Zeros stay zero."""
     inner = fp8_blocks(block)
     whole = math.log(STORAGES["e4m3"].largest * 2**9)
 
@@ -80,7 +80,7 @@ def fp8_expanded(block: int) -> Map:
         most = size.amax(dim=1, keepdim=True).clamp_min(1e-30)
         least = torch.where(size > 0, size, most).amin(dim=1, keepdim=True)
         power = whole / (most / least).log().clamp_min(1e-6)
-        # Of the ratio to the largest, so that no power overflows.
+        # The power of the ratio to the largest, so that no power overflows.
         raised = inner((size / most) ** power).view_as(blocks)
         return (blocks.sign() * most * raised ** (1 / power)).view(x.shape)
 

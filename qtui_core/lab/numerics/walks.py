@@ -1,4 +1,4 @@
-"""What becomes of stored numbers that are moved a little many times."""
+"""What becomes of stored numbers that are changed a little many times."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import LabChart, LabLine
 from qtui_core.lab.training.twins import See
 
-#: Copies of the single weight, how often each is moved, and by how much.
+#: Copies of the single weight, how often each is changed, and by how much.
 _COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3
-#: What weights with scales are multiplied by, and how often.
+#: The factor by which weights with scales grow, and how many times.
 GROWN: Final = (1.0005, 100)
 #: Rows and columns of those weights.
 _SHAPE: Final = (256, 256)
@@ -22,8 +22,9 @@ _SHAPE: Final = (256, 256)
 
 @dataclass(frozen=True)
 class OneWeight:
-    """Copies of a weight of 1.0, moved 1000 times by 0.001: mean and standard deviation over the
-    copies after every 20th move, and the share of moves that changed the stored number."""
+    """Copies of a weight of 1.0 to which 0.001 is added 1000 times: mean and standard deviation
+    over the copies after every 20th addition, and the share of additions that changed the stored
+    number."""
 
     stored: str
     mean: tuple[float, ...]
@@ -33,13 +34,14 @@ class OneWeight:
 
 @dataclass(frozen=True)
 class GrownScales:
-    """INT8 weights with a scale for each row, codes rounded stochastically, that grow by a factor
-    again and again.
+    """INT8 weights with a scale for each row and codes rounded stochastically, which grow by a
+    factor again and again.
 
     Attributes:
-        courses: by the format of the scales: the norm over that at the start, after each time.
-        moved, moved_after: the share of codes that are others after weights were read in BF16 and
-            stored again without any change, once and after all times.
+        courses: by the format of the scales: the norm after each growth, over the norm at the
+            start.
+        moved, moved_after: the share of codes that change if weights are read in BF16 and stored
+            again unchanged, once and as often as the weights grow.
     """
 
     courses: Mapping[str, tuple[float, ...]]
@@ -47,14 +49,14 @@ class GrownScales:
     moved_after: float
 
     def kept(self, name: str) -> float:
-        """The share of the growth that arrives with scales in a format."""
+        """The share of the growth that arrives if the scales have this format."""
         factor, times = GROWN
         return (self.courses[name][-1] - 1) / (factor**times - 1)
 
 
 def one_weight(see: See) -> tuple[OneWeight, ...]:
-    """Where a weight of 1.0 arrives that is moved by 0.001 a thousand times, in several formats.
-    The int8 weight has a scale of 1/32, so that 2 is well within its range."""
+    """The result of adding 0.001 to a weight of 1.0 a thousand times, in several formats. The int8
+    weight has a scale of 1/32, so that 2 is well within its range."""
     generator = torch.Generator().manual_seed(0)
     ways = [("bf16", False), ("bf16", True), ("fp16", False), ("e4m3", False), ("e4m3", True)]
     ways += [("int8", False), ("int8", True)]
@@ -83,8 +85,9 @@ def one_weight(see: See) -> tuple[OneWeight, ...]:
 
 
 def grown_scales(see: See) -> GrownScales:
-    """As quantized_training of torchao stores its weights: the codes are made with the exact scale
-    of a row, absmax / 127, and the scale is rounded to its format."""
+    """The growth of int8 weights stored as torchao's quantized_training does it: the codes are
+    computed with the exact scale of a row, absmax / 127, and the scale is then rounded to its
+    format."""
     factor, times = GROWN
     start = torch.randn(_SHAPE, generator=torch.Generator().manual_seed(0)) * 0.02
     courses = {}
@@ -112,7 +115,7 @@ def grown_scales(see: See) -> GrownScales:
 def _stored(
     weight: torch.Tensor, scales: str, generator: torch.Generator, computed: str = "fp32"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) of float32 `[rows, columns]`; codes are made with the scale as it is
+    """(codes, scales) of float32 `[rows, columns]`. The codes are made with the scale in the format
     `computed`."""
     scale = STORAGES[computed].nearest(STORAGES["int8"].scale_of(weight))
     codes = STORAGES["int8"].stochastic(weight / scale, generator, torch.ones(()))
@@ -120,7 +123,7 @@ def _stored(
 
 
 def walks_chart(weights: tuple[OneWeight, ...]) -> LabChart:
-    """Means over the moves, with a standard deviation as a band, beside the true sum."""
+    """The means over the additions, with a band of a standard deviation, beside the true sum."""
     lines = [LabLine("true", tuple(1 + _MOVE * 20 * i for i in range(51)), faint=True)]
     for w in weights:
         pairs = list(zip(w.mean, w.std, strict=True))
@@ -130,7 +133,7 @@ def walks_chart(weights: tuple[OneWeight, ...]) -> LabChart:
 
 
 def grown_chart(found: GrownScales) -> LabChart:
-    """Norms over the times, beside what they should be."""
+    """The norms after each growth, beside the true ones."""
     factor, times = GROWN
     lines = [LabLine("true", tuple(factor**i for i in range(times + 1)), faint=True)]
     lines += [LabLine(f"scales in {name}", course) for name, course in found.courses.items()]

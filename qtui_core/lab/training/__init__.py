@@ -1,1 +1,1 @@
-"""What experiments train: tasks, recipes, and twins: runs on the same batches."""
+"""What experiments train: tasks, recipes, and twins, which are runs on the same batches."""

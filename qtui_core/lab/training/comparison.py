@@ -1,4 +1,4 @@
-"""Compares recipes with their float32 twin over several seeds: differences, floor, curves,
+"""Compares recipes with their float32 twin over several seeds: differences, the floor, curves and
 sentences."""
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference, paired
 
 TWIN: Final = "fp32"
 NULL: Final = "null"
-#: Ends the name of a second run of a recipe with other random numbers to round by, which gives the
-#: recipe a floor of its own.
+#: Ends the name of a recipe's second run, which rounds with other random numbers. The difference of
+#: both runs is a floor for this recipe.
 AGAIN: Final = "again"
-#: A run is chaotic if weights that differ by a millionth change the loss by more than this.
+#: Runs are chaotic if weights that differ by a millionth change the loss by more than this.
 CHAOTIC: Final = 3e-4
-#: A difference must exceed this many of its standard errors over the steps, of at least FEWEST.
+#: A difference must exceed this many of its standard errors over the steps, of which there must be
+#: at least FEWEST.
 ERRORS: Final = 3
 FEWEST: Final = 5
-#: Steps in the mean of each point of a curve, at least.
+#: Each point of a curve is the mean of at least this many steps.
 _SMOOTH: Final = 5
 
 
@@ -31,12 +32,12 @@ class Compared:
 
     Attributes:
         name: of the recipe.
-        differences: one for each seed, nats per token: mean over the last steps.
-        held_out: one for each seed, at the end.
-        error: the standard error of the mean difference over the steps of all seeds; None if they
-            are too few.
-        floor: the floor of all recipes, or how far two runs of this one differ that round by other
-            random numbers, if that is more.
+        differences: the mean over the last steps, one for each seed, nats per token.
+        held_out: the difference of the held-out losses at the end, one for each seed.
+        error: the standard error of the mean difference over the steps of all seeds; None if there
+            are too few steps.
+        floor: the floor of all recipes, or the difference of two runs of this recipe that round
+            with other random numbers, if that is larger.
         diverged: which tensor stopped being finite, and when; empty if none did.
         runs: one for each seed.
     """
@@ -59,8 +60,8 @@ class Compared:
 
 
 class LabComparison:
-    """The finished runs of an experiment, named `recipe seed`; the recipe `fp32` is the twin,
-    `null` the twin with disturbed weights."""
+    """The finished runs of an experiment, named `recipe seed`. The recipe `fp32` is the twin;
+    `null` is the disturbed twin, whose weights start a millionth away."""
 
     def __init__(
         self, recipes: Sequence[str], seeds: Sequence[int], outcomes: Mapping[str, Any]
@@ -75,15 +76,15 @@ class LabComparison:
         return found if isinstance(found, TrainedRun) else None
 
     def clears(self, value: float | None, name: str = "") -> bool:
-        """Whether a difference is large enough to be seen above the floor of the recipe `name`, or
-        without a name above that of all."""
+        """Whether a difference exceeds the floor of the recipe `name`, or without a name that of
+        all recipes."""
         floor = self.compared[name].floor if name else self.floor
         return value is not None and floor is not None and abs(value) > FLOORS * floor
 
     @property
     def chaotic(self) -> str:
-        """A sentence, if weights that differ by a millionth change the loss so much that no
-        difference means anything; else empty."""
+        """A sentence if a millionth on the weights changes the loss so much that no difference
+        means anything; otherwise empty."""
         if self.floor is None or self.floor <= CHAOTIC:
             return ""
         return (
@@ -93,7 +94,8 @@ class LabComparison:
 
     @property
     def broken(self) -> str:
-        """A sentence, if the twin itself diverged, so that nothing can be held against it."""
+        """A sentence if the twin itself diverged, so that nothing can be compared with it;
+        otherwise empty."""
         for seed in self.seeds:
             run = self.run(TWIN, seed)
             if run is not None and run.diverged:
@@ -109,7 +111,7 @@ class LabComparison:
         return ""
 
     def gains(self) -> tuple[float, ...]:
-        """How far the twin's held-out loss fell, nats per token, one for each seed."""
+        """How far the twin's held-out loss fell, one for each seed, nats per token."""
         found = []
         for seed in self.seeds:
             run = self.run(TWIN, seed)
@@ -118,7 +120,7 @@ class LabComparison:
         return tuple(found)
 
     def share_of_gain(self, name: str) -> float | None:
-        """A recipe's share of its twin's gain in held-out loss; None if that gain does not clear
+        """A recipe's share of its twin's gain in held-out loss; None if that gain does not exceed
         the floor."""
         found = self.compared.get(name)
         gains = self.gains()
@@ -127,7 +129,7 @@ class LabComparison:
         return 1 - found.held / fmean(gains)
 
     def rows(self) -> Iterator[dict[str, Cell]]:
-        """A row for each recipe, with the cells that every comparison has."""
+        """A row for each recipe, with the cells that all experiments have."""
         for name, found in self.compared.items():
             spread = found.differences
             yield {
@@ -142,8 +144,8 @@ class LabComparison:
             }
 
     def charts(self, title: str) -> tuple[LabChart, ...]:
-        """Differences from the twin over the steps, with the floor shaded and the seeds as a
-        band."""
+        """The differences from the twin over the steps, with the floor shaded and a band for the
+        seeds."""
         lines = []
         for name, found in self.compared.items():
             curves = [
@@ -174,12 +176,12 @@ class LabComparison:
         return None
 
     def seen(self, name: str) -> str | None:
-        """What a recipe's difference is: "diverged", "no difference", "worse" or "better"; None
-        where that is not known yet."""
+        """What a recipe's difference is: "diverged", "no difference", "worse" or "better"; None if
+        it is not known yet."""
         return self.judged(self.compared[name])
 
     def judged(self, found: Compared) -> str | None:
-        """As `seen`, of what `beside` gives."""
+        """The same for a result of `beside`."""
         if found.diverged:
             return "diverged"
         if found.floor is None or found.difference is None:
@@ -190,9 +192,9 @@ class LabComparison:
         return "worse" if found.difference > 0 else "better"
 
     def _apart(self, one: str, other: str) -> float | None:
-        """How far two runs of a seed are apart, in the seed where that is most: the size of the
-        mean difference over the last steps and its standard error, as the mean alone may be near
-        zero by chance. None where there are no such runs."""
+        """How much two runs of a seed differ, for the seed where they differ most: the size of the
+        mean difference over the last steps plus its standard error, because the mean alone may be
+        near zero by chance. None if there are no such runs."""
         found = []
         for seed in self.seeds:
             a, b = self.run(one, seed), self.run(other, seed)
@@ -206,7 +208,7 @@ class LabComparison:
         return self.floor if self.floor is None or own is None else max(self.floor, own)
 
     def beside(self, name: str, other: str = TWIN) -> Compared | None:
-        """A recipe against another on the same batches; None if either has no run."""
+        """A recipe compared with another one on the same batches; None if either has no run."""
         runs, differences, held, diverged = [], [], [], ""
         steps: list[float] = []
         for seed in self.seeds:
@@ -233,8 +235,8 @@ class LabComparison:
 def best_rate(
     rates: Sequence[float], keys: Callable[[float], Sequence[str]], outcomes: Mapping[str, Any]
 ) -> float:
-    """Of the learning rates the one with the least held-out loss over the runs of its keys; rates
-    at which one diverged are not taken, and the first is if there is no other."""
+    """The learning rate with the least held-out loss over the runs of its keys. Rates at which a
+    run diverged are not chosen; if every rate is excluded, the first is returned."""
     held: dict[float, float] = {}
     for rate in rates:
         runs = [run for key in keys(rate) if (run := outcomes.get(key)) is not None]
@@ -257,5 +259,5 @@ COLUMNS: Final = (
 
 
 def _smoothed(values: list[float]) -> list[float]:
-    """Moving averages, each over the few steps up to and including its own."""
+    """Moving averages; each is over the last few steps up to its own."""
     return [fmean(values[max(0, i - _SMOOTH + 1) : i + 1]) for i in range(len(values))]

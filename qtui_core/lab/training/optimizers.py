@@ -1,5 +1,5 @@
-"""Optimizers that keep their states in few bits, made by their own libraries, and what is read off
-them after a run: bytes, how codes are used, and whether they move what has no gradient."""
+"""Optimizers that keep their states in few bits, made by their own libraries; and what is read off
+them after a run: bytes, the use of codes, and whether they move parameters without a gradient."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.training.model.optimizers import optimizer_tensors, shared_tables
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
-#: Of a parameter: its name, and whether Muon takes it.
+#: Whether Muon takes a parameter, by its name.
 Takes = Callable[[str, torch.nn.Parameter], bool]
 _EPSILON: Final = 1e-8
-#: Elements whose gradient is zero and not, steps, and the rate, of the test for drift.
+#: The test for drift: elements whose gradient is zero, elements whose gradient is not, steps, and
+#: the learning rate.
 _UNTOUCHED: Final = 8192
 _STEPS: Final = 100
 _RATE: Final = 1e-3
 
 
 class BothOptimizers:
-    """Two optimizers as one: each steps over parameters of its own."""
+    """Two optimizers as one. Each steps over its own parameters."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self._parts = parts
@@ -47,8 +48,8 @@ class BothOptimizers:
 
 
 def make(name: str, named: Named, lr: float, betas: tuple[float, float], takes: Takes) -> Any:
-    """The optimizer of a name over parameters with their names, without weight decay. Raises
-    MissingLibrary where its library is not installed, or has it no longer."""
+    """The optimizer of that name over named parameters, without weight decay. Raises MissingLibrary
+    if its library is not installed or no longer has it."""
     listed = [(each, p) for each, p in named if p.requires_grad]
     trained = [p for _, p in listed]
     settings: dict[str, Any] = {"lr": lr, "betas": betas, "eps": _EPSILON, "weight_decay": 0.0}
@@ -87,7 +88,7 @@ def make(name: str, named: Named, lr: float, betas: tuple[float, float], takes: 
 
 
 def _round_states(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
-    """Puts the moments into BF16 after a step, as values of float32."""
+    """Rounds the moments to BF16 after a step; they remain float32 tensors."""
     for state in optimizer.state.values():
         for key in ("exp_avg", "exp_avg_sq"):
             state[key].copy_(STORAGES["bf16"].nearest(state[key]))
@@ -95,15 +96,15 @@ def _round_states(optimizer: torch.optim.Optimizer, arguments: Any, options: Any
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Inside the `with` nothing is compiled: torchao's optimizers would take many seconds for each
-    shape of parameters, and a C++ compiler."""
+    """A context in which torch compiles nothing. torchao's optimizers would otherwise need many
+    seconds for each shape of parameters, and a C++ compiler."""
     with torch.compiler.set_stance("force_eager"):
         yield
 
 
 def state_bytes(name: str, optimizer: Any, named: Named) -> int:
-    """What the states take, in bytes, without the tables of levels: codes and scales, or numbers
-    of four bytes; two where BF16 is emulated in numbers of four."""
+    """The bytes of the states, without the tables of levels: codes and scales, or numbers of four
+    bytes. Where BF16 is emulated in float32, two bytes are counted."""
     tables = {each for each, _ in shared_tables(optimizer)}
     found = sum(
         tensor.numel() * tensor.element_size()
@@ -114,8 +115,8 @@ def state_bytes(name: str, optimizer: Any, named: Named) -> int:
 
 
 def codes_of(optimizer: Any) -> dict[str, tuple[torch.Tensor, int]]:
-    """How often each code stands in "m" and "v": int64 counts, and the bits of a code. Empty for
-    states that are numbers and no codes."""
+    """How often each code occurs in "m" and "v": int64 counts, and the bits of a code. Empty for
+    states that are not codes."""
     found: dict[str, list[torch.Tensor]] = {}
     bits = 8
     for state in optimizer.state.values():
@@ -125,21 +126,22 @@ def codes_of(optimizer: Any) -> dict[str, tuple[torch.Tensor, int]]:
             if held is None or codes.element_size() != 1:
                 continue
             flat = codes.view(torch.uint8).reshape(-1)
-            if codes.numel() * 2 == held.numel():  # two codes of 4 bits in a byte
+            if codes.numel() * 2 == held.numel():  # two 4-bit codes in a byte
                 flat, bits = torch.cat([flat >> 4, flat & 15]), 4
             found.setdefault(moment, []).append(torch.bincount(flat, minlength=2**bits))
     return {moment: (torch.stack(counts).sum(0), bits) for moment, counts in found.items()}
 
 
 def entropy(counts: torch.Tensor) -> float:
-    """Of codes that stand so often, in bits."""
+    """The entropy of codes with these counts, in bits."""
     share = counts[counts > 0].double() / counts.sum()
     return float(-(share * share.log2()).sum())
 
 
 def drift(name: str) -> tuple[float, float]:
-    """(share of parameters that moved though their gradient was always zero, the farthest that one
-    went) in a hundred steps at a rate of 0.001, each beside one that has a gradient."""
+    """The share of parameters that moved in a hundred steps at a rate of 0.001 although their
+    gradient was always zero, and how far the farthest one moved. Each of them shares a block with
+    parameters that have a gradient."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(2 * _UNTOUCHED // 128, 128, generator=generator) * 0.02
     parameter = torch.nn.Parameter(start.clone())

@@ -1,7 +1,8 @@
-"""Recipes of low precision by name: what trains in few bits, by whose code, and what would cure it.
+"""Recipes of low precision by name: what is trained in few bits, by whose code, and which recipe to
+use instead where it is worse.
 
-Libraries do what they can on this machine. What they cannot is emulated: codes are multiplied as
-the numbers they stand for, in float32, which says nothing about speed.
+Libraries do what they can on this machine. The rest is emulated: codes are multiplied in float32 as
+the numbers they stand for, which says nothing about speed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from qtui_core.lab.training.optimizers import eagerly
 from qtui_core.lab.training.tasks import TASKS
 from qtui_core.lab.training.twins import Recipe
 
-#: What a recipe converts: linear layers but the head, those of feed-forward parts, or all of them.
+#: Which layers a recipe converts: the linear layers except the head, those of feed-forward parts,
+#: or all.
 Part = Literal["body", "feed-forward", "all"]
-#: Parts of names that feed-forward layers have in the families of transformers.
+#: Parts of the names of feed-forward layers in the families of transformers.
 _FEED_FORWARD: Final = ("mlp", "feed_forward", "ffn", "fc1", "fc2", "w1", "w2", "w3")
 
 
@@ -34,11 +36,11 @@ class LowBitRecipe:
 
     Attributes:
         by: whose code computes: "torch", "torchao", or "emulated".
-        build: the recipe, of a function that names the layers of a model to convert, and of the
-            seed that is rounded by.
+        build: makes the recipe from a function that names the layers of a model to convert, and
+            from the seed for random rounding.
         part: what is converted.
         drawn: whether it rounds at random.
-        cure: where it is worse than fp32, the recipe to take instead.
+        cure: the recipe to use instead where this one is worse than float32.
     """
 
     by: str
@@ -49,16 +51,16 @@ class LowBitRecipe:
 
     @property
     def timed(self) -> bool:
-        """Whether its seconds say something: no emulation's do."""
+        """Whether its seconds mean anything, which those of an emulation do not."""
         return "emulated" not in self.by
 
 
 def recipe_named(name: str, seed: int, told: list[str]) -> Recipe:
-    """A recipe that rounds by `seed`. When its model is prepared it writes into `told` which linear
-    layers it converts and which it leaves.
+    """The recipe of that name, whose random rounding is seeded with `seed`. When it prepares its
+    model, it appends to `told` which linear layers it converts and which it leaves.
 
-    Preparing raises ModelError for a model of which it converts nothing, MissingLibrary where a
-    library lacks something, UsageError for layers of sizes that the library does not take.
+    Preparing raises ModelError for a model of which it converts nothing, MissingLibrary if a
+    library lacks something, UsageError for layers of sizes that the library does not accept.
     """
     row = RECIPES[name]
 
@@ -84,7 +86,8 @@ def _belongs(name: str, part: Part) -> bool:
 
 
 def patterns(names: Iterable[str]) -> str:
-    """Names of layers in one line, "layers.*.mlp.up_proj (6)" for those that differ in a number."""
+    """The names of layers in one line, with one pattern for names that differ only in a number:
+    "layers.*.mlp.up_proj (6)"."""
     counts: dict[str, int] = {}
     for name in names:
         pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
@@ -96,8 +99,8 @@ Names = Callable[[nn.Module], Sequence[str]]
 
 
 def _products(scheme: str, *, half: str = "", autocast: bool = False) -> Any:
-    """Emulated products; `half` leaves all but the "forward" or the "backward" ones exact, with
-    `autocast` all else runs in BF16."""
+    """A recipe with emulated products. `half` quantizes only the "forward" or only the "backward"
+    products. With `autocast` everything else runs in BF16."""
 
     def build(names: Names, seed: int) -> Recipe:
         products = SCHEMES[scheme]
@@ -118,7 +121,8 @@ def _autocast() -> AbstractContextManager[Any]:
 
 
 def _bf16(names: Names, seed: int) -> Recipe:
-    """Everything that autocast runs in BF16; weights, states and losses stay float32."""
+    """A recipe that runs in BF16 what autocast does; weights, optimizer states and losses stay
+    float32."""
 
     def prepare(model: nn.Module) -> None:
         names(model)
@@ -127,7 +131,7 @@ def _bf16(names: Names, seed: int) -> Recipe:
 
 
 def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> Any:
-    """What torchao.prototype.quantized_training makes of the layers under one of its configs."""
+    """A recipe that converts the layers with a config of torchao.prototype.quantized_training."""
 
     def build(names: Names, seed: int) -> Recipe:
         def prepare(model: nn.Module) -> None:
@@ -142,7 +146,7 @@ def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> A
             quantize_(model, make(**options), filter_fn=lambda module, name: name in chosen)
             if torch.equal(_told_of(model, chosen), before):
                 raise UsageError(f"With this version of torchao {config} changes no product.")
-            torch.manual_seed(seed)  # it rounds by the generator of all
+            torch.manual_seed(seed)  # it draws from torch's global generator
 
         return Recipe(prepare, optimizer)
 
@@ -151,15 +155,15 @@ def _quantized_training(config: str, optimizer: Any = None, **options: Any) -> A
 
 @torch.no_grad()
 def _told_of(model: nn.Module, names: Iterable[str]) -> torch.Tensor:
-    """What one of the named layers makes of a fixed input, 32 tokens."""
+    """The output of one of the named layers for a fixed input of 32 tokens."""
     layer: Any = model.get_submodule(next(iter(names)))
     made: torch.Tensor = layer(torch.linspace(-1, 1, 32 * layer.in_features).view(32, -1))
     return made
 
 
 def _weight_only(model: nn.Module, lr: float) -> Any:
-    """AdamW of torchao, the one that its integer weights can be trained with: its arithmetic is
-    float32 and it rounds once. Run without its compilation, by the same code."""
+    """torchao's AdamW, the only one that its integer weights can be trained with: its arithmetic is
+    float32, and it rounds once. It runs the same code without compiling it."""
     with importing("Training of integer weights", "torchao"):
         from torchao.optim import _AdamW
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -172,7 +176,7 @@ def _weight_only_nearest(model: nn.Module, lr: float) -> Any:
 
 
 def within(optimizer: Any, context: Callable[[], AbstractContextManager[Any]]) -> Any:
-    """The optimizer, whose steps run in a context."""
+    """The same optimizer, whose steps run in a context."""
     step = optimizer.step
 
     def wrapped() -> Any:
@@ -185,8 +189,8 @@ def within(optimizer: Any, context: Callable[[], AbstractContextManager[Any]]) -
 
 @contextmanager
 def to_nearest() -> Iterator[None]:
-    """torchao's integer weights round stochastically and have no switch: its function is replaced
-    meanwhile by itself to nearest."""
+    """A context in which torchao's integer weights round to nearest. They always round
+    stochastically, so torchao's function is replaced for that time."""
     from torchao.prototype.quantized_training import int8
 
     theirs = int8.quantize_int8_rowwise
@@ -200,7 +204,7 @@ def to_nearest() -> Iterator[None]:
 
 
 def _float8(recipe: str) -> Any:
-    """torchao.float8 with `_scaled_mm` of the CPU."""
+    """A recipe of torchao.float8, with the CPU's `_scaled_mm`."""
 
     def build(names: Names, seed: int) -> Recipe:
         def prepare(model: nn.Module) -> None:
@@ -220,7 +224,7 @@ def _float8(recipe: str) -> Any:
 
 
 def _sized(model: nn.Module, names: Iterable[str], multiple: int) -> None:
-    """Raises UsageError for a layer whose sizes the library does not take."""
+    """Raises UsageError for a layer of a size that the library does not accept."""
     for name in names:
         layer: Any = model.get_submodule(name)
         if layer.in_features % multiple or layer.out_features % multiple:
@@ -230,7 +234,8 @@ def _sized(model: nn.Module, names: Iterable[str], multiple: int) -> None:
             )
 
 
-#: What torchao's product in MXFP8 takes behind x and w, by name: for an emulation on any machine.
+#: Arguments of torchao's MXFP8 product after x and w, by name, which make it emulate on any
+#: machine.
 _MX_TAKES: Final = (
     "in_elem_dtype",
     "w_elem_dtype",
@@ -246,8 +251,8 @@ _MX_BLOCK: Final = 32
 
 
 def _mxfp8(names: Names, seed: int) -> Recipe:
-    """torchao's MXFP8 linear layer, whose product it emulates where there is no kernel. Scales are
-    rounded down, as `Products` has them."""
+    """A recipe with torchao's MXFP8 linear layer, which emulates its product where there is no
+    kernel. Scales are rounded down, as in `Products`."""
 
     def prepare(model: nn.Module) -> None:
         product = mx_product()
@@ -292,12 +297,13 @@ class _MxLinear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-#: Every recipe, in the order of the table. nvfp4 "full" has stochastic gradients, a rotation before
-#: dW, and weights in tiles; "forward" and "backward" are that in these products alone.
+#: Every recipe, in the order of the table. The nvfp4 recipe "full" has stochastic gradients, a
+#: rotation before dW, and weights in tiles; "forward" and "backward" are the same with only these
+#: products quantized.
 RECIPES: Final[dict[str, LowBitRecipe]] = {
     "bf16": LowBitRecipe("torch", _bf16, "all"),
     "int8 mixed": LowBitRecipe(
-        "torchao",  # Of its two ways, that by a tensor of its own is not called by torch 2.13.
+        "torchao",  # torchao has two ways; torch 2.13 does not call the one with a tensor subclass.
         _quantized_training("Int8MixedPrecisionTrainingConfig", module_swap=True),
         cure="bf16",
     ),

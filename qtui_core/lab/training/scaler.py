@@ -1,4 +1,4 @@
-"""Steps under the GradScaler of PyTorch, and why it leaves steps out."""
+"""Steps under PyTorch's GradScaler, and why it skips some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from qtui_core.lab.training.tasks import LabTask, loss_of, subject_of
 from qtui_core.lab.training.twins import See, adamw, set_rate
 from qtui_core.models.opening import DEMO
 
-#: The first step, from 0, whose gradient is spoilt in the run that shows a NaN from upstream.
+#: The first step, from 0, whose gradient is spoilt in the run that shows a NaN that comes from the
+#: model.
 _SPOILT: Final = 10
 
 
@@ -21,12 +22,13 @@ class ScalerRun:
     """Steps under a GradScaler.
 
     Attributes:
-        scales: before the first step, and after each.
-        overflows: steps left out whose gradient is finite in float32: the scale was too large.
-        upstream: steps left out whose gradient is not finite there either.
+        scales: the scale before the first step, and after each.
+        overflows: skipped steps whose gradient is finite in float32, so that the scale was too
+            large.
+        upstream: skipped steps whose gradient is not finite in float32 either.
         first: the first tensor that was not finite then.
         spoilt: whether the gradient was spoilt on purpose.
-        trained: the model that was.
+        trained: the model that was trained.
     """
 
     scales: tuple[float, ...]
@@ -48,9 +50,10 @@ def scaler_run(
     start: float,
     spoilt: bool = False,
 ) -> ScalerRun:
-    """Steps of AdamW under autocast to float16 and torch.amp.GradScaler: of the model, or of `nano`
-    in the place of the demo, whose steps are dear in float16 on a CPU. A step that is left out is
-    done again in float32 without a scale, which tells an overflow from what no scale cures."""
+    """Steps of AdamW under autocast to float16 and torch.amp.GradScaler. They train the model, or
+    `nano` in place of the demo, whose steps take long in float16 on a CPU. A skipped step is
+    repeated in float32 without a scale, which tells an overflow from a gradient that no scale
+    helps."""
     own = model != DEMO
     task = LabTask("prose" if own else "nano", 4, 64, 1.0, False, ramp=0)
     subject = subject_of(task, model, text)
@@ -65,8 +68,8 @@ def scaler_run(
     def loss(ids: torch.Tensor, step: int, half: bool) -> torch.Tensor:
         with torch.autocast("cpu", torch.float16) if half else nullcontext():
             found = loss_of(net, ids)
-        # The root of zero has a derivative that is not finite, and a finite value: so the loss
-        # shows nothing, as where the norm of a vector of zeros is differentiated.
+        # The square root of zero is finite but its derivative is not, so the loss shows nothing.
+        # The same happens where the norm of a zero vector is differentiated.
         weight = next(net.parameters())
         return found + (weight.sum() * 0).sqrt() if spoilt and step >= _SPOILT else found
 
@@ -91,7 +94,7 @@ def scaler_run(
 
 
 def _not_finite(net: Any) -> str:
-    """The name of the first gradient that is not finite; "" where all are."""
+    """The name of the first gradient that is not finite; empty if all are."""
     for name, parameter in net.named_parameters():
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return str(name)

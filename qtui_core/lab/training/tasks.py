@@ -1,5 +1,5 @@
-"""Tasks: a model, a text and how to train. Named tasks, which are reproducible, and the user's
-own."""
+"""Tasks: a model, a text and how to train. Named tasks are reproducible; others use the model and
+text of the user."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
 
 TEXTS: Final = Path(__file__).parents[1] / "text"
-#: Bytes of Python source from which `code` and `nano` draw their batches.
+#: How many bytes of Python source `code` and `nano` draw their batches from.
 _CODE_BYTES: Final = 1 << 20
-#: Held-out tokens on which a loss is measured, and tokens of a window.
+#: The number of held-out tokens on which a loss is measured, and the tokens of a window.
 HELD_OUT: Final = 16_384
 WINDOW: Final = 128
-#: The share of a user's text that is held out, at its end.
+#: The share of a user's text, at its end, that is held out.
 _HELD_SHARE: Final = 8
 
 
@@ -39,11 +39,11 @@ class LabTask:
     Attributes:
         name: "prose", "code" or "nano".
         batch, sequence: sequences of a step, and tokens of a sequence.
-        clip: the norm to which gradients are clipped; None for no clipping.
+        clip: the norm that gradients are clipped to; None for no clipping.
         decays: whether the learning rate falls linearly to 0; otherwise it is constant after its
             ramp.
         betas: of AdamW.
-        ramp: steps over which the learning rate rises.
+        ramp: the number of steps over which the learning rate rises.
     """
 
     name: Literal["prose", "code", "nano"]
@@ -68,12 +68,12 @@ TASKS: Final[dict[str, LabTask]] = {
 
 
 class LabSubject:
-    """A model and a text from which runs start identically.
+    """A model and a text, from which runs start identically.
 
     Attributes:
         task: how it is trained.
         held_out: int64 `[windows, WINDOW]`.
-        origin: where the text is from, in words.
+        origin: where the text comes from, as text.
     """
 
     def __init__(self, task: LabTask, model: str = DEMO, text: str | None = None) -> None:
@@ -106,7 +106,7 @@ class LabSubject:
 
     def fresh(self, seed: int) -> Any:
         """A model as every run starts with it: float32, in training mode. `nano` is initialised
-        from the seed, others are copies of the loaded model."""
+        from the seed; others are copies of the loaded model."""
         return nano(seed) if self._net is None else deepcopy(self._net)
 
     def start(self) -> Any:
@@ -114,7 +114,7 @@ class LabSubject:
         return nano(0) if self._net is None else self._net
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
-        """Endless batches int64 `[batch, sequence + 1]`; the same for the same seed."""
+        """Endless batches int64 `[batch, sequence + 1]`, the same for the same seed."""
         random = np.random.default_rng(seed)
         length = self.task.sequence + 1
         while True:
@@ -135,8 +135,8 @@ class LabSubject:
 
 
 def check_subject(model: str, text: str | None) -> None:
-    """Opens what a subject is made of, and reads no weights. Raises ModelError for a model that is
-    not there, UsageError for a text that cannot be read."""
+    """Opens the model and the text of a subject without reading weights. Raises ModelError for a
+    model that does not exist, UsageError for a text that cannot be read."""
     open_model(model)
     if text is not None:
         read_text(text, "training")
@@ -144,8 +144,8 @@ def check_subject(model: str, text: str | None) -> None:
 
 @lru_cache(maxsize=1)
 def subject_of(task: LabTask, model: str = DEMO, text: str | None = None) -> LabSubject:
-    """The subject for a task, model and text. The last one is kept, as the jobs of an experiment
-    share it. Raises what LabSubject raises."""
+    """The subject for a task, model and text. The last one is kept, because the jobs of an
+    experiment share it. Raises as LabSubject does."""
     return LabSubject(task, model, text)
 
 
@@ -163,7 +163,7 @@ def held_out_loss(model: Any, windows: torch.Tensor, rows: int = 32) -> float:
 
 
 def nano(seed: int) -> Any:
-    """A byte-level Llama with 2 layers of width 128, 434,816 parameters, initialised from the
+    """A byte-level Llama with 2 layers of width 128 and 434,816 parameters, initialised from the
     seed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -186,7 +186,7 @@ def nano(seed: int) -> Any:
 
 @cache
 def _ids_of_bytes(task: LabTask) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Token ids of bytes to train on, and of held-out bytes."""
+    """The token ids of bytes to train on, and of held-out bytes."""
     if task.name == "prose":
         parts = (TEXTS / "prose.txt").read_bytes(), (TEXTS / "prose_held_back.txt").read_bytes()
     else:

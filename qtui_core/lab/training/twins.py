@@ -1,4 +1,5 @@
-"""Runs that differ in one thing only: the same start and the same batches in the same order."""
+"""Runs that differ in one thing only: they have the same start and the same batches in the same
+order."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from qtui_core.dataclass import dataclass
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
 from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
 
-#: The last steps, whose mean difference counts.
+#: The number of last steps whose mean difference counts.
 LAST: Final = 20
-#: How many times the floor a difference must exceed.
+#: A difference must exceed the floor this many times.
 FLOORS: Final = 3
-#: Relative noise on the weights of the run that determines the floor.
+#: Relative noise on the weights of the disturbed twin, which determines the floor.
 NULL_NOISE: Final = 1e-6
 
 See = Callable[[int, int, float | None], None]
@@ -35,7 +36,7 @@ class TrainedRun:
         seconds: of a step, the median.
         diverged: the first step, from 1, with a loss that is not finite; 0 if there is none.
         first: the first tensor that was not finite at that step.
-        nbytes: what `held_bytes` counts, at the last step.
+        nbytes: the counts of `held_bytes` at the last step.
         facts: other figures of the recipe, by name.
         notes: sentences, for example on what was converted.
     """
@@ -59,7 +60,7 @@ class Recipe:
         prepare: changes the model before its optimizer is made.
         optimizer: makes one for a model and a learning rate; None is PyTorch's AdamW.
         stepped: called after each step of the optimizer, with its number from 0.
-        context: forward passes run in it, also that of the held-out loss.
+        context: forward passes run in it, including those for the held-out loss.
         before: called before each step, with its number from 0.
     """
 
@@ -80,8 +81,8 @@ def train(
     see: See,
     before: bool = False,
 ) -> TrainedRun:
-    """Trains with a recipe for `steps` steps; with `before`, the held-out loss is measured before
-    them too. `see` is called before each step; what it raises is raised."""
+    """Trains with a recipe for `steps` steps. With `before`, the held-out loss is measured before
+    them, too. `see` is called before each step; exceptions that it raises end the run."""
     task = subject.task
     model = subject.fresh(seed)
     held_before = held_out_loss(model, subject.held_out) if before else None
@@ -128,8 +129,8 @@ def train(
 
 
 def held_bytes(model: Any, optimizer: Any) -> dict[str, int]:
-    """Bytes of all weights, of the trained ones, and of their gradients and optimizer states. A
-    tensor that wraps others counts as what it wraps."""
+    """The bytes of all weights, of the trained ones, and of their gradients and optimizer states. A
+    tensor that wraps others counts as those."""
     named = dict(model.named_parameters())
     trained = {name: p for name, p in named.items() if p.requires_grad}
     gradients = {name: p.grad for name, p in trained.items() if p.grad is not None}
@@ -146,8 +147,8 @@ def _bytes_of(named: Mapping[str, torch.Tensor]) -> int:
 
 
 def _first_not_finite(model: Any) -> str:
-    """The name of the first weight, else the first gradient, that is not finite; "the loss" if all
-    are."""
+    """The name of the first weight that is not finite, otherwise of the first such gradient; "the
+    loss" if all are finite."""
     for kind, tensors in (
         ("", ((name, p.detach()) for name, p in model.named_parameters())),
         ("the gradient of ", ((name, p.grad) for name, p in model.named_parameters())),
@@ -165,7 +166,7 @@ def adamw(model: Any, lr: float, subject: LabSubject, decay: float = 0.0) -> Any
 
 
 def set_rate(optimizer: Any, lr: float) -> None:
-    """Sets the learning rate of the next step; optimizers that are compiled keep it in a tensor."""
+    """Sets the learning rate of the next step. Compiled optimizers keep it in a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(lr)
@@ -174,8 +175,8 @@ def set_rate(optimizer: Any, lr: float) -> None:
 
 
 def null() -> Recipe:
-    """float32 with weights that differ by a millionth: the difference that this makes is the
-    floor."""
+    """The recipe of the disturbed twin: float32 with weights that differ by a millionth. The
+    difference that this makes is the floor."""
 
     def disturb(model: Any) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -188,8 +189,8 @@ def null() -> Recipe:
 
 
 def paired(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> list[float]:
-    """The loss of each of the last steps less that of the twin on the same batch, nats per token.
-    Empty if either diverged or they did not run the same steps."""
+    """The loss of each of the last steps minus the twin's loss on the same batch, nats per token.
+    Empty if either run diverged or they did not run the same steps."""
     if run.diverged or twin.diverged or len(run.losses) != len(twin.losses):
         return []
     return [a - b for a, b in zip(run.losses, twin.losses, strict=True)][-last:]
