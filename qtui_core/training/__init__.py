@@ -1,1 +1,1 @@
-"""Steps of real models: traced on fake tensors, or run."""
+"""Training steps of real models: traced on fake tensors, or run."""

@@ -1,7 +1,8 @@
-"""What of a plan the installed libraries cannot run, and what they cannot show a trace of.
+"""What the installed libraries cannot do: plans that cannot be run, and plans that cannot be
+traced.
 
-The estimate knows more than any one machine has installed: each row is a value of an option, and
-why it is refused here.
+The estimate covers more than any one machine has installed. Each row is a value of an option, with
+the reason why it is refused here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
-#: What a value can take that a machine may lack: a GPU, or a package.
+#: What a value may require and a machine may lack: a GPU, or a package.
 GPU: Final = "cuda"
 LIGER: Final = "liger_kernel"
 
@@ -25,9 +26,9 @@ _PAGED: Final = (
     "--optimizer {} pages states between a GPU and the host, and this run is on the CPU; use "
     "--optimizer {}."
 )
-#: Losses that a trace runs.
+#: Losses that a trace can run.
 _TRACED_LOSSES: Final = ("stock", "stock-4.48")
-#: Each is a forward pass of its own.
+#: Labels that need a forward pass of their own.
 _MOST_TRACED_TOKENS: Final = 16
 
 
@@ -36,10 +37,10 @@ class Limit:
     """A value that is refused.
 
     Attributes:
-        option: whose value it is, by the name of its field in `RunPlan`.
-        where: whether a plan with nothing left open has it.
-        says: of a run, the refusal; of a trace, what it does not show. {plan} is the plan.
-        takes: what the value takes, GPU or LIGER, where it is refused only for want of it.
+        option: the field of `RunPlan` that has the value.
+        where: whether a resolved plan has the value.
+        says: the refusal of a run; for a trace, what it does not show. {plan} is the plan.
+        takes: GPU or LIGER if the value is refused only because that is missing.
     """
 
     option: str
@@ -85,7 +86,7 @@ RUN_LIMITS: Final = (
         "--attention sdpa, which takes the CPU's own.", GPU,
     ),
     Limit(
-        # The head, which is never quantized, is in the type of the plan.
+        # The head is never quantized, so it has the dtype of the plan.
         "kbit_prep",
         lambda plan: plan.kbit_prep == "norms" and plan.dtype != "fp32" and not plan.autocast,
         "--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that are not "
@@ -130,15 +131,14 @@ TRACE_LIMITS: Final = (
 
 
 def check_runnable(plan: RunPlan, device_type: str) -> None:
-    """Raises UsageError for a plan, with nothing left open, that this machine cannot run, naming
-    what and what to do instead."""
+    """Raises UsageError if this machine cannot run a resolved plan, and says what to do instead."""
     for limit in RUN_LIMITS:
         if limit.where(plan) and not (limit.takes and _has(limit.takes, device_type)):
             raise UsageError(limit.says.format(plan=plan))
 
 
 def check_traceable(plan: RunPlan) -> None:
-    """Raises UsageError for a plan that a trace would not follow, naming what and what to do."""
+    """Raises UsageError if a trace cannot follow a plan, and says what to do instead."""
     found = [limit.says.format(plan=plan) for limit in TRACE_LIMITS if limit.where(plan)]
     if found:
         raise UsageError(

@@ -1,1 +1,1 @@
-"""What memory and time a run takes on the device that it is on, measured."""
+"""Measures the memory and the time that a run takes on its device."""

@@ -1,5 +1,5 @@
-"""Measures what a process takes on a GPU besides its tensors: the context of CUDA, the workspaces
-of cuBLAS, and what the allocator reserves for one tensor."""
+"""Measures the GPU memory that a process takes besides its tensors: the CUDA context, the
+workspaces of cuBLAS, and the segment that the allocator reserves for one tensor."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.rates import DeviceFacts
 
 MIB: Final = 1 << 20
-#: Tensors that show the three kinds of segments: of small blocks, of large ones, and of their own
-#: (c10/core/AllocatorConfig.h).
+#: Sizes of tensors for the three kinds of segments: of small blocks, of large blocks, and of a
+#: single tensor (c10/core/AllocatorConfig.h).
 PROBES: Final = (1024, 2 * MIB, 11 * MIB)
 
 
 class MeasuredDevice(Protocol):
-    """What the measurement does to a GPU and reads of it."""
+    """What `calibrate` does on a GPU and reads from it."""
 
     def process(self) -> tuple[int | None, str]:
-        """Bytes of this process according to the driver, and how they were identified."""
+        """The bytes of this process according to the driver, and how they were identified."""
 
     def allocated(self) -> int: ...
 
     def reserved(self) -> int: ...
 
     def start(self) -> None:
-        """Make the context with a first tensor, and free that tensor and its segment: tensors that
-        are held later would find room in it."""
+        """Creates the context with a first tensor, then frees that tensor and its segment, because
+        later tensors would be placed in it."""
 
     def multiply(self, *, backward: bool) -> None:
-        """A product in 16 bits, and its backward pass in autograd's thread; nothing of it stays."""
+        """A 16-bit product, with `backward` also its backward pass in autograd's thread. Its
+        tensors are freed."""
 
     def clear_workspaces(self) -> None: ...
 
     def hold(self, nbytes: int) -> Any:
-        """A tensor, for as long as the answer is kept."""
+        """A tensor of that many bytes, which lives as long as the returned object."""
 
     def empty(self) -> None:
-        """Give segments that nothing uses back to the driver."""
+        """Returns unused segments to the driver."""
 
     def settings(self) -> dict[str, Any]:
-        """Of the allocator."""
+        """The settings of the allocator."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """As in qtui_core.memory.devices.profile.Profile."""
+    """The measured figures, with the fields of qtui_core.memory.devices.profile.Profile."""
 
     context_first: int | None
     context_products: int | None
@@ -58,8 +59,8 @@ class Found:
 
 @dataclass(frozen=True)
 class FoundOnGpu:
-    """What the process that measures tells: what was found on which device; or why nothing was,
-    with the exit code of that error."""
+    """The report of the measuring process: what it found and on which device, or the error that
+    prevented it, with its exit code."""
 
     found: Found | None = None
     facts: DeviceFacts | None = None
@@ -68,14 +69,14 @@ class FoundOnGpu:
 
 
 def calibrate(machine: MeasuredDevice) -> Found:
-    """Measures in a process that has not used the GPU yet."""
+    """Measures in a process that has not used the GPU before."""
     machine.start()
     first, basis = _context(machine)
     machine.multiply(backward=False)
     forward = _workspaces(machine)
     machine.multiply(backward=True)
     training = _workspaces(machine)
-    machine.multiply(backward=True)  # the kernels are loaded; the workspaces are there again
+    machine.multiply(backward=True)  # the kernels stay loaded; the workspaces are allocated again
     products, basis = _context(machine)
     return Found(first, products, basis, forward, training, _segments(machine), machine.settings())
 
@@ -86,7 +87,7 @@ def _context(machine: MeasuredDevice) -> tuple[int | None, str]:
 
 
 def _workspaces(machine: MeasuredDevice) -> int:
-    """Bytes that clearing the workspaces gives back."""
+    """The bytes that clearing the workspaces frees."""
     before = machine.allocated()
     machine.clear_workspaces()
     return before - machine.allocated()

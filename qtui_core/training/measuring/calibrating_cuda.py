@@ -1,4 +1,4 @@
-"""The GPU that torch's current device is, as `calibrate` uses it."""
+"""The current CUDA device of torch, as `calibrate` uses it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.measuring.meters import start_cuda
 
-#: Rows of the matrices that are multiplied: large enough that cuBLAS wants its workspace.
+#: Rows of the matrices that are multiplied, large enough that cuBLAS allocates its workspace.
 _ROWS: Final = 1024
 
 
 class CudaMachine:
-    """`reader` reads the same GPU. What is used before CUDA begins belongs to other processes."""
+    """`reader` reads the same GPU through NVML. What is in use before CUDA starts belongs to other
+    processes."""
 
     def __init__(self, reader: DeviceReader) -> None:
         self._reader = reader
@@ -26,8 +27,8 @@ class CudaMachine:
         torch.cuda.synchronize()
         reading = self._reader.read()
         own = reading.process_memory
-        # A process that uses less is another one: inside a container, its number on the host may
-        # equal ours.
+        # If the driver's process uses less than we reserved, it is a different one: inside a
+        # container, its number on the host may equal ours.
         if own is not None and own >= self.reserved():
             return own, reading.process_basis
         if reading.memory_used is None or self._others is None:

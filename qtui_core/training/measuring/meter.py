@@ -27,34 +27,35 @@ class HeldByName:
 
 
 class Meter(Protocol):
-    """Reads the memory of one device. The run puts what it holds into `standing` as it makes it."""
+    """Reads the memory of one device. The run adds its lasting tensors to `standing` as it creates
+    them."""
 
     standing: HeldByName
 
     def watch(self) -> AbstractContextManager[Any]:
-        """A context in which operations are counted, for meters that have to."""
+        """A context in which operations are counted, for meters that count them."""
 
     def wait(self) -> None:
-        """Until all that was launched is done."""
+        """Waits until all launched work is done."""
 
     def begin(self, phase: str) -> None:
-        """A phase begins: peaks count from here."""
+        """A phase begins; peaks are measured from here."""
 
     def track(
         self,
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """Names tensors that stand."""
+        """Names tensors that stay."""
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Does not count tensors that are on the host beside a GPU."""
+        """Excludes tensors that a GPU run keeps on the host."""
 
     def end(self, seconds: float, step: int) -> PhaseEnded:
-        """The phase is over."""
+        """The phase is over; its figures."""
 
     def sample(self, seconds: float, step: int, phase: str) -> Sample:
-        """The machine now; called from another thread."""
+        """The state of the machine now. Called from another thread."""
 
     def close(self) -> None:
         """Releases open handles."""

@@ -20,12 +20,12 @@ from qtui_core.training.measuring.meter import HeldByName
 from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
 from qtui_core.training.tracing.ledger import Ledger
 
-#: Phases of a run that the record has no word of its own for, and what they are to it.
+#: Phases of a run that a recording has no name for, and the phases that they count as.
 _LIKE: Final = {"import": Phase.LOAD, "quantize": Phase.LOAD, "compare": Phase.BETWEEN}
 
 
 class CpuMeter:
-    """Counts what operations allocate and free, with a tracker."""
+    """Counts with a tracker what operations allocate and free."""
 
     def __init__(self) -> None:
         self.standing = HeldByName()

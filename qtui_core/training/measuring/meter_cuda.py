@@ -1,4 +1,4 @@
-"""Memory of a run on a GPU: what torch's allocator counts, exactly, and what the driver says."""
+"""The memory of a run on a GPU: exact counts of torch's allocator, and readings of the driver."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WORKSPACES: Final = Component.WORKSPACES.value
 
 
 class CudaMeter:
-    """Reads torch.cuda.memory_stats and NVML. Its device is the current one of torch.
+    """Reads torch.cuda.memory_stats and NVML on torch's current device.
 
-    Peaks are those since `begin`: the counters of torch are reset there. Work that was launched is
-    waited for at both ends of a phase, so that what a phase launches is counted to it.
+    `begin` resets torch's peak counters. Both ends of a phase wait for launched work, so that work
+    counts in the phase that launched it.
 
     Args:
         reader: of the same GPU by NVML.
@@ -36,8 +36,8 @@ class CudaMeter:
         self._workspaces: int | None = None
         self._cache: list[weakref.ref[torch.Tensor]] = []
         used = reader.read().memory_used
-        #: Bytes of other processes, where the driver does not name ours: what was used before ours
-        #: began.
+        #: Bytes of other processes, used if the driver does not identify ours: what was in use
+        #: before ours started.
         self._others = used
 
     def watch(self) -> AbstractContextManager[Any]:
@@ -56,13 +56,13 @@ class CudaMeter:
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """The allocator counts everything; a cache is identified as long as it lives."""
+        """The allocator counts all tensors, so only a cache is remembered, as long as it lives."""
         if component is Component.CACHE:
             self._cache = [ref for ref in self._cache if ref() is not None]
             self._cache += [weakref.ref(tensor) for _, tensor in tensors]
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The allocator counts none of them."""
+        """Nothing to do: the allocator counts no tensors on the host."""
 
     def end(self, seconds: float, step: int) -> PhaseEnded:
         torch.cuda.synchronize()
@@ -111,10 +111,10 @@ class CudaMeter:
         self._reader.close()
 
     def _process(self, reading: DeviceReading, stats: Mapping[str, int]) -> int | None:
-        """What NVML says of this process. Where it says nothing: what is used beyond what was used
-        before the process began, which is right as long as other processes do not change. A process
-        that uses less than this one has reserved is another one: inside a container, its number on
-        the host may equal ours."""
+        """The bytes of this process according to NVML. If NVML does not report them, they are what
+        is in use beyond what was in use before the process started, which is right as long as other
+        processes do not change. If the reported process uses less than this one reserved, it is a
+        different one: inside a container, its number on the host may equal ours."""
         own = reading.process_memory
         if own is not None and own >= stats.get("reserved_bytes.all.current", 0):
             return own
@@ -123,9 +123,9 @@ class CudaMeter:
         return max(0, reading.memory_used - self._others)
 
     def _held(self, allocated: int) -> dict[str, int]:
-        """Bytes by component. The rest, which no tensor of the model, the optimizer or the inputs
-        accounts for, is cuBLAS's workspaces between two steps, when no other tensor is left, and
-        workspaces and activations at other times."""
+        """Bytes by component. The rest belongs to no tensor of the model, the optimizer or the
+        inputs. Between two steps no other tensor is left, so the rest is cuBLAS's workspaces; at
+        other times it is workspaces and activations."""
         if self.standing.built is None:
             return {}
         cache = [tensor for ref in self._cache if (tensor := ref()) is not None]

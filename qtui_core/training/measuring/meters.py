@@ -12,9 +12,9 @@ from qtui_core.training.run.placement import NoGpu, Placement
 
 
 def open_meter(placement: Placement) -> Meter:
-    """Opens the device too, where it is a GPU.
+    """Opens the meter, and the device if it is a GPU.
 
-    Raises NoGpu where the driver shows one that torch cannot use.
+    Raises NoGpu if the driver shows a GPU that torch cannot use.
     """
     if placement.torch_device == "cpu":
         return CpuMeter()
@@ -28,9 +28,9 @@ def open_meter(placement: Placement) -> Meter:
 
 
 def start_cuda(name: str, device: str = "cuda:0") -> None:
-    """Has torch begin with CUDA. `name` is the GPU's, as its driver calls it.
+    """Starts CUDA in torch. `name` is the driver's name of the GPU.
 
-    Raises NoGpu where the driver shows it and torch cannot use it.
+    Raises NoGpu if the driver shows the GPU and torch cannot use it.
     """
     try:
         torch.cuda.init()

@@ -1,4 +1,4 @@
-"""What a step holds on a CPU that it does not on a GPU, for kernels that only one of them has."""
+"""What a step holds in memory on a CPU but not on a GPU, because only one of them has a kernel."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from qtui_core.memory.plan.run_plan import RunPlan
 
-#: Attributes of configurations of transformers: dropout of attention, by families.
+#: The names of attention dropout in the configurations of transformers.
 _DROPOUTS: Final = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
 def held_on_cpu(model: Any, plan: RunPlan) -> Iterator[str]:
     """Sentences on what a step holds on a CPU beyond its estimate, which is made for a GPU. `model`
-    is one of transformers, without adapters."""
+    is a class of transformers without adapters."""
     if not plan.trains:
         return
     config = model.config

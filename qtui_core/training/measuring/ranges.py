@@ -1,6 +1,5 @@
-"""Where the numbers of a step lie: what flows into each linear layer, the gradients that come back,
-the weights and their gradients, each as a histogram of powers of two (formats/magnitudes.py).
-"""
+"""Where the numbers of a step lie: the inputs of each linear layer, the gradients of its outputs,
+its weights and their gradients, each as a histogram of powers of two (formats/magnitudes.py)."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qtui_core.formats.magnitudes import FIELDS, Magnitudes
 from qtui_core.live.snapshot import RangeKind, TensorRange
 
-#: Elements that are looked at in one go, which bounds what looking takes.
+#: Elements that are counted at a time, which bounds the memory that counting takes.
 _AT_ONCE: Final = 1 << 22
 
 
 def magnitudes(x: torch.Tensor) -> Magnitudes:
-    """Of a tensor of any shape, read as float32."""
+    """The magnitudes of a tensor of any shape, read as float32."""
     counts = torch.zeros(FIELDS, dtype=torch.int64, device=x.device)
     zeros, largest = 0, 0.0
     for part in x.detach().reshape(-1).split(_AT_ONCE):
@@ -39,11 +38,15 @@ def magnitudes(x: torch.Tensor) -> Magnitudes:
 def ranges_of_step(
     model: nn.Module, scale: float = 1.0, spent: Callable[[float], None] = lambda seconds: None
 ) -> Iterator[list[TensorRange]]:
-    """Inside the `with`, the list fills as steps run; what a later pass sees of a tensor replaces
-    what an earlier one saw. `scale` is what the loss is multiplied by: gradients are told without
-    it. `spent` is told the seconds that each look took.
+    """A context in which steps fill the returned list; a later pass over a tensor replaces the
+    earlier one.
 
-    What looking takes is hidden from whatever counts live tensors.
+    Args:
+        model: the model that takes the steps.
+        scale: the factor of the loss; gradients are reported without it.
+        spent: called with the seconds that each reading took.
+
+    Memory that the readings use is hidden from meters that count live tensors.
     """
     seen: dict[tuple[RangeKind, str], Magnitudes] = {}
     found: list[TensorRange] = []
@@ -52,7 +55,7 @@ def ranges_of_step(
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             return
         if tensor.is_cuda:
-            torch.cuda.synchronize(tensor.device)  # what came before is no part of the look
+            torch.cuda.synchronize(tensor.device)  # earlier work is not part of the reading
         began = time.perf_counter()
         with torch.no_grad(), _disable_current_modes():
             whole = tensor.detach()
@@ -89,5 +92,6 @@ def _told(see: Callable[..., None], name: str, scale: float) -> Callable[[torch.
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """Linear layers, those of bitsandbytes among them, and the Conv1D of GPT-2, which is one."""
+    """Whether a module is a linear layer, including those of bitsandbytes and the Conv1D of
+    GPT-2."""
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

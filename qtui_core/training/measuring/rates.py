@@ -1,8 +1,8 @@
-"""How fast this device multiplies matrices of each type and copies memory, timed here.
+"""How fast this device multiplies matrices of each dtype and copies memory, measured here.
 
-On a GPU with CUDA events, which do not count the launch; on a CPU with the clock of the process.
-Nothing here is warmed up longer than a few calls, so that a laptop's boost is not measured for a
-server's steady rate, and no rate takes longer than about a second.
+A GPU is timed with CUDA events, which exclude the launch; a CPU with the clock of the process. The
+warm-up is only a few calls, and each rate takes about a second at most. So a device that slows down
+under a long load is measured at the speed at which it begins.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ _DTYPES: Final[dict[str, Any]] = {
     "int8": torch.int8,
     "fp8": torch.float8_e4m3fn,
 }
-#: Types that are timed on a GPU, and on a CPU, where other types are computed as one of these.
+#: Dtypes that are timed on a GPU and on a CPU; other dtypes are computed as one of these.
 _ON_CUDA: Final = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 _ON_CPU: Final = ("fp32", "bf16", "fp16", "int8")
-#: Seconds a rate may take, and how often one is timed at the most.
+#: The most seconds and the most calls for one rate.
 _BUDGET: Final = 0.6
 _REPEATS: Final = 20
 _WARM_UP: Final = 2
-#: Sides of matrices. On a GPU: large enough to fill it. On a CPU: the first that takes long enough
-#: for its clock, which is a small one where the CPU has no instructions for the type.
+#: Sides of the matrices. On a GPU they are large enough to fill it. On a CPU the first side is used
+#: whose product takes long enough for the clock; it is small if the CPU has no instructions for the
+#: dtype.
 _CUDA_SIDE: Final = 8192
 _CPU_SIDES: Final = (256, 512, 1024, 2048)
 _LONG_ENOUGH: Final = 0.01
-#: Bytes a copy reads on a GPU; on a CPU, past all caches.
+#: Bytes that a copy reads on a GPU, and on a CPU, where they exceed all caches.
 _CUDA_COPY: Final = 1 << 30
 _CPU_COPY: Final = 256 << 20
 
 
 def facts_of(device: torch.device) -> DeviceFacts:
-    """What torch knows of a device."""
+    """The properties of a device that torch reports."""
     if device.type != "cuda":
         machine = read_machine()
         return DeviceFacts(
@@ -53,7 +54,7 @@ def facts_of(device: torch.device) -> DeviceFacts:
             threads=torch.get_num_threads(),
         )
     found = torch.cuda.get_device_properties(device)
-    # Later versions of torch tell more; what this one does not have is None.
+    # Older versions of torch do not report some of these; they are None then.
     memory_khz = getattr(found, "memory_clock_rate", None)
     bus = getattr(found, "memory_bus_width", None)
     clock_khz = getattr(found, "clock_rate", None)
@@ -73,7 +74,7 @@ def facts_of(device: torch.device) -> DeviceFacts:
 
 
 def measure_rates(device: torch.device) -> Iterator[MeasuredRate]:
-    """A product of each dtype and a copy, reported one by one when measured."""
+    """The rates of a product of each dtype and of a copy, each as soon as it is measured."""
     for dtype in _ON_CUDA if device.type == "cuda" else _ON_CPU:
         yield measure_product(device, dtype)
     yield measure_copy(device)
@@ -82,9 +83,9 @@ def measure_rates(device: torch.device) -> Iterator[MeasuredRate]:
 def measure_product(
     device: torch.device, dtype: str, side: int | None = None, budget: float = _BUDGET
 ) -> MeasuredRate:
-    """Operations a second of `[side, side]` times `[side, side]`.
+    """The operations per second of `[side, side]` times `[side, side]`.
 
-    Where the device or this torch cannot multiply the type, the rate is None and says why.
+    If the device or this torch cannot multiply the dtype, the rate is None and the reason is given.
     """
     sides = (side,) if side is not None else _sides(device)
     size, seconds = sides[0], [0.0]
@@ -107,15 +108,15 @@ def _first_line(error: Exception) -> str:
 def measure_copy(
     device: torch.device, nbytes: int | None = None, budget: float = _BUDGET
 ) -> MeasuredRate:
-    """Bytes a second that a copy within the device's memory reads and writes; None, and why,
-    where there is no room for it."""
+    """The bytes per second that a copy within the device's memory reads and writes; None and the
+    reason if there is no room for it."""
     if nbytes is None:
         nbytes = min(_CUDA_COPY, _free(device) // 4) if device.type == "cuda" else _CPU_COPY
     try:
         source = torch.ones(nbytes, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
         seconds = time_calls(lambda: target.copy_(source), device, budget)
-    except RuntimeError as error:  # no room for it, most likely
+    except RuntimeError as error:  # most likely out of memory
         return MeasuredRate(COPY, "bytes", nbytes, None, why_not=_first_line(error))
     one = median(seconds)
     return MeasuredRate(COPY, "bytes", nbytes, 2 * nbytes / one, one, len(seconds))
@@ -124,7 +125,7 @@ def measure_copy(
 def time_calls(
     work: Callable[[], object], device: torch.device, budget: float = _BUDGET
 ) -> list[float]:
-    """Seconds of each of some calls, as many as the budget holds; at least one."""
+    """The seconds of each of several calls: as many as fit into the budget, at least one."""
     for _ in range(_WARM_UP):
         work()
     found: list[float] = []
@@ -163,15 +164,15 @@ def _free(device: torch.device) -> int:
 
 
 def _product(device: torch.device, dtype: str, side: int) -> Callable[[], object]:
-    """A call that multiplies two matrices of a type, into memory that is already there where torch
-    has a function for that."""
+    """A call that multiplies two matrices of a dtype, into existing memory if torch has a function
+    for that."""
     if dtype == "int8":
         a, b = (
             torch.randint(-127, 127, (side, side), dtype=torch.int8, device=device)
             for _ in range(2)
         )
         if device.type == "cuda":
-            b = b.t()  # by columns, the one layout of int8 that every cuBLASLt takes
+            b = b.t()  # by columns, the only int8 layout of every cuBLASLt
         return lambda: torch._int_mm(a, b)
     a, b = (torch.randn(side, side, device=device).to(_DTYPES[dtype]) for _ in range(2))
     if dtype == "fp8":

@@ -1,4 +1,5 @@
-"""The effect of adapters: logits of one text with them on and off, from one copy of the base."""
+"""What adapters change: the logits of one text with the adapters on and off, from one copy of the
+base."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from qtui_core.training.model.build import DTYPES
 
 Logits = npt.NDArray[np.float32]
 
-#: How many of the text's last tokens are examined, and how many likely next tokens are reported.
+#: How many of the text's last tokens are compared, and how many likely next tokens are reported.
 LONGEST: Final = 256
 _LIKELIEST: Final = 5
 _SEED: Final = 7
@@ -74,13 +75,13 @@ class AdapterComparison:
 
 @contextmanager
 def _same_each_time(model: nn.Module) -> Iterator[None]:
-    """A block without dropout. The model itself stays in training mode: in evaluation mode
-    bitsandbytes repacks weights for some CPUs (Linear4bit.forward), after which they cannot be
+    """A context without dropout. The model itself stays in training mode: in evaluation mode
+    bitsandbytes repacks weights for some CPUs (Linear4bit.forward), and after that they cannot be
     trained."""
     quiet = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.training]
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(_SEED)  # for anything else that draws random numbers
+        torch.manual_seed(_SEED)  # for whatever else draws random numbers
         for module in quiet:
             module.eval()
         try:

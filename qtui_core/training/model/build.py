@@ -1,7 +1,9 @@
-"""A real model of transformers with adapters, quantized weights and an optimizer, for a plan.
+"""Builds a real model of transformers for a plan, with adapters, quantized weights and an
+optimizer.
 
-Weights are random, or none at all on fake tensors. Everything is made by the libraries themselves:
-transformers' classes, peft's adapters, bitsandbytes' linear layers and their quantization.
+The weights are random, or fake tensors without values. Everything is made by the libraries
+themselves: the classes of transformers, the adapters of peft, and the linear layers of bitsandbytes
+with their quantization.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(eq=False)
 class Built:
-    """A model on its way to training.
+    """A model that is being prepared for training.
 
     Attributes:
         model: the class of transformers, or peft's wrapper around it after `prepare`.
         configuration: of transformers.
         stacks: its stacks of layers.
-        folds: how the stacks were shortened, where they were.
+        folds: how the stacks were shortened, if they were.
     """
 
     model: Any
@@ -45,7 +47,7 @@ class Built:
     folds: tuple[Fold, ...] = ()
 
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, tensor) of all that stays through a step: parameters, buffers, quantization
+        """(name, tensor) of everything that stays through a step: parameters, buffers, quantization
         constants."""
         yield from self.model.named_parameters()
         yield from self.model.named_buffers()
@@ -58,17 +60,22 @@ def load(
     device: torch.device | str,
     margin: int | None = None,
 ) -> Built:
-    """The base model with its weights as they are stored, quantized where the plan says.
+    """The base model with its weights as they are stored, quantized if the plan says so.
 
-    `plan` is resolved. With a `margin`, only a few layers of those that are alike are built:
-    `margin` of them at either side of those that stand for the rest. Raises ModelError for a
-    configuration that transformers does not build.
+    Args:
+        config: the parsed config.json.
+        plan: a resolved plan.
+        device: where the tensors are created.
+        margin: None builds every layer. A number builds only a few of the layers that are alike,
+            with `margin` layers on either side of those that represent the others.
+
+    Raises ModelError for a configuration that transformers cannot build.
     """
     configuration = configuration_of(config)
-    configuration.use_cache = plan.loop != "trainer"  # which asks for none
+    configuration.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
     if plan.batch > 1 and getattr(configuration, "pad_token_id", None) is None:
-        # Classes that label sequences look for the last token that is no padding. It costs the same
-        # whichever token stands for padding.
+        # Classes that label sequences search for the last token that is not padding. This costs the
+        # same whichever token is the padding.
         configuration.pad_token_id = 0
     implementation = attention_of(plan)
     with torch.device(device):
@@ -80,13 +87,13 @@ def load(
 
 
 def prepare(built: Built, plan: RunPlan) -> None:
-    """Makes a loaded model ready to be trained: k-bit preparation, adapters, checkpointing."""
+    """Prepares a loaded model for training: k-bit preparation, adapters, checkpointing."""
     prepare_base(built, plan)
     add_adapters(built, plan)
 
 
 def prepare_base(built: Built, plan: RunPlan) -> None:
-    """Prepares the base itself: its loss, k-bit preparation, which parameters are frozen."""
+    """Prepares the base: its loss, k-bit preparation, and which parameters are frozen."""
     import peft
 
     model = built.model
@@ -107,7 +114,7 @@ def prepare_base(built: Built, plan: RunPlan) -> None:
 
 
 def add_adapters(built: Built, plan: RunPlan) -> None:
-    """Adds adapters to a prepared base, if the plan has any, and turns on checkpointing."""
+    """Adds the plan's adapters, if any, to a prepared base and turns on checkpointing."""
     import peft
 
     model = built.model
@@ -134,12 +141,12 @@ def _construct(model_class: Any, configuration: Any, implementation: str, plan: 
     except (ValueError, ImportError) as error:
         if implementation == "eager" or "attention" not in str(error).lower():
             raise
-        # Some families have eager attention only, and run it whatever is asked for.
+        # Some families have only eager attention and run it whatever the plan says.
         return model_class._from_config(configuration, attn_implementation="eager", dtype=dtype)
 
 
 def attention_of(plan: RunPlan) -> str:
-    """What transformers calls the attention of a plan."""
+    """The name that transformers has for the attention of a plan."""
     return "eager" if plan.attention == "eager" else "sdpa"
 
 
@@ -166,8 +173,8 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
 
 
 def _not_linear(model: nn.Module) -> list[str] | None:
-    """Routers that are nn.Linear by their class and return two tensors, as Llama 4's does: peft's
-    adapters fail around them."""
+    """Routers whose class is nn.Linear but which return two tensors, such as Llama 4's; peft's
+    adapters fail around them. None if there are none."""
     names = [
         name
         for name, module in model.named_modules()
@@ -177,7 +184,7 @@ def _not_linear(model: nn.Module) -> list[str] | None:
 
 
 def _norms_to_float32(model: nn.Module) -> None:
-    """Casts the norms alone to float32, as older TRL prepared a quantized model."""
+    """Casts only the norms to float32, as older versions of TRL prepared a quantized model."""
     for name, module in model.named_modules():
         if "norm" in name.rpartition(".")[2] or isinstance(module, nn.LayerNorm):
             for parameter in module.parameters(recurse=False):
@@ -186,7 +193,7 @@ def _norms_to_float32(model: nn.Module) -> None:
 
 
 def quiet() -> None:
-    """Silences the libraries' warnings: they are about training, not about bytes."""
+    """Silences the libraries' warnings, which concern training and not memory."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

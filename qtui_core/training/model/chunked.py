@@ -1,9 +1,10 @@
 """The loss by chunks of tokens, so that the logits of all tokens never exist at once.
 
-Its operations, dtypes and order are those of TRL 1.9 to 1.12 (sft_trainer.py,
-_chunked_cross_entropy_loss), and those that the estimate of a plan with `--loss chunked:N` assumes
-(qtui_core.memory.tape.blocks.loss.chunked_loss): each chunk is a checkpoint whose logits are
-computed in float32 from a float32 copy of the head, once forward and once more backward.
+Operations, dtypes and order are those of TRL 1.9 to 1.12 (sft_trainer.py,
+_chunked_cross_entropy_loss), which the estimate of a plan with `--loss chunked:N` assumes
+(qtui_core.memory.tape.blocks.loss.chunked_loss). Each chunk is a checkpoint. Its logits are
+computed in float32 from a float32 copy of the head, once in the forward pass and once more in the
+backward pass.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def chunked_cross_entropy(
     Args:
         hidden: the head's input, `[batch, sequence, width]`.
         head: `[vocabulary, width]`, with or without a bias.
-        labels: int64 `[batch, sequence]`; each belongs to the hidden state before it; -100 means
-            none.
+        labels: int64 `[batch, sequence]`; each is predicted from the hidden state before it; -100
+            is ignored.
         chunk: tokens per chunk.
         scale, softcap: of the logits, if the model has them.
     """
@@ -82,8 +83,8 @@ def _chunk(
             logits = torch.tanh(logits / softcap) * softcap
         logarithms = functional.log_softmax(logits, dim=-1)
         loss = functional.nll_loss(logarithms, targets, reduction="sum")
-        # No gradients of these two are needed, but TRL computes them with gradients enabled, and a
-        # checkpoint stops recomputing at what the last of them saves.
+        # The gradients of these two are not needed, but TRL enables gradients here, and a
+        # checkpoint stops recomputing at the last tensor that is saved.
         told = targets != UNLABELLED
         correct = ((logarithms.argmax(-1) == targets) & told).sum()
         entropy = (-(logarithms.exp() * logarithms).sum(-1) * told).sum()

@@ -1,4 +1,4 @@
-"""What the tensors that a model, its optimizer and its inputs hold are for."""
+"""The component that each tensor of a model, its optimizer or its inputs belongs to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtui_core.training.run.scaling import scaler_tensors
 
 
 def component_of_state(built: Built) -> Callable[[str], Component]:
-    """What each of the tensors that stand is for, by its name."""
+    """A function that tells the component of a lasting tensor from its name."""
     constants = {name for name, _ in quantized_tensors(built.model)}
     buffers = {name for name, _ in built.model.named_buffers()}
 
@@ -33,9 +33,9 @@ def component_of_state(built: Built) -> Callable[[str], Component]:
 def held(
     standing: HeldByName, device_type: str, cache: Iterable[torch.Tensor] = ()
 ) -> dict[str, int]:
-    """Bytes on a device by component, each storage once and rounded as the allocator of CUDA
-    does: of parameters, buffers, quantization constants, gradients, optimizer states, inputs, and
-    of the keys and values in `cache`."""
+    """The bytes on a device by component: parameters, buffers, quantization constants, gradients,
+    optimizer states, inputs, and the keys and values in `cache`. Each storage counts once, rounded
+    as CUDA's allocator rounds it."""
     seen: set[int] = set()
     found: dict[str, int] = {}
     keys_and_values = ((Component.CACHE, tensor) for tensor in cache)

@@ -1,6 +1,6 @@
-"""From a config.json to the class of transformers that it describes. Needs transformers.
+"""From a config.json to the class of transformers that it describes. Requires transformers.
 
-Only classes that the installed transformers has are used, never code that came with a model.
+Only classes of the installed transformers are used, never code that comes with a model.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _HEADS = (
 
 
 def configuration_of(config: Mapping[str, Any]) -> Any:
-    """The configuration of a text model, of transformers, from a parsed config.json; for a model
-    of text and images that of its text part.
+    """The configuration object of transformers for the text model that a parsed config.json
+    describes. For a model of text and images it is that of the text part.
 
-    Raises ModelError where the installed transformers has no such model, or does not accept the
+    Raises ModelError if the installed transformers does not know the model or does not accept the
     configuration.
     """
     kind = config.get("model_type")
@@ -45,22 +45,23 @@ def configuration_of(config: Mapping[str, Any]) -> Any:
         )
     try:
         built = CONFIG_MAPPING[kind].from_dict(without_code(dict(config)))
-    except Exception as error:  # whatever a configuration makes of a constructor
+    except Exception as error:  # a configuration can make a constructor raise anything
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"transformers does not accept this config.json: {first}") from error
     text = built.get_text_config()
     decodes = getattr(text, "is_encoder_decoder", False)
     if decodes and getattr(text, "decoder_start_token_id", None) is None:
-        # Only labels are given, and the decoder reads them one place later, after this token.
+        # The decoder reads the labels shifted by one place, after this token.
         text.decoder_start_token_id = text.pad_token_id or 0
     return text
 
 
 def class_of(configuration: Any) -> Any:
-    """The class that the config.json names, or else that with a loss to train by: for the next
-    token, for masked tokens or from sequence to sequence, whichever the family has.
+    """The class that the config.json names. Without one, the class of the family that has a loss:
+    for the next token, for masked tokens, or from sequence to sequence.
 
-    Raises ModelError where it has none, and for a class whose labels are not known here.
+    Raises ModelError if the family has no such class, and for a class whose labels are not known
+    here.
     """
     named = getattr(configuration, "architectures", None) or ()
     for name in sorted(named, key=lambda name: not name.endswith(LANGUAGE_MODELS)):

@@ -1,4 +1,4 @@
-"""Losses other than the model's own, put in its place."""
+"""Losses that replace the loss of a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from qtui_core.training.model.tiled import tiled_cross_entropy
 
 
 def set_loss(model: Any, plan: RunPlan) -> None:
-    """Gives a causal model the loss of a plan; with "stock" it keeps its own.
+    """Sets the loss of a causal model to that of a plan; with "stock" the model keeps its own.
 
-    Raises UsageError for another loss of a model that predicts no next token.
+    Raises UsageError for any other loss if the model does not predict the next token.
     """
     if (
         plan.trains
@@ -42,19 +42,20 @@ def set_loss(model: Any, plan: RunPlan) -> None:
 def loss_of_4_48(
     logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any
 ) -> torch.Tensor:
-    """The loss of transformers 4.48: `[batch, sequence, vocabulary]` logits in float32; all but the
-    last of each sequence are copied, and compared with the labels one position on."""
-    logits = logits.float()  # alive until this returns, as it was there
+    """The loss of transformers 4.48, from logits `[batch, sequence, vocabulary]`, which it casts to
+    float32. It copies all but the last of each sequence and compares them with the labels one place
+    later."""
+    logits = logits.float()  # lives until this function returns, as in 4.48
     shifted = logits[..., :-1, :].contiguous()
     targets = labels[..., 1:].contiguous()
     return functional.cross_entropy(shifted.view(-1, vocab_size), targets.view(-1))
 
 
 def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> None:
-    """Has a causal model compute its loss from hidden states, without logits of all tokens,
-    whenever it is given labels: by `compute`, which is `--loss name`.
+    """Makes a causal model compute its loss from hidden states, without the logits of all tokens,
+    if it receives labels. `compute` is the loss, which `--loss name` selects.
 
-    Raises UsageError for a model that is not causal, or whose head is no matrix.
+    Raises UsageError for a model that is not causal, or whose head is not a matrix.
     """
     head = model.get_output_embeddings()
     config = model.config
@@ -84,7 +85,7 @@ def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> Non
 
 
 def _scale(config: Any) -> float | None:
-    """Of logits: Cohere multiplies, Granite divides."""
+    """The factor of the logits: Cohere multiplies by one, Granite divides. None without one."""
     if (scale := getattr(config, "logit_scale", None)) is not None:
         return float(scale)
     divisor = getattr(config, "logits_scaling", None)

@@ -1,4 +1,4 @@
-"""The optimizers a plan can name, made by their own libraries."""
+"""The optimizers that a plan can name, made by their own libraries."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RATE = 1e-4
 
 
 def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -> Any:
-    """The optimizer of a plan over the parameters of a model that train, at a learning rate.
+    """The optimizer of a plan over the trainable parameters of a model, with a learning rate.
 
-    Raises UsageError for one whose library is not installed.
+    Raises UsageError if its library is not installed.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     match plan.optimizer:
@@ -40,8 +40,8 @@ def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -
 
 
 def _spare_embeddings(model: torch.nn.Module | None) -> None:
-    """The Trainer asks bitsandbytes for 32 bits for all embeddings (trainer.py, create_optimizer).
-    What was registered for earlier models is cleared."""
+    """Requests 32-bit states for all embeddings, as the Trainer does from bitsandbytes (trainer.py,
+    create_optimizer). Registrations for earlier models are cleared."""
     from bitsandbytes.optim import GlobalOptimManager
 
     manager = GlobalOptimManager.get_instance()
@@ -65,8 +65,8 @@ def _adamw4bit(parameters: Sequence[torch.nn.Parameter], rate: float) -> Any:
 def optimizer_tensors(
     optimizer: Any, named: Iterable[tuple[str, torch.nn.Parameter]]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg", without `host_tensors`;
-    tables that 8-bit states share belong to no weight."""
+    """(name, tensor) of an optimizer's states, such as "lm_head.weight.exp_avg", without
+    `host_tensors`. Tables that 8-bit states share belong to no weight."""
     tables = {id(table): name for name, table in shared_tables(optimizer)}
     counts = {id(count) for count in host_tensors(optimizer)}
     for parameter_name, parameter in named:
@@ -76,8 +76,8 @@ def optimizer_tensors(
 
 
 def tensor_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """A tensor, or those that one of torchao's wraps: its own storage is one that it would have in
-    the type it stands for, and takes no memory."""
+    """The tensor itself, or the tensors that a tensor subclass of torchao wraps. The storage of
+    such a subclass only describes the dtype that it represents and takes no memory."""
     if not hasattr(type(tensor), "__tensor_flatten__"):
         yield name, tensor
         return
@@ -86,13 +86,14 @@ def tensor_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.T
 
 
 def shared_tables(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of the tables of levels of 8-bit states, which are made with the optimizer."""
+    """(name, tensor) of the tables of levels of 8-bit states, which are created with the
+    optimizer."""
     yield from getattr(optimizer, "name2qmap", {}).items()
 
 
 def host_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
-    """States that are on the host in a run on a GPU too: counts of steps of torch's optimizers,
-    unless they are fused or can be captured (_init_group in torch/optim/adam.py)."""
+    """States that are on the host even in a run on a GPU: the step counts of torch's optimizers,
+    unless these are fused or capturable (_init_group in torch/optim/adam.py)."""
     for group in getattr(optimizer, "param_groups", ()):
         if group.get("fused") or group.get("capturable"):
             continue

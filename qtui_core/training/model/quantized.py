@@ -1,4 +1,4 @@
-"""Linear layers of bitsandbytes in the place of a model's own, as from_pretrained puts them."""
+"""Replaces linear layers of a model by those of bitsandbytes, as from_pretrained does."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _STORAGES: Final = {
 
 
 def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> None:
-    """Puts quantized layers where transformers would, their weights quantized by bitsandbytes.
+    """Replaces the linear layers that transformers would replace by quantized ones, whose weights
+    bitsandbytes quantizes.
 
-    The plain model is on the CPU. Its tensors go to the device one after the other, in the order of
-    their names (convert_and_load_state_dict_in_model of transformers' core_model_loading); of a
-    weight that is quantized only the codes and constants stay there. Where the device is the CPU
-    itself, copies stand for what a GPU would be given. Transformers' quantizer decides which
-    weights stay as they are: the head, what is tied to it, what is kept in float32.
+    The plain model is on the CPU. Its tensors move to the device one by one, in the order of their
+    names (convert_and_load_state_dict_in_model of transformers' core_model_loading); of a quantized
+    weight only the codes and constants stay there. If the device is the CPU itself, the tensors are
+    copied, as a GPU would receive copies. Transformers' quantizer decides which weights stay as
+    they are: the head, weights tied to it, weights that are kept in float32.
     """
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
@@ -40,15 +41,14 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     )
     kept = _kept(model)
     plain = {name: module for name, module in model.named_modules() if _is_linear(module)}
-    with unset_fake_temporarily():  # the new layers are empty ones of a tensor class of their own
+    with unset_fake_temporarily():  # the new layers are empty and of a tensor subclass
         replace_with_bnb_linear(model, kept, settings)
     read: set[int] = set()
     for name, module in sorted(model.named_modules(), key=_by_name):
-        old = plain.pop(name, None)  # each plain weight may be freed once its place is filled
+        old = plain.pop(name, None)  # a plain weight may be freed once it is replaced
         if old is not None and module is not old:
             _fill(module, old, eight, device)
-            # On some CPUs bitsandbytes would repack weights in an inference, for a kernel of its
-            # own.
+            # On some CPUs bitsandbytes would repack weights for an inference kernel.
             module.support_avx512bf16_for_cpu = False
         else:
             _read(module, device, read)
@@ -60,14 +60,14 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
 
 
 def _by_name(entry: tuple[str, nn.Module]) -> list[tuple[int, int, str]]:
-    """A sort key of a name by its parts: numbers as numbers, before words."""
+    """A sort key for the parts of a name. Numbers compare as numbers and come before words."""
     parts = entry[0].split(".")
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
 def _read(module: nn.Module, device: torch.device | str, read: set[int]) -> None:
-    """Puts a module's own tensors on a device, as copies even if they are there already. `read` are
-    the ids of parameters that were put there; several modules may share one."""
+    """Moves a module's own tensors to a device; they are copied even if they are there already.
+    `read` has the ids of parameters that were moved, because several modules may share one."""
     for parameter in module.parameters(recurse=False):
         if id(parameter) not in read and not _is_fake(parameter):
             read.add(id(parameter))
@@ -78,7 +78,7 @@ def _read(module: nn.Module, device: torch.device | str, read: set[int]) -> None
 
 
 def stored_bytes(model: Any, plan: RunPlan) -> int:
-    """Bytes of the weights of a plain model once they are quantized, without their constants."""
+    """The bytes of a plain model's weights after quantization, without quantization constants."""
     from transformers.quantizers.quantizers_utils import should_convert_module
 
     kept = _kept(model)
@@ -92,7 +92,7 @@ def stored_bytes(model: Any, plan: RunPlan) -> int:
 
 
 def _kept(model: Any) -> list[str]:
-    """Modules that are not quantized."""
+    """The names of modules that are not quantized."""
     from transformers.quantizers.base import get_keys_to_not_convert
 
     return [*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())]
@@ -103,13 +103,13 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of the constants beside quantized weights: block maxima, tables, offsets, and
-    the table that bitsandbytes itself holds once block maxima have been quantized."""
+    """(name, tensor) of the constants of quantized weights: block maxima, tables, offsets, and the
+    table that bitsandbytes itself keeps once block maxima have been quantized."""
     nested = False
     for name, module in model.named_modules():
         state = getattr(module, "state", None)
         scales = getattr(state, "SCB", None)
-        if scales is None:  # which the first forward pass takes from the weight
+        if scales is None:  # the first forward pass moves it here from the weight
             scales = getattr(getattr(module, "weight", None), "SCB", None)
         if isinstance(scales, torch.Tensor):
             yield f"{name}.weight.SCB", scales
@@ -131,13 +131,13 @@ def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _compute_dtype(plan: RunPlan) -> torch.dtype:
-    """What quantized layers multiply in: the 16-bit type of the run."""
+    """The dtype in which quantized layers multiply: the 16-bit dtype of the run."""
     name = plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
     return torch.float16 if name == "fp16" else torch.bfloat16
 
 
 def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> None:
-    """Gives a layer of bitsandbytes the weight of a plain one, quantized on `device`."""
+    """Sets the weight of a bitsandbytes layer to that of a plain one, quantized on `device`."""
     from bitsandbytes import nn as bnb
 
     weight = old.weight.data
@@ -151,7 +151,7 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
         settings = dict(module.weight.__dict__)
         settings.pop("SCB", None)
         if torch.device(device).type == "cpu" and not (eight and weight.dtype != torch.float16):
-            weight = weight.clone()  # LLM.int8 makes one of another type itself
+            weight = weight.clone()  # LLM.int8 itself creates one of another dtype
         module.weight = kind(weight, requires_grad=False, **settings).to(device)
     if old.bias is not None:
         bias = old.bias.data
@@ -162,7 +162,7 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
 
 def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
     """A quantized weight of fake tensors. Params4bit is a tensor subclass and cannot be fake, so
-    this is a plain parameter with the attributes that layers and peft look for."""
+    this is a plain parameter with the attributes that layers and peft read."""
     from bitsandbytes import functional
 
     old = module.weight
@@ -181,7 +181,7 @@ def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
 
 
 def _fake_rows(module: Any, weight: torch.Tensor) -> nn.Parameter:
-    """The same for LLM.int8: codes with one scale a row (int8_vectorwise_quant)."""
+    """The same for LLM.int8: codes with one scale per row (int8_vectorwise_quant)."""
     half = weight.to(torch.float16)
     scales = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
     parameter: Any = nn.Parameter(torch.empty_like(half, dtype=torch.int8), requires_grad=False)

@@ -1,5 +1,5 @@
 """The stacks of layers of a model: which layers are alike, what they are called, and how a model is
-shortened to as few layers as show the pattern."""
+shortened to the fewest layers that show the pattern."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from qtui_core.memory.replay.record import OUTSIDE
 
 @dataclass(eq=False)
 class Stack:
-    """A stack of layers, each fed by the one before.
+    """A stack of layers; each receives the output of the one before.
 
     Attributes:
-        name: of the stack in the model of transformers, "model.layers".
+        name: of the stack in the model of transformers, such as "model.layers".
         layers: in order.
-        start: number of the first; the layers of an encoder come before those of a decoder.
+        start: the number of the first layer; the layers of an encoder come before those of a
+            decoder.
     """
 
     name: str
@@ -46,8 +47,8 @@ def stacks_of(model: nn.Module) -> list[Stack]:
 
 
 def place_in(stacks: Sequence[Stack], name: str) -> tuple[int, str]:
-    """(layer, name within the layer) for the full name of a module or parameter, also where peft
-    has wrapped the model; (OUTSIDE, the name) where it belongs to no layer."""
+    """(layer, name within the layer) for the full name of a module or parameter, even if peft has
+    wrapped the model; (OUTSIDE, name) if it belongs to no layer."""
     plain = name.removeprefix("base_model.model.")
     for stack in stacks:
         if plain.startswith(f"{stack.name}."):
@@ -57,10 +58,9 @@ def place_in(stacks: Sequence[Stack], name: str) -> tuple[int, str]:
 
 
 def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold, ...]:
-    """Shortens a model to as few layers as show which are alike, and says how. `margin` is as in
-    qtui_core.memory.replay.folding. Lists in the configuration with an entry for each layer are
-    shortened too.
-    """
+    """Shortens a model to the fewest layers that show which ones are alike, and returns how.
+    `margin` is as in qtui_core.memory.replay.folding. Lists in the configuration with an entry for
+    each layer are shortened, too."""
     folds = []
     start = 0
     for stack in stacks_of(model):
@@ -80,9 +80,9 @@ def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold
 
 
 def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
-    """A number for each layer, the same for layers that are alike: that have the same modules with
-    the same parameters and settings. The index of a layer is no such setting, nor is a number that
-    is not whole: neither changes what the layer allocates."""
+    """A number for each layer; layers that are alike have the same number. They have the same
+    modules with the same parameters and settings. The index of a layer and settings that are
+    fractions do not count, because they do not change what the layer allocates."""
     described = [_description(layer) for layer in layers]
     positions = {
         key
@@ -99,7 +99,7 @@ def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
 
 
 def _description(layer: nn.Module) -> dict[str, Any]:
-    """Everything of a layer that may change what it allocates."""
+    """Everything about a layer that may change what it allocates."""
     found: dict[str, Any] = {}
     for name, module in layer.named_modules():
         found[f"{name}:"] = type(module).__name__
@@ -112,7 +112,7 @@ def _description(layer: nn.Module) -> dict[str, Any]:
 
 
 def _keep(layers: nn.ModuleList, kept: Sequence[int]) -> None:
-    """Keeps some layers, with new numbers."""
+    """Keeps some layers and numbers them anew."""
     chosen = [layers[index] for index in kept]
     del layers[len(chosen) :]
     for number, layer in enumerate(chosen):

@@ -1,9 +1,10 @@
-"""The loss a tile of logits at a time, tokens by words, with gradients that are summed in float32.
+"""The loss by tiles of logits, each of some tokens and some words of the vocabulary. Gradients are
+summed in float32.
 
-What it keeps, in which types and how long, is what TRL 1.15 and 1.16 do on a GPU
-(trl/kernels/chunked_logprob.py) and what the estimate of a plan with `--loss tiled` assumes
-(qtui_core.memory.tape.blocks.loss.tiled_loss). Where TRL folds a tile in one Triton kernel, here
-torch folds a few rows of it at a time.
+What it keeps, in which dtypes and for how long, is the same as in TRL 1.15 and 1.16 on a GPU
+(trl/kernels/chunked_logprob.py), which the estimate of a plan with `--loss tiled` assumes
+(qtui_core.memory.tape.blocks.loss.tiled_loss). TRL reduces a tile in one Triton kernel; here torch
+reduces a few rows of it at a time.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from torch import nn
 from qtui_core.memory.tape.blocks.loss.tiled_loss import TILE_TOKENS, TILE_WORDS
 from qtui_core.training.model.chunked import UNLABELLED, ChunkedOutput
 
-#: Float32 logits that are folded at a time: 1 MiB.
+#: The number of float32 logits that are reduced at a time: 1 MiB.
 _FOLDED: Final = 1 << 18
 
 
 class TiledLogProbabilities(torch.autograd.Function):
-    """Of each row, from `hidden` `[tokens, width]`, `weight` `[vocabulary, width]`, `bias`
-    `[vocabulary]` or None and int64 `targets` `[tokens]`: the logarithm of the target's
-    probability, the entropy in nats (without a gradient), and whether the target is the first of
-    the greatest logits. `scale` and `softcap` are of the logits; a softcap of None is none."""
+    """Returns for each token: the log probability of its target, the entropy of the prediction in
+    nats (without a gradient), and whether the target has the largest logit; of equal logits the
+    first one counts as the largest.
+
+    Arguments of `apply`: `hidden` `[tokens, width]`, `weight` `[vocabulary, width]`, `bias`
+    `[vocabulary]` or None, `targets` int64 `[tokens]`, and the scale and softcap of the logits; the
+    softcap may be None.
+    """
 
     @staticmethod
     def forward(
@@ -100,8 +105,8 @@ class TiledLogProbabilities(torch.autograd.Function):
 def _tiles(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, computed: torch.dtype
 ) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(tokens, words, their projection, hidden states of the tokens, rows of the head) of each
-    tile; all projections are made in one buffer."""
+    """(tokens, words, logits before scale and softcap, hidden states of the tokens, rows of the
+    head) of each tile. The logits of all tiles are computed in one buffer."""
     tokens, words = len(hidden), len(weight)
     buffer = hidden.new_empty((min(tokens, TILE_TOKENS), TILE_WORDS), dtype=computed)
     for start in range(0, tokens, TILE_TOKENS):
@@ -118,7 +123,7 @@ def _tiles(
 
 
 def _folds(tile: torch.Tensor) -> Iterator[slice]:
-    """Rows of a tile that are folded together."""
+    """Slices of the rows of a tile that are reduced together."""
     count, columns = tile.shape
     step = max(1, _FOLDED // columns)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
@@ -127,7 +132,8 @@ def _folds(tile: torch.Tensor) -> Iterator[slice]:
 def _logits(
     projected: torch.Tensor, scale: float, softcap: float | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logits in float32, of storage of their own, and their slope where a softcap bends them."""
+    """The logits in float32, in a storage of their own, and the derivative of the softcap, None
+    without one."""
     logits = projected.to(torch.float32, copy=True).mul_(scale)
     if softcap is None:
         return logits, None
@@ -136,7 +142,8 @@ def _logits(
 
 
 def _places(targets: torch.Tensor, words: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each target, `[rows, 1]`: whether it is among the words, and where (0 where it is not)."""
+    """For each target, `[rows, 1]`: whether it is among these words, and its place there (0 if it
+    is not)."""
     inside = (targets >= words.start) & (targets < words.stop)
     return inside[:, None], torch.where(inside, targets - words.start, 0)[:, None]
 
@@ -151,7 +158,7 @@ def _fold(
     of_target: torch.Tensor,
     best: torch.Tensor,
 ) -> None:
-    """Takes the logits of some words into the running statistics of their rows."""
+    """Adds the logits of some words to the running statistics of their rows."""
     top, where = logits.max(-1)
     inside, place = _places(targets, words)
     of_target += torch.where(inside, logits.gather(1, place), 0.0)[:, 0]
@@ -165,7 +172,7 @@ def _fold(
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """`total += a @ b` for a float32 total, without a rounding of the product."""
+    """`total += a @ b` for a float32 total, without rounding the product first."""
     if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:
@@ -179,7 +186,8 @@ def tiled_cross_entropy(
     scale: float | None = None,
     softcap: float | None = None,
 ) -> ChunkedOutput:
-    """The mean cross entropy of the next token, of what `chunked_cross_entropy` is given too."""
+    """The mean cross entropy of the next token. The arguments are those of `chunked_cross_entropy`,
+    without the chunk."""
     following = labels[:, 1:]
     valid = following != UNLABELLED
     likely, entropy, right = TiledLogProbabilities.apply(

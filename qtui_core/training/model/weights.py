@@ -1,5 +1,5 @@
-"""A model of transformers on the CPU, on its way to a run: with the weights of a source, or, of a
-bare configuration, with random ones."""
+"""A model of transformers on the CPU, ready to be moved to a device: with the weights of its
+source, or with random weights if there is only a configuration."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from qtui_core.training.model.build import DTYPES, Built, attention_of
 from qtui_core.training.model.configuration import class_of, configuration_of
 from qtui_core.training.model.stacks import stacks_of
 
-#: Elements of the random numbers that all random weights are cut from.
+#: The number of random values that all random weights are cut from.
 _RANDOM = 1 << 24
 
 
 def load_weights(source: ModelSource, plan: RunPlan) -> Built:
-    """The model of a source on the CPU, its weights in the dtype of the plan, mapped from their
-    files where they are stored in it. Without weights they are random (`is_random`).
+    """The model of a source on the CPU, with weights in the dtype of the plan. Weights that are
+    stored in that dtype are mapped from their files. Without weights they are random (`is_random`).
 
-    `plan` is resolved. Raises ModelError for what cannot be built or loaded.
+    `plan` is resolved. Raises ModelError for a model that cannot be built or loaded.
     """
     if source.config is None:
         raise ModelError(
@@ -34,11 +34,11 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
             f"its tensors belong to."
         )
     configuration = configuration_of(source.config)
-    configuration.use_cache = plan.loop != "trainer"  # which asks for none
+    configuration.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
     model_class = class_of(configuration)
     implementation = attention_of(plan)
     if not getattr(model_class, "_supports_sdpa", True):
-        implementation = "eager"  # the plain form only, which runs whatever is asked for
+        implementation = "eager"  # only the plain form exists and always runs
     dtype = DTYPES[plan.dtype or "fp32"]
     if is_random(source):
         model = _with_random_weights(model_class, configuration, dtype, implementation)
@@ -51,19 +51,19 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
 
 
 def is_random(source: ModelSource) -> bool:
-    """Whether a source is a configuration alone, whose model gets random weights."""
+    """Whether a source is only a configuration, whose model gets random weights."""
     return source.origin == "config"
 
 
 def _with_random_weights(
     model_class: Any, configuration: Any, dtype: torch.dtype, implementation: str
 ) -> Any:
-    """Matrices of normal numbers with the deviation that the configuration names, vectors of ones
-    (norms) and, as biases, zeros.
+    """A model with random weights: matrices are normal numbers with the standard deviation of the
+    configuration, vectors are ones (norms) or zeros (biases).
 
     All are cut from one row of random numbers, so that a model of any size is made at once and
-    takes no memory of the host before it goes to a device; `settle` makes them tensors of their
-    own on a CPU.
+    takes no memory on the host before it moves to a device. On a CPU, `settle` gives each tensor
+    memory of its own.
     """
     with torch.device("meta"):
         shapes = model_class._from_config(configuration, dtype=dtype).state_dict()
@@ -92,8 +92,8 @@ def _with_random_weights(
 
 
 def settle(model: nn.Module, device: torch.device | str) -> None:
-    """Moves a model to a device, one tensor after the other. On a CPU, parameters that share their
-    memory with others, as random ones do, get memory of their own."""
+    """Moves a model to a device, one tensor after the other. On a CPU, parameters that share
+    memory, as random ones do, get memory of their own."""
     seen: set[int] = set()
     for parameter in model.parameters():
         data = parameter.data
@@ -110,7 +110,7 @@ def settle(model: nn.Module, device: torch.device | str) -> None:
 
 def warm_up(weight_bytes: int, device: torch.device | str, device_bytes: int | None) -> None:
     """Allocates one tensor as large as all weights on a GPU and frees it, as from_pretrained does
-    before it loads (caching_allocator_warmup), so that the weights share one segment."""
+    before it loads (caching_allocator_warmup). The weights then share one segment."""
     nbytes = warm_up_bytes(weight_bytes, device_bytes)
     if nbytes:
         torch.empty(nbytes, dtype=torch.uint8, device=device)
