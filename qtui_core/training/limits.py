@@ -28,7 +28,7 @@ _PAGED: Final = (
 )
 #: Losses that a trace can run.
 _TRACED_LOSSES: Final = ("stock", "stock-4.48")
-#: Labels that need a forward pass of their own.
+#: The most generated tokens that a trace follows: each is a forward pass of its own.
 _MOST_TRACED_TOKENS: Final = 16
 
 
