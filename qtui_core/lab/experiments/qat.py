@@ -2,9 +2,8 @@
 
 Three held-out losses are measured for each width: PTQ of the model as it is; the control, which is
 the model trained for as many steps in float32 and then quantized; and QAT, whose forward passes use
-quantized weights. All three quantize in the same way, with torchao's fake quantizer: symmetric
-integers by groups. The floor of a width is how much the control's loss moves if its weights start a
-millionth away.
+quantized weights. All three quantize alike, with torchao's fake quantizer: symmetric integers by
+groups. The floor of a width is how far the control moves if its weights start a millionth away.
 """
 
 from __future__ import annotations
@@ -120,10 +119,10 @@ def _quantized(
 
 def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
     """Changes the model: its layers multiply by weights of `bits` bits, which they keep in float32.
-    The gradient of a weight is that of its rounded value, and 0 if the value was clipped.
+    The gradient is that of the rounded weight, and 0 if the weight was clipped.
 
-    Raises ModelError for a model without such layers, MissingLibrary without torchao, UsageError if
-    `group` does not divide the inputs of a layer.
+    Raises ModelError without such layers, MissingLibrary without torchao, UsageError if `group`
+    does not divide the inputs of a layer.
     """
     chosen = set(inner_linears(model))
     for name in chosen:
@@ -365,8 +364,7 @@ def _verdict(
 def _against_ptq(
     settings: Mapping[str, Any], known: Sequence[_Width], moved: Mapping[float, float]
 ) -> str:
-    """A warning if the comparison with PTQ alone, without the control, would lead to a wrong
-    conclusion."""
+    """A warning if the comparison with PTQ alone would lead to a wrong conclusion."""
     spoilt = [
         width
         for width in known

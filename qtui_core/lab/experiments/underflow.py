@@ -3,8 +3,7 @@ coarse.
 
 The weight w is a number of its format. The wanted update is delta = -lr·u with u = m^/(sqrt(v^) +
 eps), and the stored weight becomes w' = Q(w + delta). The lost share is that of the elements with
-delta != 0 and w' = w. The kept share is sum((w'-w)·delta)/sum(delta^2), which is 1 if the whole
-update arrives.
+delta != 0 and w' = w. The kept share is sum((w'-w)·delta)/sum(delta^2): 1 if all of it arrives.
 """
 
 from __future__ import annotations
@@ -74,12 +73,9 @@ class Reach:
 
 @dataclass(frozen=True)
 class Updates:
-    """What formats keep of the updates after ten batches, and a histogram of the weights over |w|
-    and |delta| at one rate.
-
-    `enough` has for each format the rates of LADDER from which on it keeps ENOUGH, if there are
-    any.
-    """
+    """What formats keep of the updates after ten batches, and how many weights lie where over |w|
+    and |delta|, at one rate. `enough` has for each format the rates of LADDER from which on it
+    keeps ENOUGH."""
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
@@ -149,8 +145,7 @@ Sums = tuple[int, int, float, float]
 
 
 def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
-    """How much of the update of one tensor arrives. Its float32 weight is first rounded to the
-    format."""
+    """How much of one tensor's update arrives, with the weight first rounded to the format."""
     scale = storage.scale_of(weight)
     stored = storage.nearest(weight, scale)
     arrived = (storage.nearest(stored + update, scale) - stored).double()
@@ -186,7 +181,7 @@ def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
 
 
 def _enough(stored: str, wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> float | None:
-    """The lowest rate of LADDER from which on a format keeps ENOUGH; None if there is none."""
+    """The lowest rate of LADDER from which on a format keeps ENOUGH; None without one."""
     found = None
     for rate in reversed(LADDER):
         parts = [reach(STORAGES[stored], weight, -rate * u) for weight, u in wanted.values()]
@@ -234,8 +229,8 @@ def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -
 
 
 def threshold(storage: Storage, magnitude: float) -> float:
-    """The size below which an update is lost, rounding to nearest, at a weight of this magnitude.
-    It is half of the distance to the next number up: 2^(floor(log2|w|) - p - 1)."""
+    """The size below which an update is lost, rounding to nearest, at a weight of this magnitude:
+    half of the distance to the next number up, 2^(floor(log2|w|) - p - 1)."""
     assert storage.mantissa_bits is not None
     exponent = max(math.frexp(magnitude)[1] - 1, storage.least_exponent)
     return math.ldexp(1.0, exponent - storage.mantissa_bits - 1)
@@ -252,8 +247,8 @@ def short_run(
     lr: float,
     store: str,
 ) -> TrainedRun:
-    """A run whose weights are stored in `store`, rounded to nearest or stochastically; or its twin
-    in float32."""
+    """A run whose weights are stored in `store`, to nearest or stochastically; or its float32
+    twin."""
     subject = subject_of(TASKS["prose"], model, text)
     recipes = {
         "fp32": Recipe,
@@ -268,9 +263,8 @@ def short_run(
 
 
 def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
-    """A recipe whose weights are rounded to a format at the start and after each step;
-    stochastically if a generator is given. Optimizer and products are float32, so nothing else
-    differs."""
+    """A recipe whose weights are rounded to a format at the start and after each step,
+    stochastically if there is a generator. All else is float32."""
 
     def onto_grid(model: Any) -> None:
         with torch.no_grad():
@@ -290,8 +284,8 @@ def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recip
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
-    """The table of shares, the picture of the updates with the threshold of each weight, the
-    curves, and what they mean."""
+    """The table of shares, the picture of the updates with thresholds, the curves, and a
+    sentence."""
     store = settings["store"]
     found: Updates | None = outcomes.get("updates")
     runs = LabComparison(("nearest", "stochastic"), settings["seeds"], outcomes)
