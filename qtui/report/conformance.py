@@ -8,7 +8,7 @@ from qtui.report.document import Column, Facts, Section, Table, Tone
 from qtui.report.numbers import plural
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Outcome, Verdict
-from qtui_core.conformance.standing import Finding, Standing
+from qtui_core.conformance.findings import Finding, LibraryFindings
 from qtui_core.extras import install_command
 
 #: The tone of a verdict that is the expected one.
@@ -22,11 +22,11 @@ _TONES: dict[Verdict, Tone] = {
 _NAMES = {"qtui", *(library.module for library in LIBRARIES)}
 
 
-def conformance_sections(standings: Sequence[Standing], *, details: bool) -> list[Section]:
+def conformance_sections(checked: Sequence[LibraryFindings], *, details: bool) -> list[Section]:
     """A section for each library: its conventions as a table, and below it why some are not
     equal; with `details` everything about every one."""
-    missing = [s for s in standings if not s.installed]
-    sections = [_section(s, details) for s in standings if s.installed]
+    missing = [s for s in checked if not s.installed]
+    sections = [_section(s, details) for s in checked if s.installed]
     if missing:
         listed = ", ".join(
             f"{s.library.name} ({plural(len(s.findings), 'convention')})" for s in missing
@@ -37,23 +37,23 @@ def conformance_sections(standings: Sequence[Standing], *, details: bool) -> lis
     return sections
 
 
-def _section(standing: Standing, details: bool) -> Section:
-    shown = [f for f in standing.findings if details or f.outcome.verdict is not Verdict.BYTE_EQUAL]
+def _section(found: LibraryFindings, details: bool) -> Section:
+    shown = [f for f in found.findings if details or f.outcome.verdict is not Verdict.BYTE_EQUAL]
     explain = _explain_fully if details else _explain
     notes = tuple((f.convention.name, explain(f)) for f in shown)
     notes += tuple(
         (fault.id.partition(".")[2], f"the probe of a known fault failed: {p.detail}")
-        for fault, p in standing.unprobed
+        for fault, p in found.unprobed
     )
     title = "What they are" if details else "Why not all are equal to the byte"
-    blocks: list[Table | Facts | str] = [_table(standing.findings, title if notes else "")]
+    blocks: list[Table | Facts | str] = [_table(found.findings, title if notes else "")]
     if notes:
         blocks.append(Facts(notes))
-    version = standing.report.version or "of unknown version"
-    tested = "" if _same(version, standing.library.tested) else (
-        f", expectations measured with {standing.library.tested}"
+    version = found.report.version or "of unknown version"
+    tested = "" if _same(version, found.library.tested) else (
+        f", expectations measured with {found.library.tested}"
     )  # fmt: skip
-    return Section(f"{standing.library.name} {version} next to qtui{tested}", tuple(blocks))
+    return Section(f"{found.library.name} {version} next to qtui{tested}", tuple(blocks))
 
 
 def _same(version: str, tested: str) -> bool:

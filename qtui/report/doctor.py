@@ -9,7 +9,7 @@ from qtui.report.document import Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, plural
 from qtui.report.surroundings import Files, Surroundings, Terminal
 from qtui_core.codec import or_null, printed
-from qtui_core.conformance.standing import Standing, conclude
+from qtui_core.conformance.findings import LibraryFindings, conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
 
@@ -32,11 +32,11 @@ class Warning:
 
 
 def doctor_document(
-    around: Surroundings, standings: Sequence[Standing] | None, *, details: bool
+    around: Surroundings, checked: Sequence[LibraryFindings] | None, *, details: bool
 ) -> Document:
-    """`standings` is None where libraries were not asked. `details` gives each convention with
+    """`checked` is None where libraries were not asked. `details` gives each convention with
     its sentence, its call and an example."""
-    warnings = find_warnings(around, standings or ())
+    warnings = find_warnings(around, checked or ())
     sections = [
         Section("Terminal", (_terminal(around.terminal),)),
         Section("Machine", (_machine(around),)),
@@ -46,24 +46,24 @@ def doctor_document(
     # What will go wrong comes before the evidence, which is long.
     if warnings:
         sections.append(Section("Warnings", (_warnings(warnings),)))
-    if standings is not None:
-        sections += conformance_sections(standings, details=details)
-    conclusion = conclude(standings) if standings is not None else _conclude_without(around)
+    if checked is not None:
+        sections += conformance_sections(checked, details=details)
+    conclusion = conclude(checked) if checked is not None else _conclude_without(around)
     data = {
         **printed(around),
-        "conformance": printed(standings),
+        "conformance": printed(checked),
         "warnings": printed(warnings),
     }
     return Document("qtui doctor", tuple(sections), conclusion, data)
 
 
-def find_warnings(around: Surroundings, standings: Sequence[Standing]) -> list[Warning]:
+def find_warnings(around: Surroundings, checked: Sequence[LibraryFindings]) -> list[Warning]:
     """What will go wrong here, of the machine first and then of each library."""
     found = _terminal_warnings(around.terminal) + _machine_warnings(around)
-    for standing in standings:
+    for each in checked:
         found += [
-            Warning(standing.library.name, fault.says, fault.consequence, fault.remedy, seen.detail)
-            for fault, seen in standing.faults
+            Warning(each.library.name, fault.says, fault.consequence, fault.remedy, seen.detail)
+            for fault, seen in each.faults
         ]
     return found
 

@@ -70,7 +70,7 @@ def test_a_convention_may_begin_with_a_version(version, applies):
 
 def test_the_catalogue_and_the_runner_need_nothing_but_the_standard_library():
     code = (
-        "import sys, qtui_core.conformance.run, qtui_core.conformance.standing; "
+        "import sys, qtui_core.conformance.run, qtui_core.conformance.findings; "
         "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,8 +11,8 @@ from stub_libraries import ABORTS, ABSENT, FRAGILE_GGUF, HANGS, NOISY, stub
 from qtui_core.child_environment import child_environment
 from qtui_core.conformance.catalogue import find_library
 from qtui_core.conformance.convention import Verdict
+from qtui_core.conformance.findings import conclude, findings_of
 from qtui_core.conformance.run import check_libraries
-from qtui_core.conformance.standing import conclude, standing_of
 
 GGUF = find_library("gguf")
 
@@ -36,10 +36,10 @@ def test_a_hidden_library_is_not_installed_and_never_passed(tmp_path):
     assert report.version is None
     assert verdicts(report) == {Verdict.NOT_INSTALLED}
     assert len(report.outcomes) == len(GGUF.conventions)
-    standing = standing_of(GGUF, report)
-    assert not standing.installed
-    assert standing.broken == standing.failed == ()
-    assert "nothing to compare" in conclude([standing])
+    findings = findings_of(GGUF, report)
+    assert not findings.installed
+    assert findings.broken == findings.failed == ()
+    assert "nothing to compare" in conclude([findings])
 
 
 def test_a_library_that_misses_a_dependency_failed_and_is_not_missing(tmp_path):
@@ -77,10 +77,10 @@ def test_a_crash_in_one_convention_leaves_the_others_their_verdicts(tmp_path):
 
 
 def test_a_failure_is_told_and_disagrees_with_nobody(tmp_path):
-    standing = standing_of(GGUF, check(tmp_path, FRAGILE_GGUF))
-    assert standing.broken == ()
-    assert len(standing.failed) == len(GGUF.conventions)
-    sentence = conclude([standing])
+    findings = findings_of(GGUF, check(tmp_path, FRAGILE_GGUF))
+    assert findings.broken == ()
+    assert len(findings.failed) == len(GGUF.conventions)
+    sentence = conclude([findings])
     assert "could not be checked" in sentence
     assert "gguf.q4_0" in sentence
 

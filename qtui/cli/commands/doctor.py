@@ -9,7 +9,7 @@ import click
 from qtui.cli.options import ReportOptions, report_options
 
 if TYPE_CHECKING:
-    from qtui_core.conformance.standing import Standing
+    from qtui_core.conformance.findings import LibraryFindings
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,7 +49,7 @@ def command(
     if libraries and no_conformance:
         raise UsageError("--library asks a library and --no-conformance asks none: choose one.")
     target = report.target()
-    standings = None if no_conformance else _check(libraries)
+    checked = None if no_conformance else _check(libraries)
     around = Surroundings(
         terminal=read_terminal(color=report.color, ascii=report.ascii),
         machine=read_machine(),
@@ -58,20 +58,20 @@ def command(
         versions=installed_versions(),
         files=read_files(),
     )
-    document = doctor_document(around, standings, details=bool(libraries) or report.face != "text")
+    document = doctor_document(around, checked, details=bool(libraries) or report.face != "text")
     report.write(document, target)
-    if standings is not None and any(standing.broken for standing in standings):
+    if checked is not None and any(each.broken for each in checked):
         ctx.exit(1)
 
 
-def _check(names: tuple[str, ...]) -> list[Standing]:
+def _check(names: tuple[str, ...]) -> list[LibraryFindings]:
     """How each named library compares with qtui; every library if none is named."""
     from qtui.cli.progress import progress_on_stderr
     from qtui_core.conformance.catalogue import LIBRARIES, find_library
+    from qtui_core.conformance.findings import findings_of
     from qtui_core.conformance.run import check_libraries
-    from qtui_core.conformance.standing import standing_of
 
     chosen = list(dict.fromkeys(find_library(name) for name in names)) or list(LIBRARIES)
     with progress_on_stderr("checking") as progress:
         reports = check_libraries(chosen, progress=progress)
-    return [standing_of(*pair) for pair in zip(chosen, reports, strict=True)]
+    return [findings_of(*pair) for pair in zip(chosen, reports, strict=True)]

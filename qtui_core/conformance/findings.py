@@ -64,7 +64,7 @@ _FAULT = (
 
 
 @dataclass(frozen=True)
-class Standing:
+class LibraryFindings:
     """A library and everything that was found about it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Standing:
         ("tested_version", "library.tested"),
         ("seconds", "report.seconds"),
         ("conventions", "findings"),
-        ("faults", lambda standing: [printed(pair, _FAULT) for pair in standing.probed]),
+        ("faults", lambda found: [printed(pair, _FAULT) for pair in found.probed]),
     )
 
     @property
@@ -112,7 +112,7 @@ class Standing:
         return sum(f.outcome.verdict is verdict for f in self.findings)
 
 
-def standing_of(library: Library, report: LibraryReport) -> Standing:
+def findings_of(library: Library, report: LibraryReport) -> LibraryFindings:
     """The report on a library together with what was expected of it."""
     by_id = {outcome.id: outcome for outcome in report.outcomes}
     findings = []
@@ -122,14 +122,14 @@ def standing_of(library: Library, report: LibraryReport) -> Standing:
         findings.append(Finding(convention, outcome, holds))
     faults = {fault.id: fault for fault in library.faults}
     probed = tuple((faults[found.id], found) for found in report.faults)
-    return Standing(library, report, tuple(findings), probed)
+    return LibraryFindings(library, report, tuple(findings), probed)
 
 
-def conclude(standings: Sequence[Standing]) -> str:
+def conclude(checked: Sequence[LibraryFindings]) -> str:
     """One sentence: whether the installed libraries can be trusted, and what to do."""
-    here = [s for s in standings if s.installed]
+    here = [s for s in checked if s.installed]
     if not here:
-        names = ", ".join(s.library.name for s in standings)
+        names = ", ".join(s.library.name for s in checked)
         return f"None of {names} is installed, so there is nothing to compare qtui with."
     broken = [(s, s.broken) for s in here if s.broken]
     if broken:
@@ -155,7 +155,7 @@ def conclude(standings: Sequence[Standing]) -> str:
     return f"{opening}; {_faults(here)}."
 
 
-def _agreement(here: Sequence[Standing]) -> str:
+def _agreement(here: Sequence[LibraryFindings]) -> str:
     one = len(here) == 1
     names = f"The {len(here)} installed libraries"
     if len(here) <= 2:
@@ -173,7 +173,7 @@ def _agreement(here: Sequence[Standing]) -> str:
     return f"{names} {', and '.join(parts) or 'could not be compared'}"
 
 
-def _faults(here: Sequence[Standing]) -> str:
+def _faults(here: Sequence[LibraryFindings]) -> str:
     whose = "it" if len(here) == 1 else "them"
     faults = [(s.library.name, fault) for s in here for fault, _ in s.faults]
     if not any(s.library.faults for s in here):

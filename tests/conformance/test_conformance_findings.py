@@ -13,7 +13,7 @@ from qtui_core.conformance.convention import (
     Probed,
     Verdict,
 )
-from qtui_core.conformance.standing import conclude, standing_of
+from qtui_core.conformance.findings import conclude, findings_of
 
 EQUAL, VALUE, DIFFERS = Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL, Verdict.DIFFERS
 LIBRARY = Library(
@@ -32,13 +32,13 @@ LIBRARY = Library(
 )
 
 
-def standing(*verdicts, faults=(False, False), version="1.0"):
+def findings(*verdicts, faults=(False, False), version="1.0"):
     outcomes = [
         Outcome(c.id, v, 10, message="lib.so is broken")
         for c, v in zip(LIBRARY.conventions, verdicts, strict=True)
     ]
     probed = [Probed(f.id, p, "1 became 0") for f, p in zip(LIBRARY.faults, faults, strict=True)]
-    return standing_of(LIBRARY, LibraryReport("lib", version, tuple(outcomes), tuple(probed)))
+    return findings_of(LIBRARY, LibraryReport("lib", version, tuple(outcomes), tuple(probed)))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def standing(*verdicts, faults=(False, False), version="1.0"):
     ],
 )
 def test_a_promise_is_broken_by_a_weaker_verdict_only(verdicts, broken):
-    assert [f.convention.id for f in standing(*verdicts).broken] == broken
+    assert [f.convention.id for f in findings(*verdicts).broken] == broken
 
 
 def test_nothing_is_promised_of_a_version_before_the_first():
@@ -64,39 +64,39 @@ def test_nothing_is_promised_of_a_version_before_the_first():
         (Convention("lib.a", "a", EQUAL, "int4", "a()", "It does a", since="2.0"),),
     )
     report = LibraryReport("lib", "1.9", (Outcome("lib.a", DIFFERS, 10),))
-    assert standing_of(early, report).broken == ()
-    assert standing_of(early, LibraryReport("lib", "2.1", report.outcomes)).broken != ()
+    assert findings_of(early, report).broken == ()
+    assert findings_of(early, LibraryReport("lib", "2.1", report.outcomes)).broken != ()
 
 
 def test_agreement_is_counted():
-    assert conclude([standing(EQUAL, VALUE, DIFFERS)]) == (
+    assert conclude([findings(EQUAL, VALUE, DIFFERS)]) == (
         "lib 1.0 agrees with qtui byte for byte in 1 convention and in value in 1, and "
         "differs for a known reason in 1; no known fault of it is on this machine."
     )
 
 
 def test_what_there_is_none_of_is_not_counted():
-    assert conclude([standing(EQUAL, EQUAL, EQUAL)]).startswith(
+    assert conclude([findings(EQUAL, EQUAL, EQUAL)]).startswith(
         "lib 1.0 agrees with qtui byte for byte in 3 conventions; no known fault"
     )
-    failed = conclude([standing(*(Verdict.FAILED,) * 3)])
+    failed = conclude([findings(*(Verdict.FAILED,) * 3)])
     assert failed.startswith("lib 1.0 could not be compared, but 3 could not be checked")
 
 
 def test_a_fault_comes_with_what_to_do():
-    sentence = conclude([standing(EQUAL, VALUE, DIFFERS, faults=(False, True))])
+    sentence = conclude([findings(EQUAL, VALUE, DIFFERS, faults=(False, True))])
     assert sentence.endswith("1 known fault is on this machine (lib: it loses y): keep y.")
-    assert "2 known faults" in conclude([standing(EQUAL, VALUE, DIFFERS, faults=(True, True))])
+    assert "2 known faults" in conclude([findings(EQUAL, VALUE, DIFFERS, faults=(True, True))])
 
 
 def test_a_probe_that_failed_is_no_fault():
-    found = standing(EQUAL, VALUE, DIFFERS, faults=(None, False))
+    found = findings(EQUAL, VALUE, DIFFERS, faults=(None, False))
     assert found.faults == ()
     assert [fault.id for fault, _ in found.unprobed] == ["lib.f"]
 
 
 def test_a_disagreement_comes_before_everything_else():
-    sentence = conclude([standing(DIFFERS, VALUE, DIFFERS, faults=(True, True), version="1.1")])
+    sentence = conclude([findings(DIFFERS, VALUE, DIFFERS, faults=(True, True), version="1.1")])
     assert sentence.startswith(
         "qtui disagrees with the installed libraries where it should be equal"
     )
