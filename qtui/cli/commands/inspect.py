@@ -170,7 +170,7 @@ def _compare(
     model: str, against: str, *, full: bool, pattern: str | None, all_tensors: bool
 ) -> Document:
     from qtui.report.inspection.comparison import comparison_document
-    from qtui_core.inspection.against.compare import compare_models
+    from qtui_core.inspection.comparison.compare import compare_models
     from qtui_core.models import open_model
 
     with open_model(model) as first, open_model(against) as second:

@@ -15,8 +15,8 @@ from qtui.report.numbers import (
     plural,
 )
 from qtui_core.codec import printed
-from qtui_core.inspection.against.difference import Difference
-from qtui_core.inspection.against.report import Comparison, PairReport, WorstMap
+from qtui_core.inspection.comparison.difference import Difference
+from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.report import Census
 
 #: Weights a text report lists before it says where the rest is, and names it lists of each

@@ -22,7 +22,7 @@ from qtui.tui.panels.quantize.numbers import scheme_rows
 from qtui.tui.panels.quantize.outliers.sentences import outlier_sentence
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.codec import from_plain, to_plain
-from qtui_core.inspection.against.compare import compare_models
+from qtui_core.inspection.comparison.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from every import over
 
-from qtui_core.inspection.against.difference import difference
-from qtui_core.inspection.against.difference_map import difference_map
+from qtui_core.inspection.comparison.difference import difference
+from qtui_core.inspection.comparison.difference_map import difference_map
 
 
 class Matrix:

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from qtui.engine.tensors import OpenTensor
 from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.document import inspection_document
-from qtui_core.inspection.against.compare import compare_models
+from qtui_core.inspection.comparison.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme

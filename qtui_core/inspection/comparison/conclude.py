@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qtui_core.inspection.against.report import Comparison, PairReport
+from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quantities import percent
 

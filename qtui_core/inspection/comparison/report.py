@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.against.difference import Difference
-from qtui_core.inspection.against.difference_map import DifferenceMap
-from qtui_core.inspection.against.pairing import Pair
+from qtui_core.inspection.comparison.difference import Difference
+from qtui_core.inspection.comparison.difference_map import DifferenceMap
+from qtui_core.inspection.comparison.pairing import Pair
 from qtui_core.inspection.report import Census
 from qtui_core.quant.measure import decibels
 

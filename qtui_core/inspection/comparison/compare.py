@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
-from qtui_core.inspection.against.conclude import conclude_comparison
-from qtui_core.inspection.against.difference import Difference, difference
-from qtui_core.inspection.against.difference_map import difference_map
-from qtui_core.inspection.against.pairing import Pair, Pairing, open_pair, pair_weights
-from qtui_core.inspection.against.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.census import take_census
+from qtui_core.inspection.comparison.conclude import conclude_comparison
+from qtui_core.inspection.comparison.difference import Difference, difference
+from qtui_core.inspection.comparison.difference_map import difference_map
+from qtui_core.inspection.comparison.pairing import Pair, Pairing, open_pair, pair_weights
+from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.inspect import Progress
 from qtui_core.inspection.rows import strips_of
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, RowSample, sample_rows
