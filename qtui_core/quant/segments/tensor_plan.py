@@ -26,7 +26,7 @@ from qtui_core.quant.coding.integers import (
     SymmetricCoder,
     TernaryCoder,
 )
-from qtui_core.quant.coding.small_scales import MicroscalingCoder, TwoLevelCoder
+from qtui_core.quant.coding.microscaling import MicroscalingCoder, TwoLevelCoder
 from qtui_core.quant.scan.columns import ColumnScan
 from qtui_core.quant.scan.reducer import Part, Reducer, read
 from qtui_core.quant.segments.elements import (
