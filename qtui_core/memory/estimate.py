@@ -25,7 +25,6 @@ from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.formulas.terms import Basis, Term, Terms, slack_term
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
-from qtui_core.memory.replay.calls import RepeatedEvents
 from qtui_core.memory.replay.curve import Curve, Peaks, draw, read_peaks
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import (
@@ -37,6 +36,7 @@ from qtui_core.memory.replay.record import (
     Phase,
     Recording,
 )
+from qtui_core.memory.replay.repeated_events import RepeatedEvents
 from qtui_core.memory.replay.timeline import Timeline, read_timeline
 from qtui_core.memory.replay.unfolding import peak_levels
 from qtui_core.memory.shape.model_shape import ModelShape

@@ -9,8 +9,8 @@ import pytest
 from every import in_parts, left_out, over
 
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
-from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
+from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.timeline import composition, read_timeline
 from qtui_core.memory.step.on_device import for_allocator, with_workspaces
 from qtui_core.memory.step.run import record_step

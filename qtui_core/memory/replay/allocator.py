@@ -15,9 +15,9 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.replay.allocator_blocks import LARGE_SEGMENT, MIB
 from qtui_core.memory.replay.allocator_expandable import ExpandableAllocator
 from qtui_core.memory.replay.allocator_native import CachingAllocator, DeviceFull
-from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.program import Step
 from qtui_core.memory.replay.record import EMPTY_CACHE, HAND_BACK, HOLD_BACK, PHASE, Event
+from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 
 #: Memory that caching_allocator_warmup of transformers leaves free at least.
 _WARM_UP_MARGIN: Final = 1.2 * (1 << 30)

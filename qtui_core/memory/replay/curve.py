@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.calls import RepeatedEvents
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event
+from qtui_core.memory.replay.repeated_events import RepeatedEvents
 from qtui_core.memory.replay.timeline import STACK, Span, Timeline, read_timeline
 
 #: Points of a drawn curve: more than a wide terminal has dots.

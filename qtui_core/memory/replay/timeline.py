@@ -9,7 +9,6 @@ from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.calls import Call, RepeatedEvents, repeated_events
 from qtui_core.memory.replay.program import Program
 from qtui_core.memory.replay.record import (
     BACKWARD,
@@ -22,6 +21,7 @@ from qtui_core.memory.replay.record import (
     Label,
     Phase,
 )
+from qtui_core.memory.replay.repeated_events import Call, RepeatedEvents, repeated_events
 
 #: The order in which components are stacked: what stays lies below what comes and goes.
 STACK: Final = (

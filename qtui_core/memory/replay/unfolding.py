@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from qtui_core.memory.replay.calls import Caller, RepeatedEvents, is_near, repeated_events, rows_of
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event
+from qtui_core.memory.replay.repeated_events import (
+    Caller,
+    RepeatedEvents,
+    is_near,
+    repeated_events,
+    rows_of,
+)
 from qtui_core.memory.replay.sections import LayerSection, cut
 
 

@@ -25,7 +25,6 @@ from qtui_core.memory.replay.allocator import (
     simulate,
     warm_up_bytes,
 )
-from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     EMPTY_CACHE,
@@ -38,6 +37,7 @@ from qtui_core.memory.replay.record import (
     Label,
     Phase,
 )
+from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.tape.blocks.linear.weights import SOURCE
 from qtui_core.memory.tape.blocks.loss.loss import UPCAST
