@@ -20,7 +20,7 @@ from qtui_core.memory.step.backbone_parts import (
 )
 from qtui_core.memory.step.model import Batch, Model
 from qtui_core.memory.tape.blocks.attention.cache import Cache
-from qtui_core.memory.tape.blocks.attention.rotary_kinds import tables_of
+from qtui_core.memory.tape.blocks.attention.rotary_variants import tables_of
 from qtui_core.memory.tape.blocks.linear.linear import project
 from qtui_core.memory.tape.blocks.linear.norm import normalize
 from qtui_core.memory.tape.blocks.linear.state import Pass

@@ -9,7 +9,7 @@ from qtui_core.memory.shape.model_shape import LatentAttention
 from qtui_core.memory.tape.blocks.attention.attention import Attended, kernel
 from qtui_core.memory.tape.blocks.attention.cache import remember
 from qtui_core.memory.tape.blocks.attention.rotary import rotate
-from qtui_core.memory.tape.blocks.attention.rotary_kinds import Pair
+from qtui_core.memory.tape.blocks.attention.rotary_variants import Pair
 from qtui_core.memory.tape.blocks.linear.linear import project
 from qtui_core.memory.tape.blocks.linear.norm import normalize
 from qtui_core.memory.tape.blocks.linear.state import Pass

@@ -9,7 +9,7 @@ from qtui_core.memory.shape.model_shape import Attention, Norm
 from qtui_core.memory.tape.blocks.attention.attention import Attended, attend, heads, repeats
 from qtui_core.memory.tape.blocks.attention.masks import is_eager
 from qtui_core.memory.tape.blocks.attention.rotary import rotate, rotated
-from qtui_core.memory.tape.blocks.attention.rotary_kinds import (
+from qtui_core.memory.tape.blocks.attention.rotary_variants import (
     rotate_and_cast,
     rotate_complex,
     rotate_in_float32,
