@@ -20,7 +20,7 @@ from qtui_core.memory.advice.report import MemoryReport, peaks_on, report_of, re
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
 from qtui_core.memory.plan.refusals import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
-from qtui_core.memory.shape.described import described
+from qtui_core.memory.shape.description import describe
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource
@@ -91,7 +91,7 @@ def report_on(
     Raises ModelError for a model without a configuration, UsageError for a family without a shape
     and for an impossible plan.
     """
-    model = described(source)
+    model = describe(source)
     shape = model.read_shape()
     asked = _as_long_as_it_can_be(asked, shape)
     wanted = resolve_for(shape, asked)
@@ -117,7 +117,7 @@ def report_on_trace(
     """
     from qtui.engine.estimator.asked_trace import traced_estimate
 
-    model = described(source)
+    model = describe(source)
     shape = None
     # An unknown family is no problem here: the trace builds the class of transformers.
     with contextlib.suppress(UnknownFamily):

@@ -17,7 +17,7 @@ from qtui.report.memory.document import memory_document
 from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.advice.report import report_of
 from qtui_core.memory.replay.curve import Peaks
-from qtui_core.memory.shape.described import Described
+from qtui_core.memory.shape.description import ModelDescription
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -184,7 +184,7 @@ def test_what_was_not_weighed_is_not_said_to_save_nothing():
     config = json.loads((CONFIGS / "t5-11b.json").read_text())
     shape = ModelShape.from_config(config | {"num_layers": 3, "num_decoder_layers": 3})
     found = replace(estimate(shape, RunPlan(sequence=64)), origin="trace")
-    model = Described("t5", "t5", {"dtype": "bfloat16"}, "T5ForConditionalGeneration", False)
+    model = ModelDescription("t5", "t5", {"dtype": "bfloat16"}, "T5ForConditionalGeneration", False)
     for traced in (
         replace(found, shape=None),
         replace(found, plan=replace(found.plan, padding_mask=True)),

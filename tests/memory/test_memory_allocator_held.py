@@ -15,7 +15,7 @@ from qtui_core.memory.replay.allocator import (
     simulate,
 )
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
-from qtui_core.memory.shape.described import Described
+from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.on_device import for_allocator
 
@@ -194,7 +194,7 @@ def test_the_note_names_the_copy_and_what_was_found():
         config = LLAMA_3_8B | {"model_type": family, "num_hidden_layers": 2}
         shape = ModelShape.from_config(config)
         found = estimate(shape, RunPlan(method="lora", sequence=64, loss=loss), allocator=False)
-        described = Described("m", "m", config, "M", False)
+        described = ModelDescription("m", "m", config, "M", False)
         notes = " ".join(notes_of(described, found, None, weighed=False))
         assert counted in notes
         assert f"{4 * 64 * 128256:,} bytes" in notes

@@ -18,7 +18,7 @@ answer = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.shape.described import stored_as
+from qtui_core.memory.shape.description import stored_as
 from qtui_core.training.tracing.trace import record
 results = []
 for config, plan, settings in pickle.load(sys.stdin.buffer):

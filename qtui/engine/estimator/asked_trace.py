@@ -17,7 +17,7 @@ from qtui_core.memory.estimate import Estimate, estimate_recording
 from qtui_core.memory.formulas.size import product_of
 from qtui_core.memory.plan.run_plan import RunPlan, plan_on, resolve_for
 from qtui_core.memory.replay.record import ALLOCATE, Component, Event, Label, Recording
-from qtui_core.memory.shape.described import stored_as
+from qtui_core.memory.shape.description import stored_as
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packings import STORED

@@ -18,7 +18,7 @@ from qtui_core.memory.devices.device import Calibration
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
 from qtui_core.memory.estimate import Estimate, estimate_as_run
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
-from qtui_core.memory.shape.described import Described, described
+from qtui_core.memory.shape.description import ModelDescription, describe
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
@@ -31,7 +31,7 @@ Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 
 @dataclass(frozen=True)
-class MemorySubject(Described):
+class MemorySubject(ModelDescription):
     """A model and its shape. That is None for a family that has none built in; `why` says so."""
 
     shape: ModelShape | None = None
@@ -81,7 +81,7 @@ class Estimates:
 
 def _of_model(model: str) -> MemorySubject:
     with open_model(model) as source:
-        found = described(source)
+        found = describe(source)
     shape, why = None, ""
     try:
         shape = found.read_shape()

@@ -27,7 +27,7 @@ from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.report import report_of_plan
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
-from qtui_core.memory.shape.described import Described, described, stored_as
+from qtui_core.memory.shape.description import ModelDescription, describe, stored_as
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -77,7 +77,7 @@ def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) ->
     origin = "built-in text" if request.data is None else read_text(request.data, "training").origin
     source = open_model(request.model)
     try:
-        model = described(source)
+        model = describe(source)
         config = model.config
         _check_language_model(config)
         alone, note = one_gpu(request.plan)
@@ -138,7 +138,7 @@ def _check_language_model(config: Mapping[str, Any]) -> None:
 
 
 def _predicted(
-    source: ModelSource, model: Described, plan: RunPlan, placement: Placement
+    source: ModelSource, model: ModelDescription, plan: RunPlan, placement: Placement
 ) -> tuple[Predicted | None, str, Sequence[Advice], str]:
     """The estimate for a header, or why there is none; the changes that would save memory; the
     class."""

@@ -12,7 +12,7 @@ from qtui_core.memory.devices.outside_torch import parse_version
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash
 from qtui_core.memory.plan.targets import adapters_of
-from qtui_core.memory.shape.described import Described, stated_dtype
+from qtui_core.memory.shape.description import ModelDescription, stated_dtype
 from qtui_core.memory.shape.model_shape import ModelShape, Moe
 from qtui_core.memory.shape.modules import named_modules
 from qtui_core.memory.shape.packings import STORED
@@ -21,7 +21,7 @@ from qtui_core.models.tensors import DESCRIBED_IN
 
 
 def notes_of(
-    model: Described, found: Estimate, asked: RunPlan | None, *, weighed: bool
+    model: ModelDescription, found: Estimate, asked: RunPlan | None, *, weighed: bool
 ) -> Iterator[str]:
     """The notes on an estimate. `asked` is the plan as it was typed, if known; `weighed` is whether
     changes of it were estimated."""

@@ -18,7 +18,7 @@ from qtui_core.memory.estimate import Estimate, estimate, estimate_as_run, estim
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.curve import Peaks
-from qtui_core.memory.shape.described import Described
+from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.model_shape import ModelShape
 
 #: A term of the peak, and the component that it is part of.
@@ -116,7 +116,7 @@ class MemoryReport:
 
 
 def report_of(
-    model: Described,
+    model: ModelDescription,
     found: Estimate,
     peaks: Callable[[RunPlan], Peaks] | None,
     *,
@@ -171,7 +171,7 @@ def report_of(
 
 
 def report_of_plan(
-    model: Described,
+    model: ModelDescription,
     shape: ModelShape,
     plan: RunPlan,
     device: Device | None = None,

@@ -35,7 +35,7 @@ def stored_as(config: Mapping[str, Any]) -> StoredAs:
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelDescription:
     """A model: the name that was asked for, where it was found, its config.json and its class.
     `quantized`: the checkpoint is quantized already. `stored` has the sizes of tensors from the
     headers by name: all of a GGUF file (`gguf`), else those stored as plain values. `tensors` are
@@ -56,7 +56,7 @@ class Described:
         return held_against(shape, self.stored, gguf=self.gguf)
 
 
-def described(source: ModelSource) -> Described:
+def describe(source: ModelSource) -> ModelDescription:
     """An open model as reports describe it. If config.json does not name the dtype of the weights,
     it is that of most of their bytes, as in from_pretrained (`_get_dtype` in
     transformers/modeling_utils.py). Raises ModelError if there is no config.json."""
@@ -66,7 +66,7 @@ def described(source: ModelSource) -> Described:
             "hub id that has one."
         )
     gguf = DESCRIBED_IN in source.config
-    return Described(
+    return ModelDescription(
         name=source.id,
         location=source.location,
         config=_with_dtype(source.config, source),
