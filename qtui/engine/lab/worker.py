@@ -32,7 +32,7 @@ from qtui_core.lab.results import LabFault, LabTold
 from qtui_core.training.run.controls import Controls, Stopped
 
 if TYPE_CHECKING:
-    from qtui_core.lab.conduct import Conductor
+    from qtui_core.lab.runner import LabRunner
 
 INTERRUPTED: Final = 130
 _FAILED: Final = 1
@@ -47,7 +47,7 @@ class _Child:
     def __init__(self, sink: LineSink) -> None:
         self.sink = sink
         self.controls = Controls()
-        self.conductor: Conductor | None = None
+        self.runner: LabRunner | None = None
         self._code = 0
         self._ending = threading.Lock()
 
@@ -74,10 +74,10 @@ class _Child:
         """Tells what is known and ends the process, once."""
         with self._ending:
             lines = []
-            if self.conductor is not None:
-                result = self.conductor.result(ended)
+            if self.runner is not None:
+                result = self.runner.result(ended)
                 lines = [LAB_LINES.to_line(result)]
-                self.conductor.abandon()
+                self.runner.abandon()
                 if result.ended == "failed":
                     self._code = _FAILED
             self.sink.end(lines, self._code)
@@ -92,7 +92,7 @@ def main() -> None:
     threading.Thread(target=_obey_signals, args=(child,), daemon=True).start()
     line = source.readline()
     if line.strip() == b'{"control": "warm"}':
-        import qtui_core.lab.conduct  # noqa: F401 - imported ahead
+        import qtui_core.lab.runner  # noqa: F401 - imported ahead
 
         line = source.readline()
     if not line:
@@ -124,12 +124,12 @@ def _run(child: _Child, line: bytes) -> None:
     if asked.behind:
         os.nice(NICENESS)  # threads of torch are started by this one and take after it
     with importing("An experiment", "torch", "transformers"):
-        from qtui_core.lab.conduct import Conductor
+        from qtui_core.lab.runner import LabRunner
 
-    child.conductor = conductor = Conductor(
+    child.runner = runner = LabRunner(
         experiment, settings, asked.model, child.tell, child.check, asked.done
     )
-    conductor.run(asked.processes)
+    runner.run(asked.processes)
 
 
 def _obey_signals(child: _Child) -> None:
@@ -146,8 +146,8 @@ def _obey_controls(child: _Child, source: BinaryIO) -> None:
             child.stop(0)
         elif control is not None:
             child.controls.say(control)
-            if child.conductor is not None:
-                child.conductor.pause(control == "pause")
+            if child.runner is not None:
+                child.runner.pause(control == "pause")
     if child.sink.told:
         child.stop(0)
 

@@ -39,7 +39,7 @@ _THREADS: Final = torch.get_num_threads()
 _PAUSE: Final = 0.1
 
 
-class Conductor:
+class LabRunner:
     """Runs the jobs of an experiment that are not `done`, and passes reports to `tell`: first
     LabBegun, then StepSeen and JobDone, and after each job the findings so far as a LabResult.
 
@@ -211,12 +211,12 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
 
 
 class _Helper:
-    """The second process, `python -m qtui_core.lab.conduct`, which receives one line for each
+    """The second process, `python -m qtui_core.lab.runner`, which receives one line for each
     job."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "qtui_core.lab.conduct"],
+            [sys.executable, "-P", "-m", "qtui_core.lab.runner"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
