@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from qtui_core.errors import UsageError
 from qtui_core.inspection.report import Completeness, Misshapen
-from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.models import ModelSource, Role
@@ -100,9 +100,9 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
     """The shape of the class that config.json names. If that class is not built in, the shape of
     the family's language model, which has the same body."""
     try:
-        return ModelShape.from_config(config)
+        return shape_from_config(config)
     except UnknownFamily:
-        return ModelShape.from_config({k: v for k, v in config.items() if k != "architectures"})
+        return shape_from_config({k: v for k, v in config.items() if k != "architectures"})
 
 
 def _unchecked(source: ModelSource) -> str:

@@ -16,6 +16,7 @@ from racing import race
 
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_all, record_peaks
 
@@ -82,7 +83,7 @@ def process(*arguments: str) -> Callable[[], object]:
 
 def shape_of(name: str, **changes: object) -> ModelShape:
     config = json.loads((CONFIGS / f"{name}.json").read_text())
-    return ModelShape.from_config({**config, **changes})
+    return shape_from_config({**config, **changes})
 
 
 def test_the_process_beside_accelerate(config: Path) -> None:

@@ -28,7 +28,7 @@ from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspa
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, ProfileError, profile_of
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.training.run.placement import NoGpu, Placement
 
 SCRIPT = str(Path(__file__).parents[1] / "support" / "fake_calibration.py")
@@ -153,7 +153,7 @@ class TestEstimates:
         assert context_bytes(device) == context_bytes(find_device("T4"))
 
     def test_the_estimate_moves_by_what_was_measured(self) -> None:
-        shape = ModelShape.from_config(CONFIG)
+        shape = shape_from_config(CONFIG)
         plan = RunPlan(batch=2, sequence=512)
         plain = find_device("H100")
         before = estimate(shape, plan, plain)

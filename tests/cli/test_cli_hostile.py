@@ -29,7 +29,7 @@ from qtui_core.live.recording import parse_recording
 from qtui_core.live.snapshot import Fault, RangesSeen, Said, State, TensorRange
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]
@@ -141,7 +141,7 @@ def model(folder: Path, weights: Path) -> tuple[Path, list[Path]]:
     }
 
     def read(document: Any) -> Any:
-        return ModelShape.from_config(document)
+        return shape_from_config(document)
 
     read(config)
     whole, refused = hostile(config, taken(read))

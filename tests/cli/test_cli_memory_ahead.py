@@ -19,11 +19,11 @@ from qtui_core.memory.advice.fit import fits
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate, estimate_peaks
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
 
 CONFIG = Path(__file__).parents[1] / "memory" / "configs" / "gpt2-medium.json"
-SHAPE = ModelShape.from_config(json.loads(CONFIG.read_text()))
+SHAPE = shape_from_config(json.loads(CONFIG.read_text()))
 PLAN = resolve(RunPlan(method="lora", batch=2, sequence=256), SHAPE.dtype)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

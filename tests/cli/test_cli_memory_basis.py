@@ -14,10 +14,11 @@ from safetensors.numpy import save_file
 
 from qtui.report.faces.plain import to_plain
 from qtui.report.memory.document import memory_document
-from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.report import report_of
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.shape.description import ModelDescription
+from qtui_core.memory.shape.from_config import shape_from_config
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -182,7 +183,7 @@ def test_a_sequence_that_ends_with_the_positions_says_so(qtui):
 
 def test_what_was_not_weighed_is_not_said_to_save_nothing():
     config = json.loads((CONFIGS / "t5-11b.json").read_text())
-    shape = ModelShape.from_config(config | {"num_layers": 3, "num_decoder_layers": 3})
+    shape = shape_from_config(config | {"num_layers": 3, "num_decoder_layers": 3})
     found = replace(estimate(shape, RunPlan(sequence=64)), origin="trace")
     model = ModelDescription("t5", "t5", {"dtype": "bfloat16"}, "T5ForConditionalGeneration", False)
     for traced in (

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.devices.finding import DEVICES
+from qtui_core.memory.shape.from_config import shape_from_config
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 LLAMA = str(CONFIGS / "llama-3.1-8b.json")
@@ -24,7 +25,7 @@ def memory(qtui, *args, code=0):
 
 def test_json_is_the_estimate_of_the_library(qtui):
     data = memory(qtui, LLAMA, "--batch", "2", "--seq", "1024")
-    shape = ModelShape.from_config(json.loads(Path(LLAMA).read_text()))
+    shape = shape_from_config(json.loads(Path(LLAMA).read_text()))
     found = estimate(shape, RunPlan(batch=2, sequence=1024))
     assert data["schema_version"] == 1
     assert data["model"] == LLAMA

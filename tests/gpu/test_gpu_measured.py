@@ -13,14 +13,15 @@ from gpu.grid import BOUNDS, CASES, MODELS, Case, Row, read_row, read_rows, run,
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import parameter_count
 
 
 def estimated(row: Row) -> Estimate:
     """Today's estimate of the run in a row."""
     config = json.loads(MODELS[row.case["model"]].read_text())
     plan = RunPlan(**{**row.plan, "lora_targets": tuple(row.plan["lora_targets"])})
-    return estimate(ModelShape.from_config(config), plan, find_device(row.device["name"]))
+    return estimate(shape_from_config(config), plan, find_device(row.device["name"]))
 
 
 def at_levels(found: Estimate) -> dict[str, int | None]:
@@ -83,8 +84,8 @@ def test_a_run_that_took_a_tenth_more_is_a_fault_at_every_level(tmp_path: Path) 
 
 def test_the_grid_is_the_one_that_was_asked_for() -> None:
     assert len({case.name for case in CASES}) == 3 * 3 * 2 * 2 * 2
-    sizes = {name: ModelShape.from_config(json.loads(p.read_text())) for name, p in MODELS.items()}
-    billions = sorted(shape.parameters / 1e9 for shape in sizes.values())
+    sizes = {name: shape_from_config(json.loads(p.read_text())) for name, p in MODELS.items()}
+    billions = sorted(parameter_count(shape) / 1e9 for shape in sizes.values())
     assert 0.1 < billions[0] < 0.2
     assert 8.0 < billions[-1] < 8.1
 

@@ -9,11 +9,12 @@ from test_live_recording import HEADER
 
 from qtui_core.live.lines import from_line, to_line
 from qtui_core.live.predict import predict, warning_of
-from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.fit import largest
 from qtui_core.memory.devices.finding import device_of_memory
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.replay.timeline import composition, read_timeline
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
 
 PLANS = {
@@ -27,7 +28,7 @@ PLANS = {
 @pytest.fixture(scope="module")
 def shape():
     with open_model("demo") as model:
-        return ModelShape.from_config(model.config)
+        return shape_from_config(model.config)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -16,11 +16,11 @@ from qtui_core.memory.replay.allocator import (
 )
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
 from qtui_core.memory.shape.description import ModelDescription
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.on_device import for_allocator
 
 MIB = 1 << 20
-SHAPE = ModelShape.from_config(
+SHAPE = shape_from_config(
     {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -164,7 +164,7 @@ def test_the_copy_is_kept_in_llama_and_not_in_granite():
     """The process to 1.5 %; with the other choice it is 5 to 21 % off, which the range covers."""
     off = []
     for config, method, autocast, batch, allocated, process in MEASURED:
-        shape = ModelShape.from_config(config | {"torch_dtype": "bfloat16"})
+        shape = shape_from_config(config | {"torch_dtype": "bfloat16"})
         plan = RunPlan(
             method=method, batch=batch, sequence=4096, autocast=autocast, kbit_prep="none",
             lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -192,7 +192,7 @@ def test_the_note_names_the_copy_and_what_was_found():
         ("granite", "in-place-4.48", "is counted here"),
     ):
         config = LLAMA_3_8B | {"model_type": family, "num_hidden_layers": 2}
-        shape = ModelShape.from_config(config)
+        shape = shape_from_config(config)
         found = estimate(shape, RunPlan(method="lora", sequence=64, loss=loss), allocator=False)
         described = ModelDescription("m", "m", config, "M", False)
         notes = " ".join(notes_of(described, found, None, weighed=False))

@@ -22,7 +22,8 @@ from resident import resident_bytes
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, LAYER, PHASE, Phase, rounded
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import parameter_count
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.tape.blocks.loss.fused_loss import fused_chunk
 
@@ -60,7 +61,7 @@ def llama(seed, **more):
         "vocab_size": 90_000,
         "tie_word_embeddings": False,
     }
-    return ModelShape.from_config(config | more)
+    return shape_from_config(config | more)
 
 
 def plan_of(seed, **chosen):
@@ -143,7 +144,7 @@ def test_the_peak_in_the_loss(name, checkpointing, loop, dropout, parts):
 def test_the_step_of_the_optimizer(dtype, optimizer):
     shape = llama(3)
     plan = plan_of(3, method="full", dtype=dtype, optimizer=optimizer)
-    parts = optimizer_step(shape.parameters, plan)
+    parts = optimizer_step(parameter_count(shape), plan)
     measured = peaks_on_the_tape(shape, plan)[Phase.OPTIMIZER]
     assert sum(form.bytes for form in parts) == pytest.approx(measured, rel=2e-3)
 
@@ -168,7 +169,7 @@ def test_the_older_loss_against_two_measured_rows():
     """LoRA on Mistral-7B with checkpointing, transformers 4.48.1 on an A100: what four sequences
     of 4,096 tokens more add to the peak is the loss and the inputs of the layers."""
     config = json.loads((MEASURED / "Mistral-7B-v0.1.json").read_text()) | {"sliding_window": None}
-    shape = ModelShape.from_config(config)
+    shape = shape_from_config(config)
     peaks = [int(measured(f"fms-a100_80gb-{row}")["peak_alloc_bytes"]) for row in (32, 34)]
     forms = []
     for batch in (4, 8):

@@ -11,7 +11,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.compute.totals import compute_of, roofline
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "torch_dtype": "float32",
 }
-SHAPE = ModelShape.from_config(CONFIG)
+SHAPE = shape_from_config(CONFIG)
 BATCH, SEQUENCE = 2, 48
 TOKENS = BATCH * SEQUENCE
 #: Of one layer: queries, keys and values, the way back, three of the feed-forward part.
@@ -108,7 +108,7 @@ def test_a_decoder_behind_an_encoder_is_given_one_token_of_a_prompt():
     ids = torch.randint(3, 320, (BATCH, SEQUENCE))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(input_ids=ids, decoder_input_ids=ids[:, :1])
-    shape = ModelShape.from_config(config.to_dict())
+    shape = shape_from_config(config.to_dict())
     found = compute_of(shape, plan(method="inference", attention="eager"))
     assert found.total == counter.get_total_flops()
 
@@ -131,7 +131,7 @@ def test_only_experts_that_work_count():
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
     }
-    found = compute_of(ModelShape.from_config(config), plan())
+    found = compute_of(shape_from_config(config), plan())
     attention = 64 * (64 + 2 * 32) + 64 * 64
     assert found.matrix_parameters == 3 * (attention + 8 * 64 + 2 * 3 * 64 * 176) + HEAD
 

@@ -30,7 +30,8 @@ from qtui_core.memory.replay.record import (
     Recording,
     rounded,
 )
-from qtui_core.memory.shape.modules import named_parameters
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import named_parameters, parameter_count
 from qtui_core.memory.step.collectives import record_on_one_gpu
 from qtui_core.memory.step.on_device import with_workspaces
 from qtui_core.memory.step.run import record_step
@@ -54,7 +55,7 @@ SMALL = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-SHAPE = ModelShape.from_config(SMALL)
+SHAPE = shape_from_config(SMALL)
 
 PLANS = {
     "qlora": RunPlan(batch=2, sequence=96),
@@ -142,7 +143,7 @@ def test_formulas_are_of_the_sizes_that_a_tensor_has():
 def test_equal_sizes_of_several_products_have_each_their_own():
     """In a Llama of 1 B the MLP is 4 h wide and keys a quarter of h, and a rank of 16 makes 4 I r
     bytes of 64 I."""
-    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
+    shape = shape_from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
     assert {
         ("mlp.up_proj.weight", "L*h*I*2"),
         ("self_attn.k_proj.weight", "L*G*D*h*2"),
@@ -257,10 +258,10 @@ def test_an_impossible_plan_is_refused():
 
 
 def test_weights_of_a_published_model_are_its_parameters():
-    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
+    shape = shape_from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
     found = estimate(shape, RunPlan(method="inference", sequence=16), allocator=False)
     weights = next(term for term in found.components if term.name == "weights")
-    assert weights.bytes == 2 * shape.parameters
+    assert weights.bytes == 2 * parameter_count(shape)
     widest = 2 * prod((shape.vocabulary, shape.hidden))
     assert any(term.bytes == widest and term.formula == "V*h*2" for term in found.terms)
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from test_memory_estimate import SHAPE
 
 from qtui_core.errors import UsageError
-from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.fit import fit_on, fits, largest, last_that_fits
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import PAGED, estimate_peaks
 from qtui_core.memory.plan.run_plan import resolve_for
+from qtui_core.memory.shape.from_config import shape_from_config
 
 CONFIGS = Path(__file__).parent / "configs"
 PLAN = RunPlan(method="full", batch=2, sequence=256)
@@ -62,7 +63,7 @@ def test_devices_without_flash_attention_are_charged_for_the_other_kernel():
 
 
 def test_a_run_that_goes_on_only_without_the_cache_is_tight_and_rows_of_others_do_not_change():
-    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
+    shape = shape_from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
     plan = RunPlan(batch=2, sequence=6976, optimizer="adamw8bit")
     whole, device, large = estimate(shape, plan), device_of_memory(30 << 30), find_device("A40")
     assert whole.process_bytes > device.capacity_bytes
@@ -165,7 +166,7 @@ def test_a_plan_that_cannot_be_is_refused_before_anything_is_searched():
 def test_a_gpu_without_products_of_fp8_is_judged_by_the_unpacked_weights():
     config = json.loads((CONFIGS / "llama-3.2-1b.json").read_text())
     settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    shape = ModelShape.from_config({**config, "quantization_config": settings})
+    shape = shape_from_config({**config, "quantization_config": settings})
     plan = resolve_for(shape, RunPlan(method="qlora"))
     devices = [find_device(name) for name in ("A100", "4090")]
     each = {device.name: estimate(shape, plan, device) for device in devices}

@@ -26,6 +26,7 @@ from qtui_core.memory.formulas.size import (
 )
 from qtui_core.memory.formulas.terms import SLACK, Term
 from qtui_core.memory.replay.record import Component
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.training.tracing.sides import Sides
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -75,7 +76,7 @@ LARGE = RunPlan(batch=3, sequence=4001, checkpointing=False, lora_rank=64, gpus=
 
 
 def read(name: str) -> ModelShape:
-    return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
+    return shape_from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
 def faults(found: Estimate) -> list[str]:

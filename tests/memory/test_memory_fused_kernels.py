@@ -12,7 +12,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, parse_loss, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component, Phase, rounded
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.weights import tensors_of
 from qtui_core.memory.step.run import record_all, record_step
 from tests.support.slow_timeline import live_peak
@@ -30,7 +30,7 @@ LLAMA = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-SHAPE = ModelShape.from_config(LLAMA)
+SHAPE = shape_from_config(LLAMA)
 LORA = RunPlan(method="lora", batch=2, sequence=256, checkpointing=True, lora_rank=8)
 QLORA = replace(LORA, method="qlora", kernels="fused", quant="nf4-dq", autocast=True)
 TOKENS = LORA.tokens
@@ -96,8 +96,8 @@ def test_weights_of_fused_norms_have_no_optimizer_states():
 @pytest.mark.parametrize(("loss", "copies"), [("in-place", 8), ("in-place-4.48", 10)])
 def test_the_hump_of_a_cross_entropy_in_place(loss, copies):
     long = replace(LORA, kernels="fused", loss=loss, batch=1, sequence=512)
-    wide = ModelShape.from_config(LLAMA | {"vocab_size": 32000})
-    wider = ModelShape.from_config(LLAMA | {"vocab_size": 64000})
+    wide = shape_from_config(LLAMA | {"vocab_size": 32000})
+    wider = shape_from_config(LLAMA | {"vocab_size": 64000})
     grown = [estimate(shape, long, allocator=False) for shape in (wide, wider)]
     standing = [found.resident_bytes for found in grown]
     peak = [found.phase(Phase.LOSS) for found in grown]
@@ -133,7 +133,7 @@ def test_the_older_checkpoint_is_as_torch_runs_it():
         resolve(replace(LORA, reentrant=True, **changes), "bf16")
         for changes in ({"lora_dropout": 0.1}, {"method": "full"})
     ]
-    shape = ModelShape.from_config(small)
+    shape = shape_from_config(small)
     for plan, trace in zip(plans, traced(*((small, plan, {}) for plan in plans)), strict=True):
         ours = estimate(shape, plan, allocator=False)
         theirs = live_peak(trace.events)
@@ -152,7 +152,7 @@ def test_fused_kernels_are_refused_where_they_do_not_work():
     with pytest.raises(UsageError, match="--kbit-prep none"):
         resolve(replace(QLORA, kbit_prep="all"), "bf16")
     assert resolve(QLORA, "bf16").kbit_prep == "none"
-    gpt2 = ModelShape.from_config(
+    gpt2 = shape_from_config(
         {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 64}
     )
     plan = resolve(RunPlan(method="full", kernels="fused", sequence=64), "bf16")

@@ -20,7 +20,7 @@ from qtui_core.memory.advice.changes import candidates
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component, Recording
-from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.heads import is_traceable
 from qtui_core.memory.shape.modules import named_parameters
 
@@ -84,7 +84,7 @@ def test_what_is_known_exactly_are_the_parameters_of_the_class_that_is_named():
         for kind in classes_of(config):
             named = config | {"architectures": [kind.__name__]}
             try:
-                shape = shape_of(named)
+                shape = shape_from_config(named)
             except UnknownFamily as error:
                 refused.add(kind.__name__)
                 if ("--trace" in str(error)) != is_traceable(kind.__name__):
@@ -106,7 +106,7 @@ def test_a_class_by_another_name_is_never_told_exactly_as_the_language_model():
         config = {"model_type": family, **CONFIGS[family]}
         for name in ("LLaMAForCausalLM", "XForSequenceClassification", "XModel", "X"):
             try:
-                shape = shape_of(config | {"architectures": [name]})
+                shape = shape_from_config(config | {"architectures": [name]})
             except UnknownFamily as error:
                 if name not in str(error):
                     wrong.append(f"{family}, {name}: {error}")
@@ -118,11 +118,11 @@ def test_a_class_by_another_name_is_never_told_exactly_as_the_language_model():
 
 def test_what_a_step_of_another_head_allocates_is_not_told():
     config = {"model_type": "bert", **CONFIGS["bert"]}
-    sorts = shape_of(config | {"architectures": ["BertForSequenceClassification"]})
+    sorts = shape_from_config(config | {"architectures": ["BertForSequenceClassification"]})
     for method in ("full", "inference"):
         with pytest.raises(UsageError, match=r"BertForSequenceClassification .*--trace"):
             estimate(sorts, RunPlan(method=method, sequence=32))
-    masked = shape_of(config)
+    masked = shape_from_config(config)
     for loss in ("stock-4.48", "tiled", "chunked:64", "fused", "in-place"):
         with pytest.raises(UsageError, match=f"--loss {loss} .*use --loss stock"):
             estimate(masked, RunPlan(method="full", sequence=32, loss=loss))

@@ -17,7 +17,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
 
 torch = LazyImport("torch")
@@ -144,7 +144,7 @@ def cache_of_the_estimate(shape, plan):
 )
 def test_a_cache_holds_what_generate_leaves_in_it(family, changes, tokens):
     real = cache_after_generating(family, changes, 2, 24, tokens)
-    shape = ModelShape.from_config(config_of(family).to_dict() | changes)
+    shape = shape_from_config(config_of(family).to_dict() | changes)
     plan = resolve(
         RunPlan(method="inference", batch=2, sequence=24, generate=tokens, dtype="bf16"), None
     )
@@ -152,14 +152,14 @@ def test_a_cache_holds_what_generate_leaves_in_it(family, changes, tokens):
 
 
 def test_latents_are_kept_and_not_the_heads_made_of_them():
-    shape = ModelShape.from_config(config_of("deepseek_v3").to_dict())
+    shape = shape_from_config(config_of("deepseek_v3").to_dict())
     plan = resolve(RunPlan(method="inference", batch=3, sequence=40, generate=1), "bf16")
     ranks = CONFIGS["deepseek_v3"]["kv_lora_rank"] + CONFIGS["deepseek_v3"]["qk_rope_head_dim"]
     assert cache_of_the_estimate(shape, plan) == 2 * 3 * 40 * ranks * len(shape.layers)
 
 
 def test_of_the_whole_run_the_prompt_needs_most():
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     found = estimate(shape, RunPlan(method="inference", batch=2, sequence=96, generate=16))
     forward = [span for span in found.timeline.spans if span.name == Phase.FORWARD]
     assert len(forward) == 2
@@ -185,7 +185,7 @@ def test_what_is_not_built_in_is_traced(qtui, tmp_path):
 
 
 def test_a_padding_mask_of_an_encoder_and_decoder_is_refused_with_a_way_out():
-    shape = ModelShape.from_config(config_of("t5").to_dict())
+    shape = shape_from_config(config_of("t5").to_dict())
     plan = RunPlan(method="inference", padding_mask=True)
     with pytest.raises(UsageError, match=r"a padding mask .* not built in.*--trace"):
         check_against(shape, resolve(plan, "bf16"))
@@ -212,6 +212,6 @@ def test_a_decoder_keeps_its_own_tokens_and_those_of_the_encoder(tokens):
         for layer in cache.layers
         for tensor in (layer.keys, layer.values)
     )
-    shape = ModelShape.from_config(config.to_dict())
+    shape = shape_from_config(config.to_dict())
     plan = RunPlan(method="inference", batch=2, sequence=24, generate=tokens, dtype="bf16")
     assert cache_of_the_estimate(shape, resolve(plan, None)) == real

@@ -18,7 +18,8 @@ from qtui_core.memory.compute.totals import compute_of
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.folding import fold
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import parameter_count
 
 torch = LazyImport("torch")
 Traffic = LazyImport("dispatch_modes", "Traffic")
@@ -47,7 +48,7 @@ MIXTRAL: dict[str, Any] = {
 
 
 def operations(config: dict[str, Any] = LLAMA, **plan: Any) -> tuple[Operation, ...]:
-    shape = ModelShape.from_config(config)
+    shape = shape_from_config(config)
     usual: dict[str, Any] = {"method": "full", "batch": BATCH, "sequence": SEQUENCE}
     return operations_of(shape, resolve(RunPlan(**usual | plan), shape.dtype))
 
@@ -72,7 +73,7 @@ def named(name: str, found: tuple[Operation, ...]) -> Operation:
 def test_products_and_attention_are_the_operations_of_a_step(
     config: dict[str, Any], plan: dict[str, Any]
 ) -> None:
-    shape = ModelShape.from_config(config)
+    shape = shape_from_config(config)
     resolved = resolve(RunPlan(batch=BATCH, sequence=SEQUENCE, **plan), shape.dtype)
     counted = sum(
         each.operations * each.times
@@ -94,7 +95,7 @@ PLANS = (
 @over("path", CONFIGS, ids=lambda path: path.stem)
 def test_so_they_are_for_every_family(path: Path) -> None:
     # Layers that repeat are counted once more in what both sides sum: a few of each kind do.
-    shape = fold(ModelShape.from_config(json.loads(path.read_text()))).shape
+    shape = fold(shape_from_config(json.loads(path.read_text()))).shape
     roofs = Roofs.of(find_device("A100"))
     for plan in PLANS:
         resolved = resolve(plan, shape.dtype)
@@ -177,8 +178,8 @@ class TestRowByRow:
         assert traffic(work) == pytest.approx(named("loss", operations()).bytes, rel=0.01)
 
     def test_adamw(self) -> None:
-        shape = ModelShape.from_config(LLAMA)
-        parameters = [torch.zeros(shape.parameters, dtype=torch.bfloat16, requires_grad=True)]
+        shape = shape_from_config(LLAMA)
+        parameters = [torch.zeros(parameter_count(shape), dtype=torch.bfloat16, requires_grad=True)]
         optimizer = torch.optim.AdamW(parameters, foreach=True)
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
@@ -188,10 +189,10 @@ class TestRowByRow:
 
     def test_adamw_fused(self) -> None:
         # The kernel reads parameter, gradient and two states, and writes all but the gradient.
-        shape = ModelShape.from_config(LLAMA)
+        shape = shape_from_config(LLAMA)
         found = named("AdamW step", operations(optimizer="adamw-fused"))
         # Besides a counter for each tensor.
-        assert found.bytes == pytest.approx(7 * 2 * shape.parameters, rel=1e-4)
+        assert found.bytes == pytest.approx(7 * 2 * parameter_count(shape), rel=1e-4)
 
     def test_eager_scores(self, llama: Any) -> None:
         from transformers.models.llama.modeling_llama import eager_attention_forward

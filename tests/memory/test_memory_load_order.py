@@ -9,12 +9,12 @@ from random import Random
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step import on_device
 from qtui_core.memory.step.on_device import empties_cache, for_allocator, read_ahead, reads_ahead
 from qtui_core.memory.tape.blocks.linear.weights import SOURCE
 
-SHAPE = ModelShape.from_config(
+SHAPE = shape_from_config(
     {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

@@ -10,7 +10,7 @@ from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.step.optimizer import (
     passing_temporaries,
@@ -230,7 +230,7 @@ def test_the_step_of_a_model_in_4_bits_has_what_its_largest_tensor_needs():
         weight.grad = torch.ones_like(weight)
     real = most_in_a_step(torchao.AdamW4bit(model.parameters()))
     plan = resolve(RunPlan(method="full", optimizer="adamw4bit", dtype="fp32", sequence=8), None)
-    events = record_step(ModelShape.from_config(config.to_dict()), plan).events
+    events = record_step(shape_from_config(config.to_dict()), plan).events
     start = max(i for i, event in enumerate(events) if event[:2] == (PHASE, Phase.OPTIMIZER))
     live = peak = 0
     sizes = {}

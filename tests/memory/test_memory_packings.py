@@ -19,7 +19,7 @@ from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.estimate import estimate, estimate_peaks
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, Phase
-from qtui_core.memory.shape.from_config import shape_of as shape_of_config
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packed_modules import held_by_files
 from qtui_core.memory.shape.weights import tensors_of
@@ -99,7 +99,7 @@ FP8 = {
 
 def of(family: str, quantization: dict[str, Any] | None) -> Any:
     config = {**config_of(family).to_dict(), "dtype": "bfloat16", "torch_dtype": "bfloat16"}
-    return shape_of_config({**config, "quantization_config": quantization})
+    return shape_from_config({**config, "quantization_config": quantization})
 
 
 def built(family: str, device: str = "meta") -> Any:
@@ -345,7 +345,7 @@ def test_the_files_say_what_is_stored(tmp_path):
     for words, settings in said.items():
         folder = save_model(tmp_path / (words or "so"), tensors, settings, **config)
         with open_model(str(folder)) as source:
-            shape = held_by_files(shape_of_config(source.config), source.tensors)
+            shape = held_by_files(shape_from_config(source.config), source.tensors)
         assert {n: nbytes for n, (_, nbytes) in estimated(shape).items()} == stored, words
         assert shape.told
         doubts = [n for n in shape.notes if "contradict" in n or "only the files" in n]
@@ -521,7 +521,7 @@ def _step_on_tape(settings: dict[str, Any]) -> dict[str, tuple[int, int]]:
         "hidden_size": INPUTS, "intermediate_size": OUTPUTS, "dtype": "bfloat16",
         "quantization_config": settings,
     }  # fmt: skip
-    shape = shape_of_config(config)
+    shape = shape_from_config(config)
     asked = RunPlan(batch=BATCH, sequence=TOKENS, lora_rank=RANK, autocast=False,
                     lora_targets=("up_proj",), checkpointing=False)  # fmt: skip
     plan = resolve(asked, shape.dtype, shape.packed_as)

@@ -6,8 +6,9 @@ import pytest
 from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
-from qtui_core.memory import ModelShape, RunPlan
+from qtui_core.memory import RunPlan
 from qtui_core.memory.plan.run_plan import check_against, resolve
+from qtui_core.memory.shape.from_config import shape_from_config
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -47,7 +48,7 @@ def test_the_longest_sequence_is_the_one_that_the_class_takes(family):
     } | SMALL[family]  # fmt: skip
     kind = getattr(transformers, CLASSES[family])
     model = kind(kind.config_class(**sizes)).eval()
-    shape = ModelShape.from_config(sizes)
+    shape = shape_from_config(sizes)
     longest = shape.max_positions
     assert runs(model, longest)
     assert not runs(model, longest + 1)

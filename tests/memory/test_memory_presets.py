@@ -10,7 +10,8 @@ import pytest
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import CASES, case_of
 from qtui_core.memory.advice.claims import GB, figures_of
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import parameter_count
 
 CONFIGS = Path(__file__).parent / "configs"
 #: Case -> the published configuration of the same model.
@@ -30,15 +31,15 @@ def figures(key: str) -> dict[str, float]:
 @pytest.mark.parametrize("key", PUBLISHED)
 def test_models_are_those_that_are_published(key: str) -> None:
     config = json.loads((CONFIGS / f"{PUBLISHED[key]}.json").read_text())
-    ours, theirs = ModelShape.from_config(case_of(key).config), ModelShape.from_config(config)
+    ours, theirs = shape_from_config(case_of(key).config), shape_from_config(config)
     assert ours.parameters == theirs.parameters
     assert ours.layers == theirs.layers
 
 
 def test_gpt_neox_has_its_parameters() -> None:
     """EleutherAI/gpt-neox-20b as transformers counts it."""
-    shape = ModelShape.from_config(case_of("20b").config)
-    assert shape.parameters == 20_554_567_680
+    shape = shape_from_config(case_of("20b").config)
+    assert parameter_count(shape) == 20_554_567_680
 
 
 def test_states_are_bytes_a_parameter() -> None:

@@ -15,6 +15,7 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.quick_curve import QuickCurve
 from qtui_core.memory.replay.quick_curve import quick_curve as quick_curve_resolved
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -31,7 +32,7 @@ STEP = ("forward", "loss", "backward", "optimizer", "between steps")
 
 
 def shape_of(name: str) -> ModelShape:
-    return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
+    return shape_from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
 def quick_curve(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> QuickCurve:

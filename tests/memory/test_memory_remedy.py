@@ -10,12 +10,13 @@ from pathlib import Path
 from every import in_parts, left_out, over
 from test_memory_estimate import SHAPE
 
-from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.changes import advise
 from qtui_core.memory.advice.fit import fit_on, fits
 from qtui_core.memory.advice.remedy import remedy, smallest_again
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import estimate_peaks
+from qtui_core.memory.shape.from_config import shape_from_config
 
 CONFIGS = Path(__file__).parent / "configs"
 SHARES = [0.5, 0.9, 0.999]
@@ -50,7 +51,7 @@ def test_a_remedy_makes_it_fit(plan, share, parts):
 
 def test_what_saves_most_is_not_offered_where_it_is_not_enough():
     """Paged states are on the GPU as long as there is room: a full GPU is tight with them."""
-    shape = ModelShape.from_config(json.loads((CONFIGS / "mistral-7b-v0.1.json").read_text()))
+    shape = shape_from_config(json.loads((CONFIGS / "mistral-7b-v0.1.json").read_text()))
     plan = RunPlan(method="full", batch=8, sequence=256, optimizer="adamw-fused")
     device = device_of_memory(40838 << 20)
     found = estimate(shape, plan, device)
@@ -64,7 +65,7 @@ def test_what_saves_most_is_not_offered_where_it_is_not_enough():
 
 
 def test_segments_that_grow_come_first_where_only_the_cache_is_in_the_way():
-    shape = ModelShape.from_config(json.loads((CONFIGS / "gpt2-medium.json").read_text()))
+    shape = shape_from_config(json.loads((CONFIGS / "gpt2-medium.json").read_text()))
     plan = RunPlan(method="full", batch=4, sequence=1024)
     native, grown = (
         estimate(shape, replace(plan, segments=segments)) for segments in ("native", "expandable")
@@ -80,7 +81,7 @@ def test_segments_that_grow_come_first_where_only_the_cache_is_in_the_way():
 
 
 def test_the_smallest_that_fits_is_judged_by_an_estimate_on_it():
-    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.1-8b.json").read_text()))
+    shape = shape_from_config(json.loads((CONFIGS / "llama-3.1-8b.json").read_text()))
     plan = RunPlan(method="full", gpus=8, zero=3, checkpointing=True)
     found = estimate(shape, plan)
     rows = fits(found, DEVICES)

@@ -13,7 +13,8 @@ from resident import resident_by_component, resident_bytes
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.allocator import simulate
 from qtui_core.memory.replay.record import ALLOCATE, Component, rounded
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import parameter_count
 from qtui_core.memory.shape.weights import blocks_of, tensors_of
 from qtui_core.memory.step.sharding import paged_bytes
 
@@ -33,7 +34,7 @@ def rows(gpu):
 
 def shape_of(row):
     name = row["model"].rpartition("/")[2]
-    return ModelShape.from_config(json.loads((MEASURED / f"{name}.json").read_text()))
+    return shape_from_config(json.loads((MEASURED / f"{name}.json").read_text()))
 
 
 def plan_of(row, **more):
@@ -101,6 +102,6 @@ def test_paged_states_are_not_counted_as_held():
     plan = plan_of(T4[0], method="full", quant=None, optimizer="paged-adamw8bit")
     normal = plan_of(T4[0], method="full", quant=None, optimizer="adamw8bit")
     paged = paged_bytes(blocks_of(shape, plan), plan)
-    assert paged > shape.parameters
+    assert paged > parameter_count(shape)
     held = [resident_by_component(shape, p)[Component.OPTIMIZER] for p in (normal, plan)]
     assert held[0] - held[1] == pytest.approx(paged, rel=1e-4)

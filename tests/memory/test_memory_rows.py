@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 from qtui.cli.memory_report import report_on
-from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices import finding
 from qtui_core.memory.devices.catalog import DEVICES
 from qtui_core.memory.shape import from_config
 from qtui_core.memory.shape.families import gpt, llama
 from qtui_core.memory.shape.families.llama_like import DecoderFamily, Defaults
-from qtui_core.memory.shape.modules import named_modules
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import named_modules, parameter_count
 from qtui_core.models import open_model
 
 CONFIG = {
@@ -36,18 +37,18 @@ def salted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("salted")
 def test_a_made_up_family_is_a_row(tmp_path):
     assert "salted" in from_config.families()
-    shape = ModelShape.from_config(CONFIG)
+    shape = shape_from_config(CONFIG)
     assert (shape.family, shape.architecture) == ("salted", "SaltedForCausalLM")
     assert (shape.hidden, len(shape.layers), shape.embedding_scale) == (64, 3, True)
-    plain = ModelShape.from_config(CONFIG | {"model_type": "llama"})
-    assert shape.parameters == plain.parameters
+    plain = shape_from_config(CONFIG | {"model_type": "llama"})
+    assert parameter_count(shape) == parameter_count(plain)
     found, without = estimate(shape, PLAN), estimate(plain, PLAN)
     assert found.resident_bytes == without.resident_bytes
     assert found.peak_allocated_bytes >= without.peak_allocated_bytes
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     with open_model(str(tmp_path)) as source:
         report = report_on(source, PLAN)
-    assert report.parameters == shape.parameters
+    assert report.parameters == parameter_count(shape)
     assert report.estimate.peak_reserved_bytes == found.peak_reserved_bytes
 
 
@@ -58,9 +59,9 @@ def test_a_made_up_family_with_names_of_its_own_is_a_row(monkeypatch):
     monkeypatch.setitem(gpt.FAMILIES, "salted", row)
     monkeypatch.setitem(from_config._MODULES, "salted", "gpt")
     config = {"vocab_size": 500, "n_layer": 2, "n_head": 4, "grains": 32}
-    shape = ModelShape.from_config(config | {"model_type": "salted"})
-    plain = ModelShape.from_config(config | {"model_type": "gpt2", "n_embd": 32})
-    assert shape.parameters == plain.parameters
+    shape = shape_from_config(config | {"model_type": "salted"})
+    plain = shape_from_config(config | {"model_type": "gpt2", "n_embd": 32})
+    assert parameter_count(shape) == parameter_count(plain)
     assert "salted.h.1.mlp.salt" in {name for name, _ in named_modules(shape)}
 
 
@@ -72,7 +73,7 @@ def test_a_made_up_gpu_is_a_row(monkeypatch):
     monkeypatch.setattr(finding, "DEVICES", (*DEVICES, row))
     device = finding.find_device("salt7")
     assert device is row
-    shape = ModelShape.from_config(CONFIG | {"model_type": "llama"})
+    shape = shape_from_config(CONFIG | {"model_type": "llama"})
     found = estimate(shape, PLAN, device)
     assert fit_on(found, device).gpu == "Saltworks 7"
     assert found.plan.attention == "efficient"  # what its compute capability takes

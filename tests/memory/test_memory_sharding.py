@@ -20,7 +20,7 @@ from small_models import CONFIGS, build_on_meta, config_of
 from qtui_core.memory.plan.choices import QUANT_STORAGES
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.modules import modules_of_layer, named_parameters, parameters_of
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.shape.weights import blocks_of, tensors_of
@@ -40,7 +40,7 @@ TORCH = {"uint8": "uint8", "bf16": "bfloat16", "fp16": "float16", "fp32": "float
 
 
 def shape_of(family):
-    return ModelShape.from_config(config_of(family).to_dict())
+    return shape_from_config(config_of(family).to_dict())
 
 
 def plan_of(**chosen):
@@ -86,7 +86,7 @@ def test_70b_in_4_bits_on_two_gpus():
     """Llama-2-70B: 35 GB of codes and 1 GB of constants, of which each GPU has half the codes."""
     layer = {"hidden_size": 8192, "intermediate_size": 28672, "num_key_value_heads": 8}
     config = LLAMA | layer | {"num_attention_heads": 64, "vocab_size": 32000}
-    shape = ModelShape.from_config(config | {"num_hidden_layers": 80})
+    shape = shape_from_config(config | {"num_hidden_layers": 80})
     plans = {s: plan_of(gpus=2, zero=3, quant_storage=s) for s in ("uint8", "bf16")}
     held = {s: resident_by_component(shape, plan) for s, plan in plans.items()}
     codes = 80 * (2 * 8192 * 8192 + 2 * 1024 * 8192 + 3 * 8192 * 28672) // 2
@@ -97,7 +97,7 @@ def test_70b_in_4_bits_on_two_gpus():
 
 def measured_shape(model):
     config = json.loads((Path(__file__).parent / "measured" / f"{model}.json").read_text())
-    return ModelShape.from_config(config)
+    return shape_from_config(config)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -214,7 +214,7 @@ def test_tensor_parallelism_halves_every_other_weight_of_a_layer(family):
 
 def test_a_stage_of_a_pipeline_has_its_share_of_layers():
     config = config_of("llama").to_dict() | {"num_hidden_layers": 7, "layer_types": None}
-    shape = ModelShape.from_config(config)
+    shape = shape_from_config(config)
     plan = plan_of(method="full", gpus=3, pipeline_parallel=3)
     assert [len(stage.layers) for stage in stages_of(shape, plan)] == [3, 3]
     assert stages_of(shape, plan_of(method="full")) == (shape,)
@@ -362,7 +362,7 @@ def test_a_real_step_in_two_processes(job, tmp_path):
     chosen = {
         "method": "full", "checkpointing": False, "kind": "fsdp", "quant_storage": "uint8"
     } | JOBS[job]  # fmt: skip
-    shape = ModelShape.from_config(chosen["config"])
+    shape = shape_from_config(chosen["config"])
     chosen["layers"] = shape.layer_prefix
     description = tmp_path / "job.json"
     description.write_text(json.dumps(chosen | {"output": str(tmp_path / "rank")}))

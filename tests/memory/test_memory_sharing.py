@@ -19,7 +19,7 @@ from qtui_core.memory.advice.parallel_notes import parallel_notes
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.forward import Batch, Model, forward
 from qtui_core.memory.step.parts import stages_of
 from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stream_of
@@ -64,13 +64,13 @@ def notes_of(shape, **chosen):
     ],
 )
 def test_every_way_is_named_with_what_is_not_counted(chosen, said):
-    notes = notes_of(ModelShape.from_config(config_of("llama").to_dict()), **chosen)
+    notes = notes_of(shape_from_config(config_of("llama").to_dict()), **chosen)
     for words in said:
         assert words in notes
 
 
 def test_of_one_gpu_and_of_copies_that_share_nothing_there_is_nothing_to_say():
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     assert not notes_of(shape)
     assert not notes_of(shape, method="inference", gpus=4)
 
@@ -109,7 +109,7 @@ def test_both_stages_of_a_real_1f1b(checkpointing, tmp_path):
     micro = [2, 3, 7]
     job = {"schedule": "Schedule1F1B", "micro": micro, "checkpointing": checkpointing}
     measured = run_pipeline(tmp_path, **job)
-    shape = ModelShape.from_config(LLAMA)
+    shape = shape_from_config(LLAMA)
     for number, accumulation in enumerate(micro):
         plan = pipelined(shape, accumulation=accumulation, checkpointing=checkpointing)
         stages = stages_of(shape, plan)
@@ -125,7 +125,7 @@ def test_a_further_micro_batch_in_flight_takes_what_is_said(tmp_path):
     """The first stage of a real GPipe, with two micro batches and with six."""
     job = {"schedule": "ScheduleGPipe", "micro": [2, 6], "checkpointing": False}
     few, many = run_pipeline(tmp_path, **job)[0]
-    shape = ModelShape.from_config(LLAMA)
+    shape = shape_from_config(LLAMA)
     plan = pipelined(shape, accumulation=6, checkpointing=False)
     with on_cpu():
         notes = " ".join(parallel_notes(estimate(shape, plan, allocator=False)))
@@ -136,7 +136,7 @@ def test_a_further_micro_batch_in_flight_takes_what_is_said(tmp_path):
 @over("family", ["llama", "gemma2", "gpt2", "bloom", "opt", "qwen3_moe"])
 @over("method", ["full", "qlora"])
 def test_what_stages_send_has_the_type_that_is_said(family, method):
-    shape = ModelShape.from_config(config_of(family).to_dict())
+    shape = shape_from_config(config_of(family).to_dict())
     chosen = {"method": method, "accumulation": 2, "dtype": "bf16", "sequence": 32}
     plan = pipelined(shape, **chosen, optimizer="adamw")
     first, last = stages_of(shape, plan)
@@ -158,7 +158,7 @@ def test_what_stages_send_has_the_type_that_is_said(family, method):
 
 
 def test_no_stage_has_more_micro_batches_at_once_than_a_step_is_made_of():
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     for accumulation, held in ((1, 1), (2, 2), (6, 2)):
         plan = pipelined(shape, accumulation=accumulation)
         first, last = stages_of(shape, plan)
@@ -167,7 +167,7 @@ def test_no_stage_has_more_micro_batches_at_once_than_a_step_is_made_of():
 
 def test_the_fuller_stage_is_shown_and_no_step_of_it_differs_from_the_others():
     """A step of three micro batches and one of thirty need the same but for their buffers."""
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     few, many = (
         estimate(shape, pipelined(shape, accumulation=n, sequence=64), allocator=False)
         for n in (4, 30)
@@ -180,13 +180,13 @@ def test_the_fuller_stage_is_shown_and_no_step_of_it_differs_from_the_others():
 
 def test_a_model_without_a_head_is_not_trained_in_stages():
     config = config_of("bert").to_dict() | {"architectures": ["BertModel"]}
-    shape = ModelShape.from_config(config)
+    shape = shape_from_config(config)
     with pytest.raises(UsageError, match="no head"):
         estimate(shape, pipelined(shape, sequence=32))
 
 
 def test_what_torch_refuses_is_said():
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     refused = notes_of(shape, gpus=2, pipeline_parallel=2)
     assert "1 micro batch (" in refused
     assert "--accumulation 2 or more" in refused
@@ -195,16 +195,16 @@ def test_what_torch_refuses_is_said():
 
 def test_stages_that_are_not_cut_further_are_said_to_be_whole():
     pair = {"gpus": 2, "pipeline_parallel": 2, "accumulation": 2}
-    t5 = ModelShape.from_config(config_of("t5").to_dict())
+    t5 = shape_from_config(config_of("t5").to_dict())
     assert "with the whole encoder" in notes_of(t5, **pair)
-    gpt2 = ModelShape.from_config(config_of("gpt2").to_dict())
+    gpt2 = shape_from_config(config_of("gpt2").to_dict())
     notes = notes_of(gpt2, **pair)
     assert ("last stage" in notes) == ("have the embeddings as well" in notes)
 
 
 @pytest.mark.parametrize("generate", [0, 1, 40])
 def test_a_stage_of_an_inference_receives_hidden_states_and_keeps_its_own_cache(generate):
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     plan = RunPlan(method="inference", sequence=64, generate=generate)
     plan = resolve(plan, shape.dtype)
     half = resolve(

@@ -11,7 +11,7 @@ from test_memory_tape_autograd import leaf, real_levels, tape_levels
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import Label
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_peaks
 from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.blocks.loss.chunked_loss import chunked_loss
@@ -25,7 +25,7 @@ checkpoint = LazyImport("torch.utils.checkpoint", "checkpoint")
 
 
 WORDS, WIDTH, TOKENS = 50_000, 64, 256
-SHAPE = ModelShape.from_config(
+SHAPE = shape_from_config(
     {
         "model_type": "llama",
         "hidden_size": WIDTH,

@@ -12,7 +12,7 @@ from tracing import traced
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Event, Recording, rounded
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_bytes_after_every_operation_are_those_of_the_real_classes(
     config, plan = RUNS[name]
     plan = replace(plan, batch=2, sequence=128)
     real = levels(traces[name].events)
-    shape = ModelShape.from_config(config)
+    shape = shape_from_config(config)
     taped = levels(record_step(shape, resolve(plan, shape.dtype)).events)
     for phase, expected in real.items():
         if phase[0] in ("load", "prepare"):

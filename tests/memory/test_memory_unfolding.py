@@ -22,6 +22,7 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 from qtui_core.memory.replay.unfolding import NotPeriodic, peak_levels, unfold
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_all, record_peaks, record_step
 
@@ -89,7 +90,7 @@ PLANS = {
 def shape_of(config: dict[str, object], layers: int) -> ModelShape:
     key = "n_layer" if config["model_type"] == "gpt2" else "num_hidden_layers"
     tied = {"tie_word_embeddings": True} if layers % 2 else {}
-    return ModelShape.from_config({**config, key: layers, **tied})
+    return shape_from_config({**config, key: layers, **tied})
 
 
 def planned(plan: RunPlan, shape: ModelShape) -> RunPlan:

@@ -13,7 +13,7 @@ from small_models import CONFIGS, build_on_meta, config_of
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import Component, rounded
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.modules import named_modules
 from qtui_core.memory.shape.storage import packed
 from qtui_core.memory.shape.weights import (
@@ -45,7 +45,7 @@ SHORT = {
 
 
 def shape_of(family):
-    return ModelShape.from_config(config_of(family).to_dict())
+    return shape_from_config(config_of(family).to_dict())
 
 
 def modules_with_head(shape):

@@ -18,7 +18,7 @@ from qtui_core.memory.devices.outside_torch import (
 )
 from qtui_core.memory.estimate import NCCL, estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 
 MIB = 1 << 20
 
@@ -121,7 +121,7 @@ def test_gpus_that_talk_to_each_other_have_communicators(chosen, groups):
 
 
 def test_the_process_has_what_nccl_takes_and_says_so():
-    shape = ModelShape.from_config(config_of("llama").to_dict())
+    shape = shape_from_config(config_of("llama").to_dict())
     found = estimate(shape, RunPlan(method="full", sequence=64, gpus=2), find_device("A10"))
     (nccl,) = [term for term in found.beyond if term.name == NCCL]
     assert nccl.bytes == 544 << 20

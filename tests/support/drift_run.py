@@ -19,7 +19,7 @@ from recording_difference import first_difference, peaks, standing_bytes
 
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
 from qtui_core.training.tracing.trace import record
 
@@ -32,7 +32,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     device = case["device"]
     start = time.perf_counter()
     try:
-        shape = ModelShape.from_config(case["config"])
+        shape = shape_from_config(case["config"])
         plan = resolve_for(shape, plan)
         real = record(case["config"], plan, device, case["steps"], whole=True)
         with on_cpu() if device == "cpu" else nullcontext():

@@ -12,6 +12,7 @@ from typing import Final
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 
 MEASURED = Path(__file__).parent.parent / "memory" / "measured"
@@ -40,7 +41,7 @@ class MeasuredRow:
 @cache
 def shape_named(model: str) -> ModelShape:
     name = model.rpartition("/")[2]
-    return ModelShape.from_config(json.loads((MEASURED / f"{name}.json").read_text()))
+    return shape_from_config(json.loads((MEASURED / f"{name}.json").read_text()))
 
 
 @cache

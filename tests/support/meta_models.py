@@ -9,9 +9,9 @@ from typing import Any
 
 from lazy_imports import LazyImport
 
-from qtui_core.memory.shape.from_config import shape_of
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import named_parameters
+from qtui_core.memory.shape.modules import named_parameters, parameter_count
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -36,12 +36,12 @@ def causal_model(config: dict[str, Any]) -> transformers.PreTrainedModel:
 
 def agreeing_shape(config: dict[str, Any]) -> ModelShape:
     """The shape, after checking that the class has exactly its parameters and buffers."""
-    shape = shape_of(config)
+    shape = shape_from_config(config)
     model = causal_model(config)
     ours = list(named_parameters(shape))
     assert len(ours) == len(dict(ours))
     assert dict(ours) == {name: tuple(p.shape) for name, p in model.named_parameters()}
-    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert parameter_count(shape) == sum(p.numel() for p in model.parameters())
     assert Counter(shape.buffers) == Counter(b.nbytes for b in model.buffers())
     assert type(model).__name__ == shape.architecture
     return shape

@@ -13,6 +13,7 @@ from drift import Case
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 
 _LLAMA = {
@@ -153,7 +154,7 @@ def _is_plan(chosen: Mapping[str, Any]) -> bool:
 
 @cache
 def _shape(model: str) -> ModelShape:
-    return ModelShape.from_config(_config(model))
+    return shape_from_config(_config(model))
 
 
 def _config(model: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ MEASURED = """
 import json, sys
 from cpu_kernels import on_cpu
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
 from tests.support.recording_difference import peaks
 from qtui_core.training.model import tiled
@@ -147,7 +147,7 @@ config, plans = json.load(sys.stdin)
 for fields in plans:
     plan = resolve(RunPlan(**fields), "bf16")
     with on_cpu():
-        taped = record_step(ModelShape.from_config(config), plan, 2)
+        taped = record_step(shape_from_config(config), plan, 2)
     print(json.dumps([peaks(taped), peaks(record(config, plan, "cpu"))]))
 """
 

@@ -18,7 +18,7 @@ from qtui_core.live.state import RunState, after
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Phase
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 
 torch = LazyImport("torch")
 functional = LazyImport("torch.nn.functional")
@@ -107,7 +107,7 @@ def _told(folder: Path, fields: dict[str, Any], steps: int = 2) -> RunState:
     ran = conducted(model, fields, steps)
     assert ran.code == 0, ran.fault
     plan = resolve(RunPlan(**fields), "bf16")
-    predicted = predict(estimate(ModelShape.from_config(LLAMA), plan), tensors=True)
+    predicted = predict(estimate(shape_from_config(LLAMA), plan), tensors=True)
     header = RecordingHeader(
         "", model, "", None, RunDevice("cpu", ""), {}, asdict(plan), steps, "", predicted
     )

@@ -27,14 +27,14 @@ from qtui_core.live.predict import predict
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 with tempfile.TemporaryDirectory() as folder:
     model = configured(Path(folder))
     for fields in json.load(sys.stdin):
         ran = conducted(model, fields, 3)
         assert ran.code == 0, ran.fault
         with on_cpu():
-            found = estimate(ModelShape.from_config(LLAMA), RunPlan(**fields))
+            found = estimate(shape_from_config(LLAMA), RunPlan(**fields))
             predicted = predict(found, tensors=True)
         # Quantizing is part of a load to the estimate.
         ended = [

@@ -14,7 +14,7 @@ from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import UsageError
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 GIB = 1 << 30
@@ -105,7 +105,7 @@ class HardwareHere:
     def _operations(self, params: Any, _: Any) -> Operations:
         if self.refusal:
             raise UsageError(self.refusal)
-        shape = ModelShape.from_config(SMALL)
+        shape = shape_from_config(SMALL)
         plan = resolve(from_plain(RunPlan, params["plan"]), shape.dtype)
         return Operations(plan, tuple(operations_of(shape, plan)))
 

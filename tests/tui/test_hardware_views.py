@@ -26,11 +26,11 @@ from qtui_core.memory.devices.finding import DEVICES, find_device
 from qtui_core.memory.devices.hierarchy import hierarchy
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 
 
 def filled(**changes: Any) -> HardwareShown:
-    shape = ModelShape.from_config(SMALL)
+    shape = shape_from_config(SMALL)
     plan = resolve(RunPlan(), shape.dtype)
     shown = HardwareShown("small", plan=plan, resolved=plan, operations=operations_of(shape, plan))
     shown.take_gpus((L40S, SLICE))

@@ -25,7 +25,9 @@ from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import parameter_count
 from qtui_core.models import open_model
 from qtui_core.telemetry.device import GpuReading
 
@@ -43,7 +45,7 @@ async def client() -> AsyncIterator[EngineClient]:
 def shape_of_demo() -> ModelShape:
     with open_model("demo") as source:
         assert source.config is not None
-        return ModelShape.from_config(source.config)
+        return shape_from_config(source.config)
 
 
 def params(plan: RunPlan = PLAN, **more: Any) -> dict[str, Any]:
@@ -54,7 +56,7 @@ async def test_answers_are_those_of_the_library(client: EngineClient) -> None:
     reply = await client.request("open", {"model": "demo", "case": ""})
     facts = reply.read(ModelFacts)
     shape = shape_of_demo()
-    assert (facts.parameters, facts.layers, facts.unknown) == (shape.parameters, 6, "")
+    assert (facts.parameters, facts.layers, facts.unknown) == (parameter_count(shape), 6, "")
     device = find_device("T4")
     asked = params(device={"name": "T4"})
     reply = await client.request("full", asked)
@@ -120,7 +122,7 @@ async def test_a_map_counts_what_the_preparation_takes(client: EngineClient) -> 
     asked = params(plan, model=str(model), batches=[1], sequences=[128])
     cells: list[dict[str, Any]] = []
     await client.request("map", asked, on_progress=lambda _, data: cells.append(data))
-    truth = estimate(ModelShape.from_config(json.loads(model.read_text())), plan)
+    truth = estimate(shape_from_config(json.loads(model.read_text())), plan)
     assert truth.peak_phase == "prepare"
     assert cells[0]["peak_live_bytes"] == truth.peak_live_bytes
 

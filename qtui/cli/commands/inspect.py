@@ -192,12 +192,12 @@ def _with_memory(
     """
     from qtui.cli.memory_report import report_on
     from qtui.report.memory.document import with_memory, without_memory
-    from qtui_core.memory.shape.model_shape import ModelShape
+    from qtui_core.memory.shape.from_config import shape_from_config
 
     if source.config is None:
         return without_memory(document, "there is no config.json to estimate it from")
     try:
-        ModelShape.from_config(source.config)
+        shape_from_config(source.config)
         return with_memory(document, report_on(source, plan))
     except UsageError as error:
         if asked:

@@ -39,6 +39,7 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.curve import Curve, Peaks
 from qtui_core.memory.replay.groups import StackedCurve, stacked
 from qtui_core.memory.replay.quick_curve import quick_curve
+from qtui_core.memory.shape.modules import parameter_count
 from qtui_core.telemetry.device import read_devices
 
 
@@ -52,7 +53,7 @@ def open_subject(estimates: Estimates, task: Task[SubjectRequest]) -> ModelFacts
         id=subject.name,
         location=subject.location,
         architecture=subject.architecture,
-        parameters=None if shape is None else shape.parameters,
+        parameters=None if shape is None else parameter_count(shape),
         layers=None if shape is None else len(shape.encoder) + len(shape.layers),
         dtype=None if shape is None else shape.dtype,
         packed_as=None if shape is None else shape.packed_as,

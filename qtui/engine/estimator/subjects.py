@@ -19,7 +19,7 @@ from qtui_core.memory.devices.finding import Device, device_of_memory, find_devi
 from qtui_core.memory.estimate import Estimate, estimate_as_run
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
 from qtui_core.memory.shape.description import ModelDescription, describe
-from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
 
@@ -92,7 +92,7 @@ def _of_model(model: str) -> MemorySubject:
 
 def _of_case(key: str) -> MemorySubject:
     case = case_of(key)
-    shape = ModelShape.from_config(case.config)
+    shape = shape_from_config(case.config)
     return MemorySubject(
         case.title, case.source, case.config, shape.architecture, False, shape=shape
     )

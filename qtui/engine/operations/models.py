@@ -8,7 +8,8 @@ from qtui.engine.requests import ModelRequest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import is_quantizable
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.modules import parameter_count
 from qtui_core.models import ModelSource
 from qtui_core.telemetry.device import read_devices
 
@@ -64,7 +65,7 @@ def _parameters(source: ModelSource) -> int | None:
     if source.tensors:
         return source.parameters
     try:
-        return ModelShape.from_config(source.config).parameters
+        return parameter_count(shape_from_config(source.config))
     except QtuiError:
         return None
 

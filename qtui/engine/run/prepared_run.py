@@ -28,9 +28,8 @@ from qtui_core.memory.advice.report import report_of_plan
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
 from qtui_core.memory.shape.description import ModelDescription, describe, stored_as
-from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS
-from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource, open_model
 from qtui_core.telemetry.machine import read_machine
 from qtui_core.training.limits import check_runnable
@@ -180,7 +179,7 @@ def _device_of(placement: Placement) -> Device | None:
 def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
     """The plan with a sequence that the model has positions for, as far as its family is known."""
     with suppress(UnknownFamily):
-        return within_positions(ModelShape.from_config(config), plan)
+        return within_positions(shape_from_config(config), plan)
     return plan
 
 

@@ -11,7 +11,7 @@ from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.replay.timeline import Life
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.from_config import shape_from_config
 
 #: Documents use GB of 10^9 bytes.
 GB: Final = 10**9
@@ -75,7 +75,7 @@ class Figure:
 def figures_of(case: WorkedCase) -> tuple[Figure, ...]:
     """The claims of a case with our figures, in order. Each figure is from an estimate of the
     case's plan with the changes of the claim."""
-    shape = ModelShape.from_config(case.config)
+    shape = shape_from_config(case.config)
     known: dict[RunPlan, Estimate] = {}
     figures = []
     for claim in case.claims:

@@ -14,7 +14,7 @@ from qtui_core.memory.plan.run_plan import RunPlan, has_flash
 from qtui_core.memory.plan.targets import adapters_of
 from qtui_core.memory.shape.description import ModelDescription, stated_dtype
 from qtui_core.memory.shape.model_shape import ModelShape, Moe
-from qtui_core.memory.shape.modules import named_modules
+from qtui_core.memory.shape.modules import named_modules, parameter_count
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.step.on_device import holds_logits_back
 from qtui_core.models.tensors import DESCRIBED_IN
@@ -100,9 +100,9 @@ def _unquantized_experts(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
     )
     if plan.quantized and plan.quant != STORED and stacked:
         yield (
-            f"The experts, {stacked / shape.parameters:.0%} of the parameters, are not quantized: "
-            "the classes keep those of a layer stacked in one tensor, and bitsandbytes packs "
-            "linear layers."
+            f"The experts, {stacked / parameter_count(shape):.0%} of the parameters, are not "
+            "quantized: the classes keep those of a layer stacked in one tensor, and bitsandbytes "
+            "packs linear layers."
         )
 
 

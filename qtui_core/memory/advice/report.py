@@ -20,6 +20,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import parameter_count
 
 #: A term of the peak, and the component that it is part of.
 _PART = ("component", *Term.PRINTED)
@@ -105,7 +106,7 @@ class MemoryReport:
     def parameters(self) -> int | None:
         """Parameters of the model; None if it has no shape."""
         shape = self.estimate.shape
-        return None if shape is None else shape.parameters
+        return None if shape is None else parameter_count(shape)
 
     def seconds_on(self, device: Device | None) -> float | None:
         """The lower bound on a step's time, seconds; None without a device, or if it has no units

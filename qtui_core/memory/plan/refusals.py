@@ -6,6 +6,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS, TRACEABLE
 from qtui_core.memory.shape.model_shape import Attention, ModelShape, Moe
+from qtui_core.memory.shape.modules import parameter_count
 from qtui_core.memory.shape.packings import STORED
 
 
@@ -132,7 +133,7 @@ def _check_head(shape: ModelShape, plan: RunPlan) -> None:
             use += ", with --method full or inference"
         raise UsageError(
             f"{why}What a run of {name} allocates is not built in, and not guessed, though its "
-            f"{shape.parameters:,} parameters are known{use}."
+            f"{parameter_count(shape):,} parameters are known{use}."
         )
     if plan.trains and plan.loss != "stock" and (shape.is_encoder or shape.encoder):
         raise UsageError(

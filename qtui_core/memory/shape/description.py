@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.headers import held_against
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
@@ -51,8 +52,8 @@ class ModelDescription:
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
 
     def read_shape(self) -> ModelShape:
-        """Its shape, checked against the headers. Raises what ModelShape.from_config raises."""
-        shape = held_by_files(ModelShape.from_config(self.config), self.tensors)
+        """Its shape, checked against the headers. Raises what shape_from_config raises."""
+        shape = held_by_files(shape_from_config(self.config), self.tensors)
         return held_against(shape, self.stored, gguf=self.gguf)
 
 

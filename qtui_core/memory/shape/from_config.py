@@ -55,7 +55,7 @@ _MODULES: Final[dict[str, str]] = {
 }
 
 
-def shape_of(config: object) -> ModelShape:
+def shape_from_config(config: object) -> ModelShape:
     """The shape of the model that a parsed config.json describes.
 
     Raises:
@@ -101,4 +101,4 @@ def _unknown(config: Config, family: str) -> UnknownFamily:
     )
 
 
-__all__ = ["UnknownFamily", "families", "shape_of"]
+__all__ = ["UnknownFamily", "families", "shape_from_config"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import named_parameters
+from qtui_core.memory.shape.modules import named_parameters, parameter_count
 
 #: Tensors of GGUF files that are no parameters: factors of rotary positions.
 _NO_PARAMETERS: Final = ("rope_freqs", "rope_factors")
@@ -35,10 +35,11 @@ def _counted(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> str:
             for size in sizes:
                 elements *= size
             count += elements
-    if count in (0, shape.parameters):
+    described = parameter_count(shape)
+    if count in (0, described):
         return ""
     return (
-        f"The file holds {count:,} parameters and its metadata describes {shape.parameters:,}: "
+        f"The file holds {count:,} parameters and its metadata describes {described:,}: "
         "nothing that follows from them is exact."
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import cached_property
-from math import prod
 from typing import Literal
 
 from qtui_core.dataclass import dataclass
@@ -310,17 +309,6 @@ class ModelShape:
     packing: Packing | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
 
-    @staticmethod
-    def from_config(config: object) -> ModelShape:
-        """The shape that a parsed config.json describes.
-
-        Raises UsageError for a configuration that lacks what is needed or contradicts itself, and
-        UnknownFamily for a family without a shape.
-        """
-        from qtui_core.memory.shape.from_config import shape_of
-
-        return shape_of(config)
-
     @cached_property
     def plain(self) -> ModelShape:
         """The same with plain numbers for sizes, which are faster if no formula is needed."""
@@ -350,10 +338,3 @@ class ModelShape:
             return True
         mixed = any(isinstance(layer.mlp, Moe) and layer.mlp.stacked for layer in self.layers)
         return packing.told and not mixed
-
-    @property
-    def parameters(self) -> int:
-        """Parameters; those of tied weights count once."""
-        from qtui_core.memory.shape.modules import named_parameters
-
-        return sum(prod(shape) for _, shape in named_parameters(self))

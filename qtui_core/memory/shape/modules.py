@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from qtui_core.memory.shape.model_shape import (
     Attention,
@@ -94,3 +95,8 @@ def named_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
                 yield module.name, sizes
             else:
                 yield f"{name}.{suffix}", sizes
+
+
+def parameter_count(shape: ModelShape) -> int:
+    """How many parameters a model has; those of tied weights count once."""
+    return sum(prod(sizes) for _, sizes in named_parameters(shape))

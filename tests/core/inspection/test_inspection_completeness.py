@@ -15,7 +15,7 @@ from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.document import inspection_document
 from qtui_core.inspection.census import census_only
 from qtui_core.inspection.completeness import check_completeness
-from qtui_core.memory.shape.from_config import families, shape_of
+from qtui_core.memory.shape.from_config import families, shape_from_config
 from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.models import open_model
 
@@ -55,7 +55,7 @@ def write(folder: Path, tensors: dict[str, np.ndarray], config: dict) -> str:
 
 
 def tensors_of(config: dict) -> dict[str, np.ndarray]:
-    return {n: np.zeros(s, np.float16) for n, s in named_parameters(shape_of(config))}
+    return {n: np.zeros(s, np.float16) for n, s in named_parameters(shape_from_config(config))}
 
 
 def checked(path: str):
@@ -75,7 +75,7 @@ def test_what_transformers_saves_is_complete_and_what_is_taken_away_is_told(tmp_
     bad, seen = [], 0
     for family in sorted(set(families()) - MULTIMODAL):
         config = TINY | {"num_key_value_heads": 2, "model_type": family} | SMALL.get(family, {})
-        shape = shape_of(config)
+        shape = shape_from_config(config)
         auto = transformers.AutoModelForCausalLM
         if shape.encoder:
             auto = transformers.AutoModelForSeq2SeqLM
