@@ -7,7 +7,7 @@ from dataclasses import replace
 from qtui_core.memory.plan.run_plan import chunk_of, without_logits
 from qtui_core.memory.replay.record import Phase
 from qtui_core.memory.shape.model_shape import Linear, ModelShape, Norm
-from qtui_core.memory.step.backbones import BACKBONES, decoder
+from qtui_core.memory.step.backbones.families import BACKBONES, decoder
 from qtui_core.memory.step.model import Batch, Model
 from qtui_core.memory.tape.blocks.attention.cache import Cache
 from qtui_core.memory.tape.blocks.feedforward.activations import activation
@@ -54,7 +54,7 @@ def _sequence_to_sequence(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
     """T5ForConditionalGeneration.forward. Its intermediate results have names until it returns."""
-    from qtui_core.memory.step.backbone_t5 import t5  # no other model needs its blocks
+    from qtui_core.memory.step.backbones.t5 import t5  # no other model needs its blocks
 
     encoded, _shifted, decoded = t5(tape, model, batch, cache)
     if model.shape.head_scale:

@@ -19,7 +19,7 @@ from qtui_core.memory.shape.model_shape import (
     Norm,
     Parameter,
 )
-from qtui_core.memory.step.backbones import BACKBONES
+from qtui_core.memory.step.backbones.families import BACKBONES
 
 #: Families whose transformers classes have no plan for tensor parallelism, so that it is unknown
 #: how the embedding and the output layer would be cut.

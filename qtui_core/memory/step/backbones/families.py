@@ -7,8 +7,8 @@ from typing import Final
 
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Linear, Norm
-from qtui_core.memory.step.backbone_alibi import bloom, falcon
-from qtui_core.memory.step.backbone_parts import (
+from qtui_core.memory.step.backbones.alibi import bloom, falcon
+from qtui_core.memory.step.backbones.parts import (
     SCALED_LATE,
     arange,
     begin,
