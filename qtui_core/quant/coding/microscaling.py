@@ -193,6 +193,7 @@ class MicroscalingCoder(BlockCoder):
 
 
 LARGEST_ELEMENT = np.float32(float(E2M1.max))
+#: 448, the largest scale of a block in NVFP4.
 LARGEST_SCALE = np.float32(float(E4M3.max))
 #: torchao keeps scales of blocks among the normal numbers of E4M3.
 SMALLEST_SCALE = np.float32(float(E4M3.min_normal))

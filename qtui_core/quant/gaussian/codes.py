@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qtui_core.formats import E4M3
 from qtui_core.quant.coding.alphabet import alphabet_of
 from qtui_core.quant.coding.levels import Float64, shared_scale
+from qtui_core.quant.coding.microscaling import LARGEST_SCALE
 from qtui_core.quant.gaussian.normal import absmax_nodes, distribution, min_max_nodes
 from qtui_core.quant.gaussian.ternary import MEAN
 from qtui_core.quant.gaussian.two_level import scale_values
@@ -103,7 +103,7 @@ def _two_level_groups(m: Float64, weights: Float64, count: int) -> _Groups:
     largest, shares = absmax_nodes(count, TENSOR_PANELS)
     below = np.where(m <= largest[:, None], weights, 0.0)
     below *= (shares / below.sum(axis=1))[:, None]
-    units = largest[:, None] / float(E4M3.max)
+    units = largest[:, None] / float(LARGEST_SCALE)
     nearest = values[np.searchsorted((values[1:] + values[:-1]) / 2, m / units)]
     return _Groups(np.tile(m, len(largest)), (nearest * units).reshape(-1), below.reshape(-1))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from qtui_core.formats import E4M3
 from qtui_core.quant.coding.levels import Float64, element_values, plain_levels
+from qtui_core.quant.coding.microscaling import LARGEST_SCALE
 from qtui_core.quant.gaussian.moments import error_at, error_within
 from qtui_core.quant.gaussian.normal import absmax_between, absmax_nodes, absmax_range
 from qtui_core.schemes.scheme import Scheme
@@ -51,7 +52,7 @@ def _top_block(scheme: Scheme, length: int, top: float) -> float:
 def _other_block(scheme: Scheme, length: int, top: float) -> float:
     """Expected sum of the squared errors of a block whose absmax is below `top`."""
     plain = plain_levels(scheme)
-    unit = top / float(E4M3.max)  # the absmax of a block divided by this is rounded to E4M3
+    unit = top / float(LARGEST_SCALE)  # the absmax of a block divided by this is rounded to E4M3
     low, high = absmax_range(length)
     high = min(high, top)
     low = min(low, high / 2)

@@ -10,7 +10,7 @@ from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.tape.tape import Buffer, Gradients, Tape, Tensor
 
 NORM: Final = Label("fast_rms_layernorm")
-GATED: Final = Label("swiglu")
+SWIGLU: Final = Label("swiglu")
 LOSSES: Final = Label("losses", Component.LOSS)
 LOGSUMEXP: Final = Label("logsumexp", Component.LOSS)
 COUNT: Final = Label("count_nonzero", Component.LOSS)
@@ -57,7 +57,7 @@ def silu_times(tape: Tape, gate: Tensor, up: Tensor) -> Tensor:
         return Tensor(elements, dtype, of_gate), Tensor(elements, dtype, of_up)
 
     node = tape.node("LigerSiLUMulFunction", (gate, up), backward)
-    output = tape.new(elements, dtype, GATED)
+    output = tape.new(elements, dtype, SWIGLU)
     tape.save(node, gate, up)
     return tape.output(node, output)
 
