@@ -55,12 +55,25 @@ class LabChart:
 
 
 @dataclass(frozen=True)
+class MatrixProduct:
+    """A product of two matrices: `left` `[rows, summed]` and `right` `[summed, columns]`, as they
+    are called, and their axes."""
+
+    left: str
+    right: str
+    rows: str
+    summed: str
+    columns: str
+
+
+@dataclass(frozen=True)
 class Heat:
     """Numbers in rows and columns, drawn as colours; `values[row][column]`, None for no number.
 
-    `unit` is the unit of the numbers. With `log` the colours follow their logarithm. `scaled` names
-    for each row the axes along which its scales lie, separated by commas, `summed` for each column
-    the axis that it sums over; either may be empty.
+    `unit` is the unit of the numbers. `log` colours by their logarithm. `products` says for each
+    column what it multiplies, and `scale_axes` for each row along which axes the scales of each
+    matrix differ (none: one scale for all of it; None: there are no scales). Both are empty if the
+    numbers are no errors of products.
     """
 
     title: str
@@ -69,8 +82,29 @@ class Heat:
     values: tuple[tuple[float | None, ...], ...]
     unit: str = ""
     log: bool = False
-    scaled: tuple[str, ...] = ()
-    summed: tuple[str, ...] = ()
+    scale_axes: tuple[Mapping[str, tuple[str, ...]] | None, ...] = ()
+    products: tuple[MatrixProduct, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabBar:
+    """A bar: its value, the least and the most of several seeds, and what is written after it."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class LabBars:
+    """Bars from zero in named groups, each group on a scale of its own. `unit` is that of the
+    values."""
+
+    title: str
+    unit: str
+    groups: tuple[tuple[str, tuple[LabBar, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +166,7 @@ class LabFrontier:
     points: tuple[Point, ...] = ()
 
 
-Picture = LabChart | Heat | ExponentHistogram | Density | LabFrontier
+Picture = LabChart | LabBars | Heat | ExponentHistogram | Density | LabFrontier
 
 
 @dataclass(frozen=True)

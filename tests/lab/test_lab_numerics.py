@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
+
 import pytest
 from every import every
 from lazy_imports import LazyImport
@@ -152,3 +155,33 @@ def test_settings_are_checked_in_a_sentence():
         for row in each.settings:
             if row.default is not None:
                 assert row.read(row.written(row.default)) == row.default
+
+
+def test_the_verdict_of_dead_terms_is_whole_on_the_least_terminal():
+    """Three lines of 78 cells, whatever is dead or biased; the cure stands first."""
+    made = dead.LabTerm
+    settings = {"store": "bf16"}
+    decays = [made("decay", a, 2**-9, moved, reached, true, (), ())
+              for a, moved, reached, true in ((1e-5, 0.0, 1.0, 0.999), (3e-3, 0.6, 0.584, 0.74),
+                                              (0.01, 1.0, 0.37, 0.37))]  # fmt: skip
+    moments = [made("second moment", 1e-3, 2**-9, moved, reached, 0.01, (), ())
+               for moved, reached in ((0.0, 1.5), (1.0, 0.0114), (1.0, 0.01))]  # fmt: skip
+    averages = [made("average", 1e-3, None, 1.0, reached, 1.0, (), ()) for reached in (0.25, 1.0)]
+    sums = [made("accumulation", 2**-10, None, 1.0, reached, 1.0, (), ()) for reached in (0.376, 1)]
+
+    def check(*terms):
+        judged = [dead.judged(term) for term in terms]
+        verdict = dead.conclude(settings, {"terms": terms}).verdict
+        assert len(textwrap.wrap(verdict, 78)) <= 3, verdict
+        assert ("Weight decay does nothing in BF16" in verdict) == (judged[0] == "dead")
+        assert verdict.count("rounds away") == ("dead" in judged)
+        assert verdict.startswith("Keep ") == (set(judged) != {"fine"})
+        assert ("masters" in verdict) == (judged[0] != "fine")
+
+    every(list(itertools.product(decays, moments, averages, sums)), check)
+    said = dead.conclude(settings, {"terms": (decays[0], moments[0], averages[0], sums[1])}).verdict
+    assert said == (
+        "Keep masters, second moment and average in fp32 (+8 bytes a parameter). Weight decay does "
+        "nothing in BF16, nor does the second moment fall: under 0.002 rounds away; the average "
+        "stops at 25%."
+    )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import ml_dtypes
 import numpy as np
-from lab_findings import CHART, DENSITY, FRONTIER, HEAT, HISTOGRAM, PICTURES
+from lab_findings import BARS, CHART, DENSITY, FRONTIER, HEAT, HISTOGRAM, PICTURES
 
 from qtui.report.pictures.axes import axis_of
 from qtui.report.pictures.cells import Brush, plain_lines
 from qtui.report.pictures.drawing import picture_lines
-from qtui.report.pictures.in_svg import picture_svg, standalone
+from qtui.report.pictures.heat_rows import scale_sides
+from qtui.report.pictures.in_svg import HUES, picture_svg, standalone
 from qtui.report.pictures.scene import beyond, scene_of
-from qtui_core.lab.results import LabChart, LabLine
+from qtui_core.lab.results import LabBar, LabBars, LabChart, LabLine, MatrixProduct
 
 SIZES = ((40, 10), (56, 14), (100, 20), (180, 50))
 
@@ -102,8 +104,6 @@ def test_what_a_format_loses_is_what_casting_loses() -> None:
 
 
 def test_the_scale_slides_the_bars_and_changes_what_is_lost() -> None:
-    from dataclasses import replace
-
     plain, scaled = scene_of(HISTOGRAM), scene_of(replace(HISTOGRAM, shift=8.0))
     assert scaled.spans[1].notes != plain.spans[1].notes
     assert "2^8" in scaled.title
@@ -112,8 +112,6 @@ def test_the_scale_slides_the_bars_and_changes_what_is_lost() -> None:
 
 
 def test_an_earlier_run_is_dotted_in_the_colour_of_its_line() -> None:
-    from dataclasses import replace
-
     earlier = replace(CHART, lines=(LabLine("nearest", (0.0, 0.02, 0.03)), CHART.lines[1]))
     other = replace(earlier, lines=(*earlier.lines, LabLine("int8", (0.0, 0.01))))
     lines = scene_of(CHART, other).lines
@@ -160,11 +158,80 @@ def test_what_is_below_the_threshold_is_paler() -> None:
     assert seen == {"grey", "heat"}
 
 
-def test_numbers_of_a_heat_are_written_and_so_is_where_scales_lie() -> None:
+def test_the_numbers_of_a_heat_are_written() -> None:
     text = "\n".join(drawn(HEAT, 80, 20))
     for value in ("0.005", "0.008", "0.009"):
         assert value in text
-    where = drawn(HEAT, 80, 20, scales=True)
-    assert "inside the sum" in where[2]
-    assert "outside of it" in where[2]
-    assert "inside the sum" not in where[3]
+
+
+def test_scales_stand_at_the_axis_along_which_they_differ() -> None:
+    """X and G have a scale a token, W one an output. Y sums inputs, dX outputs, dW tokens: what is
+    summed stands between the two matrices."""
+    product = MatrixProduct("G'", "X", "outputs", "tokens", "inputs")
+    found = replace(
+        HEAT, columns=("Y", "dX", "dW"), values=((0.1,) * 3,) * 3, rows=("row", "tensor", "none"),
+        products=(*HEAT.products, product), scale_axes=(*HEAT.scale_axes, None),
+    )  # fmt: skip
+    assert [scale_sides(found, 0, at).sides for at in range(3)] == [
+        (True, False, False, True), (True, False, True, False), (False, True, True, False),
+    ]  # fmt: skip
+    for width in (54, 100):
+        rows = drawn(found, width, 20, scales=True)
+        said = [" ".join(row.split()) for row in rows[2:5]]
+        assert said == [
+            "row # X W'# # G : W G':: X",
+            "tensor one scale one scale one scale",
+            "none no scale no scale no scale",
+        ]
+        assert "multiply the result once" in " ".join(rows)
+    svg = picture_svg(found)
+    assert svg.count(f'fill="{HUES[1]}" fill-opacity="1.000"') == 3  # outer sides
+    assert svg.count(f'fill="{HUES[1]}" fill-opacity="0.350"') == 3  # at the summed axis
+    assert (svg.count("one scale"), svg.count("no scale")) == (3, 3)
+
+
+def test_bars_are_as_long_as_their_values_each_group_on_its_own_scale() -> None:
+    dice = random.Random(5)
+    for _ in range(50):
+        groups = tuple(
+            (f"{bits} bits", tuple(LabBar(name, dice.uniform(0, 10.0**-bits)) for name in "abc"))
+            for bits in (1, 2, 3)
+        )
+        rows = drawn(LabBars("t", "nats", groups), 100, 20)
+        for number, (name, bars) in enumerate(groups):
+            assert rows[1 + 4 * number].startswith(name)
+            lengths = [row.count("#") for row in rows[2 + 4 * number : 5 + 4 * number]]
+            most = max(bar.value for bar in bars)
+            for bar, length in zip(bars, lengths, strict=True):
+                assert abs(length - max(lengths) * bar.value / most) <= 1
+                assert f"{bar.value:+.3g}" in rows[2 + 4 * number + bars.index(bar)]
+
+
+def test_bars_below_zero_go_to_the_left_and_seeds_are_a_spread() -> None:
+    rows = drawn(BARS, 100, 20)
+    assert rows[1] == "2 bits  recovers 31%"
+    two, four = rows[2:4], rows[5:7]
+    zero = two[0].index("#")
+    assert four[0].index("#") == zero
+    assert four[1].index("#") < zero
+    assert four[1].rindex("#") == zero - 1
+    spread = two[1]
+    full, some, one = (spread.count(sign) for sign in "#*.")
+    room = two[0].count("#") / 0.13
+    assert abs(full - 0.08 * room) <= 1
+    assert abs(some - 0.01 * room) <= 1
+    assert abs(one - spread.count("0.") - 0.01 * room) <= 3
+    assert spread.endswith("+0.09 [+0.08, +0.1]")
+
+
+def test_bars_without_room_are_counted_and_those_of_an_earlier_run_are_marked() -> None:
+    many = LabBars("t", "nats", tuple((f"{n} bits", (LabBar("a", 1.0),) * 3) for n in range(6)))
+    rows = drawn(many, 60, 12)
+    assert len(rows) == 11
+    assert rows[-1] == "and 3 more: the table has them"
+    assert [row[:6] for row in rows[1:10:3]] == ["0 bits", "1 bits", "2 bits"]
+    earlier = LabBars("t", "nats", (("2 bits", (LabBar("QAT", 0.13),)),))
+    rows = drawn(BARS, 80, 20, behind=earlier)
+    assert rows[-1] == "@ the run before"
+    assert [row.count("@") for row in rows[1:-1]] == [0, 0, 1, 0, 0, 0]
+    assert picture_svg(BARS, earlier).count("<circle") == 2

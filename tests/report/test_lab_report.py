@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from html import unescape
 from xml.etree import ElementTree
 
 from lab_findings import HEAT, PICTURES, result
@@ -32,7 +33,7 @@ def test_every_face_has_the_question_the_settings_the_table_the_pictures_and_the
     found = result()
     document = lab_document(found, COMMAND)
     for face in (to_plain(document), to_markdown(document), to_html(document)):
-        text = face.replace("\\", "")
+        text = unescape(face.replace("\\", ""))
         for wanted in (
             COMMAND, found.question, "0, 1", "the text inside", "+0.0090", "5.2%", "4 MiB",
             "fp8 is emulated", found.findings.verdict, "three times",

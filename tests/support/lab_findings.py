@@ -10,11 +10,14 @@ from qtui_core.lab.results import (
     Findings,
     FormatSpan,
     Heat,
+    LabBar,
+    LabBars,
     LabChart,
     LabColumn,
     LabFrontier,
     LabLine,
     LabResult,
+    MatrixProduct,
     Picture,
     Point,
 )
@@ -41,13 +44,24 @@ HISTOGRAM = ExponentHistogram(
 HEAT = Heat(
     "relative error of each product", ("int8 row", "int8 tensor"), ("Y", "dX"),
     ((0.005, 0.008), (0.009, None)), "relative error", log=True,
-    scaled=("inputs", "tensor"), summed=("inputs", "outputs"),
+    scale_axes=({"X": ("tokens",), "W": ("outputs",), "G": ("tokens",)}, {}),
+    products=(
+        MatrixProduct("X", "W'", "tokens", "inputs", "outputs"),
+        MatrixProduct("G", "W", "tokens", "outputs", "inputs"),
+    ),
 )  # fmt: skip
 FRONTIER = LabFrontier(
     "error against what is left out", "share left", "error",
     ((0.0, 0.06), (0.5, 0.02), (1.0, 0.0)), (Point("head and last block", 0.18, 0.047),),
 )  # fmt: skip
-PICTURES: tuple[Picture, ...] = (CHART, DENSITY, HISTOGRAM, HEAT, FRONTIER)
+BARS = LabBars(
+    "held-out loss beyond fp32's", "nats",
+    (
+        ("2 bits", (LabBar("PTQ", 0.13), LabBar("QAT", 0.09, 0.08, 0.1, "recovers 31%"))),
+        ("4 bits", (LabBar("PTQ", 0.003), LabBar("QAT", -0.001))),
+    ),
+)  # fmt: skip
+PICTURES: tuple[Picture, ...] = (CHART, DENSITY, HISTOGRAM, HEAT, FRONTIER, BARS)
 
 
 def result(**changed: object) -> LabResult:

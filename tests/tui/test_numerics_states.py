@@ -51,7 +51,7 @@ def test_the_sentence_in_every_state() -> None:
     assert sentence_of(shown) == "Stopping after the step that runs: 1 of 2 parts are done."
     run.hear(replace(result(jobs=2, done=1), ended="stopped"))
     assert sentence_of(shown) == (
-        f"Stopped after 1 of 2 parts. {VERDICT} c goes on with what is not done."
+        f"Stopped after 1 of 2 parts. c goes on with what is not done. {VERDICT}"
     )
     run = of(shown, 8)
     assert sentence_of(shown) == VERDICT
@@ -60,8 +60,13 @@ def test_the_sentence_in_every_state() -> None:
     assert sentence_of(shown) == "The experiment failed: The model has no linear layers."
     run = of(shown, 6)
     run.hear(result(jobs=2, done=1, ended="failed", fault="It was killed (out of memory?)."))
-    assert sentence_of(shown).startswith("The experiment failed: It was killed (out of memory?).")
-    assert sentence_of(shown).endswith("c goes on with what is not done.")
+    assert sentence_of(shown) == (
+        f"The experiment failed: It was killed (out of memory?). c goes on with what is not done. "
+        f"{VERDICT}"
+    )
+    run = of(shown, 6)
+    run.hear(result(jobs=3, done=2))
+    assert sentence_of(shown) == f"1 of 3 parts failed, as the notes say. {VERDICT}"
     run = of(shown, 1)
     run.phase = LabPhase.STOPPING
     run.hear(LabFault("The experiment was stopped before its first result."))

@@ -47,15 +47,18 @@ def lab_replay(recording: LabRecording, command: str) -> Document:
     )
 
 
-def conclusion_of(result: LabResult) -> str:
-    """The sentence of an experiment; where it did not come to its end, that too."""
+def conclusion_of(result: LabResult, hint: str = "") -> str:
+    """The sentence of an experiment; where it did not come to its end, that and the `hint` before
+    it."""
     verdict = result.findings.verdict
     if result.ended == "stopped":
-        part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}."
+        part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}.{hint}"
         return f"{part} {verdict}" if verdict else f"{part} That is not enough to say anything."
     if result.ended == "failed":
-        part = f"The experiment failed: {result.fault}"
+        part = f"The experiment failed: {result.fault}{hint}"
         return f"{part} {verdict}".strip()
+    if verdict and (failed := result.jobs - result.done) > 0 and result.ended:
+        return f"{failed} of {plural(result.jobs, 'part')} failed, as the notes say. {verdict}"
     return verdict or "Nothing was found that can be said: see the notes."
 
 

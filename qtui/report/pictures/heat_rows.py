@@ -10,17 +10,19 @@ from typing import Final
 
 from qtui.report.faces.columns import fold, shorten
 from qtui.report.numbers import format_value
-from qtui.report.pictures.cells import LABEL, QUIET, TITLE, Brush, Painted, PaintedLine, heat
+from qtui.report.pictures.cells import LABEL, POINT, QUIET, TITLE, Brush, Painted, PaintedLine, heat
+from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Heat
 
 #: Cells of a number at least, and of the names of rows at most as a share of the width.
 _LEAST: Final = 11
 _NAMES: Final = 0.4
-#: What is written where scales lie along the axis that is summed, and where they do not.
-ALONG, ACROSS = "inside the sum", "outside of it"
+#: What is written where there is no scale, and where a matrix has one.
+_NONE, _ONE = "no scale", "one scale"
 _WHY: Final = (
-    "A scale outside of the sum multiplies its result, once. One inside cannot be taken out: the "
-    "operand is quantized anew along its other axis, or its scale folded into the other operand."
+    "Blocks are scales, at the side of the axis along which they differ. {free} outside: they "
+    "multiply the result once. {held} inside the sum: the matrix is quantized anew along its other "
+    "axis, or its scales are folded into the other matrix."
 )
 
 
@@ -43,14 +45,12 @@ def _measured(found: Heat, value: float | None) -> float | None:
 def heat_lines(
     found: Heat, width: int, height: int | None, brush: Brush, *, scales: bool = False
 ) -> list[PaintedLine]:
-    """A row a line. `scales` says in each cell whether the scales lie along the axis that the
-    product sums over, where that is known. Rows that `height` has no room for are counted."""
+    """A row a line. `scales` draws in each cell the two matrices of the product with their scales,
+    where they are known. Rows that `height` has no room for are counted."""
     names = max((len(name) for name in found.rows), default=0)
     left = min(names, max(10, int(width * _NAMES)))
     columns = max(1, len(found.columns))
     cell = max(_LEAST, *(len(name) + 2 for name in found.columns)) if found.columns else _LEAST
-    if scales:
-        cell = max(cell, len(ALONG) + 3)
     cell = max(3, min(cell, (width - left - 1) // columns))
     lines: list[PaintedLine] = [[Painted(0, found.title, TITLE)]]
     for texts in zip_longest(*(fold(name, cell - 1) for name in found.columns), fillvalue=""):
@@ -60,7 +60,8 @@ def heat_lines(
                 for at, text in enumerate(texts)
             ]
         )
-    why = fold(_WHY, width) if scales else []
+    scales = scales and bool(found.products)
+    why = fold(_WHY.format(free=brush.shades[4], held=brush.shades[2]), width) if scales else []
     room = len(found.rows) if height is None else max(1, height - 2 - len(lines) - len(why))
     shown = len(found.rows) if len(found.rows) <= room else room - 1
     shares = shares_of(found)
@@ -68,11 +69,8 @@ def heat_lines(
         line = [Painted(0, shorten(found.rows[row], left).rjust(left), LABEL)]
         for at, value in enumerate(found.values[row]):
             column = left + 1 + at * cell
-            if scales and found.scaled and found.summed:
-                along = inside_sum(found, row, at)
-                text = _fitting((ALONG, "inside") if along else (ACROSS, "outside"), cell - 1)
-                paint = QUIET if along else heat(0.7)
-                line.append(Painted(column, text.center(cell - 1), paint))
+            if scales:
+                line += _matrices(column, scale_sides(found, row, at), cell - 1, brush)
             else:
                 line.append(_cell(column, value, shares[row][at], cell - 1, brush))
         lines.append(line)
@@ -90,10 +88,50 @@ def _cut(painted: Painted, width: int) -> Painted:
     return Painted(painted.column, painted.text[: max(0, width - painted.column)], painted.paint)
 
 
-def inside_sum(found: Heat, row: int, column: int) -> bool:
-    """Whether scales of a row lie along the axis that a column sums over, so that they cannot be
-    taken out of the sum."""
-    return found.summed[column] in found.scaled[row].split(", ")
+@dataclass(frozen=True)
+class ScaleSides:
+    """The two matrices of a product, and at which sides there are vectors of scales: before the
+    first, after it, before the second, after it. The two in the middle lie at the summed axis.
+    `told` is written in their place if there is no vector."""
+
+    left: str
+    right: str
+    sides: tuple[bool, bool, bool, bool]
+    told: str = ""
+
+
+def scale_sides(found: Heat, row: int, column: int) -> ScaleSides:
+    """Where the scales of a row lie in the product of a column."""
+    product, axes = found.products[column], found.scale_axes[row]
+    if axes is None:
+        return ScaleSides(product.left, product.right, (False,) * 4, _NONE)
+    one, other = (axes.get(name.rstrip("'"), ()) for name in (product.left, product.right))
+    sides = (
+        product.rows in one, product.summed in one, product.summed in other,
+        product.columns in other,
+    )  # fmt: skip
+    return ScaleSides(product.left, product.right, sides, "" if any(sides) else _ONE)
+
+
+def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Painted]:
+    """Both matrices in a cell, a full block for each vector that is outside of the sum and a pale
+    one for each inside."""
+    if at.told:
+        return [
+            Painted(column, _fitting((at.told, at.told.split()[0]), width).center(width), QUIET)
+        ]
+    free, held = brush.shades[4], brush.shades[2]
+    outer, inner, other, last = at.sides
+    parts = (
+        (free if outer else " ", POINT), (f" {at.left:<2}", LABEL), (held if inner else " ", QUIET),
+        (held if other else " ", QUIET), (f" {at.right:<2}", LABEL), (free if last else " ", POINT),
+    )  # fmt: skip
+    column += max(0, (width - sum(len(text) for text, _ in parts)) // 2)
+    line = []
+    for text, paint in parts:
+        line.append(Painted(column, text, paint))
+        column += len(text)
+    return line
 
 
 def _fitting(texts: Iterable[str], width: int) -> str:

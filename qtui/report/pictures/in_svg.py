@@ -1,4 +1,4 @@
-"""A scene, or a Heat, as one <svg> element.
+"""A scene, bars, or a Heat, as one <svg> element.
 
 Ink and lines take the colours of the page; `standalone` gives them colours of their own, for a
 file.
@@ -11,7 +11,8 @@ from html import escape
 from typing import Final
 
 from qtui.report.numbers import format_value
-from qtui.report.pictures.heat_rows import ACROSS, ALONG, inside_sum, shares_of
+from qtui.report.pictures.bar_rows import bar_scales, bar_text, values_of
+from qtui.report.pictures.heat_rows import ScaleSides, scale_sides, shares_of
 from qtui.report.pictures.scene import (
     FEW_POINTS,
     THE_RUN_BEFORE,
@@ -21,7 +22,7 @@ from qtui.report.pictures.scene import (
     height_at,
     scene_of,
 )
-from qtui_core.lab.results import Heat, Picture
+from qtui_core.lab.results import Heat, LabBars, Picture
 
 WIDTH, HEIGHT = 840, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 190, 40, 44
@@ -34,12 +35,17 @@ _OWN: Final = {
     "var(--paper)": "#ffffff", "var(--bar)": HUES[0], "var(--warn)": "#9a6700",
 }  # fmt: skip
 _CELL, _ROW, _LINE = 96, 22, 14
+#: A cell of a Heat that also has the matrices of its product.
+_PRODUCT_CELL: Final = 140
+_MARK: Final = "var(--warn)"
 #: Pixels of a letter at most, on average.
 _LETTER: Final = 6.8
 
 
 def picture_svg(picture: Picture, behind: Picture | None = None) -> str:
     """The element, for a page that has the variables of the HTML face. Names are escaped."""
+    if isinstance(picture, LabBars):
+        return _bars(picture, behind if isinstance(behind, LabBars) else None)
     if isinstance(picture, Heat):
         return _heat(picture)
     return _scene(scene_of(picture, behind))
@@ -115,7 +121,7 @@ def _scene(scene: Scene) -> str:
     parts += _names(scene)
     for point in scene.points:
         x, y = _px(point.at[0]), _py(point.at[1])
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--warn)"/>')
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_MARK}"/>')
         right = point.at[0] > 0.7
         parts.append(
             _text(x - 8 if right else x + 8, y + 4, point.name, "end" if right else "start")
@@ -217,31 +223,79 @@ def _apart(heights: Sequence[float], bottom: float) -> list[float]:
     return found
 
 
+def _bars(found: LabBars, behind: LabBars | None) -> str:
+    """A bar a line, with a whisker over its seeds and its value behind it."""
+    every = [bar for _, bars in found.groups for bar in bars]
+    left = 20 + _LETTER * max((len(bar.name) for bar in every), default=0)
+    beside = _LETTER * max((len(bar_text(bar, spread=True)) for bar in every), default=0)
+    wide = WIDTH - left - beside - 20
+    height = 30 + _ROW * (len(every) + len(found.groups)) + 24 * bool(behind)
+    parts = [_open(WIDTH, height, found.title), _text(8, 14, found.title)]
+    y = 30.0
+    for (name, bars), scale in zip(found.groups, bar_scales(found, behind), strict=True):
+        notes = [bar.note for bar in bars if bar.note]
+        parts.append(_text(8, y + 15, "  ".join([name, *notes]), fill="var(--soft)"))
+        y += _ROW
+        zero, earlier = left + wide * scale.zero, values_of(behind, name)
+        parts.append(_stroke(zero, y, zero, y + _ROW * len(bars)))
+        for number, bar in enumerate(bars):
+            end = left + wide * scale.place(bar.value)
+            color = HUES[number % len(HUES)]
+            parts.append(_text(left - 8, y + 15, bar.name, "end"))
+            parts.append(_box(min(zero, end), y + 3, abs(end - zero), _ROW - 6, color, 0.75))
+            if bar.low is not None and bar.high is not None and bar.low < bar.high:
+                low, high = (left + wide * scale.place(at) for at in (bar.low, bar.high))
+                parts.append(_stroke(low, y + _ROW / 2, high, y + _ROW / 2, "var(--ink)"))
+            if bar.name in earlier:
+                at = left + wide * scale.place(earlier[bar.name])
+                parts.append(
+                    f'<circle cx="{at:.1f}" cy="{y + _ROW / 2:.1f}" r="4" fill="{_MARK}"/>'
+                )
+            parts.append(_text(left + wide + 10, y + 15, bar_text(bar, spread=True)))
+            y += _ROW
+    if behind is not None:
+        parts.append(f'<circle cx="14" cy="{y + 14:.1f}" r="4" fill="{_MARK}"/>')
+        parts.append(_text(24, y + 18, THE_RUN_BEFORE, fill="var(--soft)"))
+    return "".join([*parts, "</svg>"])
+
+
 def _heat(found: Heat) -> str:
     """A table of boxes, the darker the larger; a frame where scales lie inside the sum."""
     left = 20 + 7 * max((len(name) for name in found.rows), default=0)
-    width = left + _CELL * len(found.columns) + 20
+    cell = _PRODUCT_CELL if found.products else _CELL
+    width = max(left + cell * len(found.columns) + 20, 600 if found.products else 0)
     height = 60 + _ROW * len(found.rows) + 30
     parts = [_open(width, height, found.title), _text(8, 14, found.title)]
     for at, name in enumerate(found.columns):
-        parts.append(_text(left + _CELL * (at + 0.5), 40, name, "middle", "var(--soft)"))
+        parts.append(_text(left + cell * (at + 0.5), 40, name, "middle", "var(--soft)"))
     for row, (name, shares) in enumerate(zip(found.rows, shares_of(found), strict=True)):
         y = 50 + _ROW * row
         parts.append(_text(left - 8, y + 15, name, "end"))
         for at, share in enumerate(shares):
-            x, value = left + _CELL * at, found.values[row][at]
+            x, value = left + cell * at, found.values[row][at]
             parts.append("<g>")
-            if found.scaled and found.summed:
-                where = ALONG if inside_sum(found, row, at) else ACROSS
-                parts.append(f"<title>{where}</title>")
             if share is not None:
-                parts.append(_box(x, y, _CELL - 2, _ROW - 2, HUES[0], 0.08 + 0.82 * share))
+                parts.append(_box(x, y, cell - 2, _ROW - 2, HUES[0], 0.08 + 0.82 * share))
             text = format_value(value, 3)
-            parts.append(f"{_text(x + (_CELL - 2) / 2, y + 15, text, 'middle')}</g>")
+            middle = x + (cell - 2) / (4 if found.products else 2)
+            parts.append(f"{_text(middle, y + 15, text, 'middle')}</g>")
+            if found.products:
+                parts += _matrices(scale_sides(found, row, at), x + 0.75 * cell, y)
     scale = "by logarithms" if found.log else "in proportion"
-    parts.append(
-        _text(
-            left, height - 10, f"{found.unit}: the darker the larger, {scale}", fill="var(--soft)"
-        )
-    )
+    said = f"{found.unit}: the darker the larger, {scale}"
+    if found.products:
+        said += "; beside it scales: full ones are outside of the sum, pale ones inside"
+    parts.append(_text(8, height - 10, said, fill="var(--soft)"))
     return "".join([*parts, "</svg>"])
+
+
+def _matrices(at: ScaleSides, middle: float, y: float) -> Iterable[str]:
+    """Both matrices of a product, with a bar for each vector of scales."""
+    if at.told:
+        yield _text(middle, y + 15, at.told, "middle", "var(--soft)")
+        return
+    yield _text(middle - 11, y + 15, at.left, "middle")
+    yield _text(middle + 11, y + 15, at.right, "middle")
+    for side, (has, off) in enumerate(zip(at.sides, (-22, -4, 1, 19), strict=True)):
+        if has:
+            yield _box(middle + off, y + 2, 3, _ROW - 6, HUES[1], 1.0 if side in (0, 3) else 0.35)

@@ -10,6 +10,8 @@ from textual.widget import Widget
 
 WIDE = 160
 NARROW = 100
+#: Where the rest of a sentence is that does not fit.
+REST = "(Help has the rest)"
 
 
 def lines_kept(width: int, height: int) -> int:
@@ -25,7 +27,7 @@ def lines_kept(width: int, height: int) -> int:
 
 class Sentence(Widget):
     """Plain text, wrapped to the lines that are kept for it. If it does not fit, it ends in an
-    ellipsis; the help and a copy show all of it."""
+    ellipsis and where the rest is: the help and a copy show all of it."""
 
     text: reactive[str] = reactive("")
 
@@ -48,11 +50,13 @@ class Sentence(Widget):
         lines = [line.plain.rstrip() for line in wrapped]
         if len(lines) <= height:
             return lines
-        last = Text(lines[height - 1])
-        room = width - len(self.ellipsis)
+        last, ending = Text(lines[height - 1]), f"{self.ellipsis} {REST}"
+        if len(ending) > width // 2:
+            ending = self.ellipsis
+        room = width - len(ending)
         if last.cell_len > room:
             last.truncate(room)
             # Cut back to a whole word, unless little would remain.
             word = last.plain.rfind(" ")
             last = last[: word if word > room // 2 else None]
-        return [*lines[: height - 1], last.plain.rstrip() + self.ellipsis]
+        return [*lines[: height - 1], last.plain.rstrip() + ending]

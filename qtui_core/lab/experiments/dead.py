@@ -8,7 +8,7 @@ down. It always has an effect if a > 2^-(p+1). Only `a` matters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -236,41 +236,56 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _verdict(settings: Mapping[str, Any], found: tuple[LabTerm, ...]) -> str:
+    """The cure with its bytes, then one clause for all dead terms, then what is biased: as short as
+    the least terminal shows it whole."""
     if not found:
         return ""
     name = settings["store"].upper()
-    by = {kind: [t for t in found if judged(t) == kind] for kind in ("dead", "biased")}
-    if not by["dead"] and not by["biased"]:
+    dead = [term for term in found if judged(term) == "dead"]
+    biased = [term for term in found if judged(term) == "biased"]
+    if not dead and not biased:
         return f"Every term acts as it should in {name}."
     said = []
-    for term in by["dead"]:
-        assert term.threshold is not None
-        said.append(
-            f"{_A[term.name]} does nothing in {name}: it takes {term.share:.3g} of a number away, "
-            f"and less than {term.threshold:.3g} never moves one"
-        )
-    said += [_biased(term, name) for term in by["biased"]]
-    cures = list(dict.fromkeys(_CURES[term.name] for term in by["dead"] + by["biased"]))
-    sentence = "; ".join(said)
-    return f"{sentence[0].upper()}{sentence[1:]}. Keep {listed(cures)}."
+    if dead:
+        terms = [_DEAD[term.name] for term in dead]
+        said = [f"{terms[0]} in {name}"]
+        if terms[1:]:
+            said = [f"{terms[0]} in {name}, nor does the second moment fall"]
+        said[0] += f": under {dead[0].threshold:.2g} rounds away"
+    for term in biased:
+        said.append(_biased(term) + ("" if said else f" in {name}"))
+    # Two that stop on their way are one clause too.
+    whole = "; ".join(said).replace("; gradients stop at", ", gradients at")
+    return f"{_cure(dead + biased, settings['store'])} {whole[0].upper()}{whole[1:]}."
 
 
-_A: Final = {
-    "decay": "weight decay",
-    "second moment": "the fall of the second moment",
-    "average": "the average of weights",
-    "accumulation": "the sum of gradients",
+#: What a dead term does.
+_DEAD: Final = {
+    "decay": "weight decay does nothing",
+    "second moment": "the second moment does not fall",
+}
+#: What is kept in fp32 instead.
+_KEPT: Final = {
+    "decay": "masters",
+    "second moment": "second moment",
+    "average": "average",
+    "accumulation": "gradients",
 }
 
 
-def _biased(term: LabTerm, name: str) -> str:
+def _cure(terms: Sequence[LabTerm], store: str) -> str:
+    """What to keep in fp32, and the bytes: a master is there besides, the others in the place of
+    what is stored."""
+    more = [4 if term.name == "decay" else 4 - STORAGES[store].nbytes for term in terms]
+    kept = listed([_KEPT[term.name] for term in terms])
+    return f"Keep {kept} in fp32 (+{sum(more):g} bytes a parameter)."
+
+
+def _biased(term: LabTerm) -> str:
     if term.name == "decay":
-        return (
-            f"weight decay takes {(1 - term.reached) / (1 - term.true):.2g} times what it should "
-            f"in {name}"
-        )
+        return f"weight decay is off by {(1 - term.reached) / (1 - term.true) - 1:+.0%}"
     if term.name == "second moment":
-        return f"the second moment stays {term.reached / term.true:.2g} times too large in {name}"
+        return f"the second moment is off by {term.reached / term.true - 1:+.0%}"
     if term.name == "average":
-        return f"the average of weights stops at {term.reached:.0%} of the way in {name}"
-    return f"the sum of {round(1 / term.share):,} gradients is {term.reached:.0%} of the true one"
+        return f"the average stops at {term.reached:.0%}"
+    return f"gradients stop at {term.reached:.0%}"

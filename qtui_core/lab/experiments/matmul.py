@@ -19,11 +19,16 @@ from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.gradients import check_finite
 from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import SCHEMES, Products, inner_linears
-from qtui_core.lab.results import Cell, Findings, Heat, LabColumn
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, MatrixProduct
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import See
 
 PRODUCTS: Final = ("Y = X W'", "dX = G W", "dW = G' X")
+_AXES: Final = (
+    MatrixProduct("X", "W'", "tokens", "inputs", "outputs"),
+    MatrixProduct("G", "W", "tokens", "outputs", "inputs"),
+    MatrixProduct("G'", "X", "outputs", "tokens", "inputs"),
+)
 _AXIS: Final = ("exact G", "folded into G", "requantized", "one scale", "mean of scales")
 _OUTLIER: Final = 100.0
 _OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")
@@ -205,8 +210,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 tuple(medians.values()),
                 "relative error",
                 log=True,
-                scaled=tuple(_scaled(name) for name in medians),
-                summed=("inputs", "outputs", "tokens"),
+                scale_axes=tuple(_scale_axes(name) for name in medians),
+                products=_AXES,
             )
         )
     if (ways := outcomes.get("axis")) is not None:
@@ -227,14 +232,15 @@ def _row(name: str, errors: tuple[tuple[float, float, float], ...]) -> dict[str,
     return {"scheme": name, "y": y, "dx": dx, "dw": dw, "worst": max(e[2] for e in errors)}
 
 
-def _scaled(name: str) -> str:
-    """The axes along which the scales of a scheme lie, for operands that are stored once: a row of
-    X and of G is a token, a row of W is an output. Tiles and blocks divide every axis; a single
-    scale divides none."""
+def _scale_axes(name: str) -> Mapping[str, tuple[str, ...]] | None:
+    """Along which axes scales differ where each operand is stored once: a row of X and of G is a
+    token, a row of W an output. Tiles and blocks cut both axes."""
     scales = SCHEMES[name].x.scales
-    if scales in ("none", "tensor"):
-        return ""
-    return "outputs, tokens" if scales == "row" else "inputs, outputs, tokens"
+    if scales == "none":
+        return None
+    cut = {"tensor": 0, "row": 1}.get(scales, 2)
+    axes = {"X": ("tokens", "inputs"), "W": ("outputs", "inputs"), "G": ("tokens", "outputs")}
+    return {matrix: each[:cut] for matrix, each in axes.items()}
 
 
 def _verdict(table: ProductErrors | None, ways: ProductErrors | None) -> str:

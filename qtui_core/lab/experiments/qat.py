@@ -23,7 +23,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.extras import importing, require
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import inner_linears
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
+from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, listed
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
 from qtui_core.quantities import format_bytes
@@ -308,28 +308,27 @@ def _moved(
     return found
 
 
-def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabChart, ...]:
-    order = sorted(widths, key=lambda width: width.bits)
-    lines = []
-    if start is not None:
-        ends = (float(order[0].bits), float(order[-1].bits))
-        lines.append(LabLine("fp32 as it is", (start.exact,) * 2, ends, faint=True))
-    for name, values in (
-        ("PTQ as it is", [(w.bits, (w.ptq,)) for w in order if w.ptq is not None]),
-        ("trained, then PTQ", [(w.bits, w.control) for w in order if w.control]),
-        ("QAT", [(w.bits, w.qat) for w in order if w.qat]),
-    ):
-        if values:
-            lines.append(
-                LabLine(
-                    name,
-                    tuple(fmean(each) for _, each in values),
-                    tuple(float(bits) for bits, _ in values),
-                    low=tuple(min(each) for _, each in values),
-                    high=tuple(max(each) for _, each in values),
-                )
-            )
-    return (LabChart("held-out loss by width", "bits", "nats", tuple(lines)),) if lines else ()
+def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabBars, ...]:
+    """Three bars a width: what each way loses against float32 as it is."""
+    if start is None:
+        return ()
+    groups = []
+    for width in sorted(widths, key=lambda width: width.bits):
+        ptq = () if width.ptq is None else (width.ptq,)
+        back = _recovered(width, start)
+        note = "" if back is None else f"QAT recovers {back:.0%} of PTQ's loss"
+        bars = []
+        for name, losses in (
+            ("PTQ as it is", ptq), ("trained, then PTQ", width.control), ("QAT", width.qat),
+        ):  # fmt: skip
+            if losses:
+                lost = [loss - start.exact for loss in losses]
+                low, high = (min(lost), max(lost)) if lost[1:] else (None, None)
+                bars.append(LabBar(name, fmean(lost), low, high, note if name == "QAT" else ""))
+        if bars:
+            groups.append((f"{width.bits} bits", tuple(bars)))
+    title = f"held-out loss beyond fp32's {start.exact:.4f}, nats, each width on its own scale"
+    return (LabBars(title, "nats", tuple(groups)),)
 
 
 def _verdict(

@@ -38,10 +38,11 @@ class PictureView(View[NumericsShown]):
     HELP = """
 **Picture**: `p` goes to the next where there are several. An earlier run of the same experiment is
 drawn behind, dotted; `b` takes another, or none. Letters name the lines; a shaded ground around
-zero is where a difference says nothing, and one around a line is its spread over seeds or draws. In
-a heat map of products `s` says where scales lie: outside of the sum they can be taken out of it,
-inside they cannot. Under a histogram a bar a format is what it holds, and its pale end what it
-holds with fewer bits; `,` and `.` scale the values.
+zero is where a difference says nothing, and one around a line or at the end of a bar is its spread
+over seeds or draws. In a heat map of products `s` draws the vectors of scales beside the matrices:
+at an outer side they can be taken out of the sum, in the middle they cannot. Under a histogram a
+bar a format is what it holds, and its pale end what it holds with fewer bits; `,` and `.` scale the
+values.
 """
     KEYS = PICTURE_KEYS
     CURSOR = True
@@ -96,7 +97,7 @@ holds with fewer bits; `,` and `.` scale the values.
         if action == "behind":
             return bool(shown.earlier)
         if action == "scales":
-            return isinstance(shown.drawn, Heat) and bool(shown.drawn.scaled)
+            return isinstance(shown.drawn, Heat) and bool(shown.drawn.products)
         if action == "scale":
             return isinstance(shown.drawn, ExponentHistogram)
         return True

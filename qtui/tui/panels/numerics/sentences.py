@@ -41,12 +41,10 @@ def _said(run: LabRun) -> str:
     more = " c goes on with what is not done." if run.can_go_on and run.jobs else ""
     if phase is LabPhase.FAILED:
         said = f"The experiment failed: {run.fault}" if run.fault else "The experiment failed."
-        return f"{said}{' ' + verdict if verdict else ''}{more}"
+        return f"{said}{more}{' ' + verdict if verdict else ''}"
     if run.result is None:
         return f"Stopped before anything was found.{more}"
-    if phase is LabPhase.STOPPED:
-        return f"{conclusion_of(run.result)}{more}"
-    return conclusion_of(run.result)
+    return conclusion_of(run.result, more)
 
 
 def _done(run: LabRun) -> str:
