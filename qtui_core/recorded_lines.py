@@ -1,4 +1,5 @@
-"""Reports of a child as lines of JSON, and the file that stores them.
+"""Reports of a child as lines of JSON, and the file that stores them. It is written during a run:
+one that was killed has lost at most its last line.
 
 One line is one object; `told` says which class it is, and its other keys are the fields of that
 class. Lines are strict JSON: NaN and infinities are the texts "NaN", "Infinity" and "-Infinity". A
@@ -8,12 +9,14 @@ reader ignores kinds and fields of later versions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Generic, Self, TypeVar
 
 from qtui_core.codec import CodecError, from_plain, to_plain
-from qtui_core.errors import QtuiError
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.files import Draft, Target
 
 T = TypeVar("T")
@@ -85,6 +88,103 @@ class LineKinds(Generic[T]):
                 f"A line of kind {found['told']!r} cannot be read: {error.reason}."
             ) from None
         return told
+
+
+@dataclass(frozen=True)
+class RecordingReader(Generic[T]):
+    """Reads recordings of one sort, as far as they can be read.
+
+    Attributes:
+        make: makes a recording of how it begins, the rest in order, and a sentence on lines that
+            cannot be read or on an end that is missing, which is empty where all is well.
+        kinds: of its lines.
+        what: was recorded, as in "a run".
+        first: the class that it begins with, `opening` as sentences call that.
+        over: whether a report is the end of what was recorded.
+        wrong: a sentence on what in a report contradicts itself; empty where nothing does.
+    """
+
+    make: Callable[[Any, tuple[Any, ...], str], T]
+    kinds: LineKinds[Any]
+    what: str
+    first: type[Any]
+    opening: str
+    over: Callable[[Any], bool]
+    wrong: Callable[[Any], str] = lambda told: ""
+
+    def begins(self, path: Path | str) -> bool:
+        """Whether a file begins as such a recording does. False for one that cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return isinstance(self.kinds.from_line(file.readline(LONGEST)), self.first)
+        except (OSError, LineError):
+            return False
+
+    def read(self, path: Path | str) -> T:
+        """A recording from its file. Raises UsageError for a file that is not there, cannot be
+        read, or is no recording."""
+        try:
+            with open(path, "rb") as file:
+                return self.parse(lines_of(file))
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"The recording {str(path)!r} cannot be read: {reason}.") from error
+        except UsageError as error:
+            raise UsageError(f"{str(path)!r} is no recording of {self.what}. {error}") from None
+
+    def parse(self, lines: Iterable[str | bytes]) -> T:
+        """A recording from its lines. Raises UsageError where they do not begin as one, or with
+        what contradicts itself."""
+        kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        last, line = next(kept, (0, b""))
+        if not last:
+            raise UsageError("It is empty.")
+        try:
+            first = self.kinds.from_line(line)
+        except LineError as error:
+            raise UsageError(f"Its first line is not {self.opening}: {error}") from None
+        if not isinstance(first, self.first):
+            raise UsageError(f"Its first line is not {self.opening}.")
+        if wrong := self.wrong(first):
+            raise UsageError(wrong)
+        found: list[Any] = []
+        broken: list[tuple[int, LineError]] = []
+        for last, line in kept:
+            try:
+                told = self._read(line)
+            except LineError as error:
+                broken.append((last, error))
+                continue
+            if isinstance(told, self.first):
+                broken.append((last, LineError("A second recording begins there.")))
+                break
+            if told is not None:
+                found.append(told)
+        complaint = self._complaint(broken, last, any(map(self.over, found)))
+        return self.make(first, tuple(found), complaint)
+
+    def _read(self, line: str | bytes) -> Any:
+        """The report in a line; None for a kind of a later version. Raises LineError, also for a
+        report that contradicts itself."""
+        told = self.kinds.from_line(line)
+        if told is not None and (wrong := self.wrong(told)):
+            raise LineError(wrong)
+        return told
+
+    def _complaint(self, broken: Sequence[tuple[int, LineError]], last: int, ended: bool) -> str:
+        """What is wrong with lines, and with the end."""
+        if not broken:
+            end = f"The recording stops before the {self.what.split()[-1]} did; all of it is shown."
+            return "" if ended else end
+        number, error = broken[0]
+        if len(broken) > 1:
+            return (
+                f"{len(broken):,} lines cannot be read and are left out; the first is line "
+                f"{number:,}: {error}"
+            )
+        if number == last and not ended:
+            return f"The recording is cut off in line {number:,}; everything before that is shown."
+        return f"Line {number:,} cannot be read and is left out: {error}"
 
 
 class Recorder(Generic[T]):

@@ -1,19 +1,17 @@
-"""Reads recordings of runs: the reports of a run, line by line. They are written during the run, so
-that a run that was killed has lost at most its last line."""
+"""Reads recordings of runs: the reports of a run, line by line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
+from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
 from qtui_core.live.header import PredictedCurve, RecordingHeader
-from qtui_core.live.lines import Told, from_line
+from qtui_core.live.lines import RUN_LINES, Told
 from qtui_core.live.snapshot import End, Snapshot
-from qtui_core.recorded_lines import LineError, lines_of
+from qtui_core.recorded_lines import RecordingReader
 
 
 @dataclass(frozen=True)
@@ -37,69 +35,10 @@ class RunRecording:
         yield from self.snapshots
 
 
-def read_recording(path: Path | str) -> RunRecording:
-    """A recording from its file, as far as it can be read.
-
-    Raises UsageError for a file that is not there, cannot be read, or is no recording.
-    """
-    try:
-        with open(path, "rb") as file:
-            return parse_recording(lines_of(file))
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"The recording {str(path)!r} cannot be read: {reason}.") from error
-    except UsageError as error:
-        raise UsageError(f"{str(path)!r} is no recording of a run. {error}") from None
-
-
-def parse_recording(lines: Iterable[str | bytes]) -> RunRecording:
-    """A recording from its lines. Raises UsageError where it does not begin with a header, or with
-    one that contradicts itself."""
-    kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    last, first = next(kept, (0, b""))
-    if not last:
-        raise UsageError("It is empty.")
-    header = _header(first)
-    snapshots: list[Snapshot] = []
-    broken: list[tuple[int, LineError]] = []
-    for last, line in kept:
-        try:
-            told = from_line(line)
-        except LineError as error:
-            broken.append((last, error))
-            continue
-        if isinstance(told, RecordingHeader):
-            broken.append((last, LineError("A second recording begins there.")))
-            break
-        wrong = "" if told is None else _wrong_time(told)
-        if wrong:
-            broken.append((last, LineError(wrong)))
-        elif told is not None:
-            snapshots.append(told)
-    ended = any(isinstance(told, End) for told in snapshots)
-    return RunRecording(header, tuple(snapshots), _complaint(broken, last, ended))
-
-
-def _header(line: str | bytes) -> RecordingHeader:
-    try:
-        told = from_line(line)
-    except LineError as error:
-        raise UsageError(f"Its first line is not a header: {error}") from None
-    if not isinstance(told, RecordingHeader):
-        raise UsageError("Its first line is not a header.")
-    wrong = _wrong_header(told)
-    if wrong:
-        raise UsageError(wrong)
-    return told
-
-
-def _wrong_header(header: RecordingHeader) -> str:
-    """A sentence on what in a header contradicts itself; empty where nothing does."""
-    return "" if header.predicted is None else _wrong_curve(header.predicted.curve)
-
-
-def _wrong_time(told: Snapshot) -> str:
-    """The same for the time of a snapshot."""
+def _wrong(told: Told) -> str:
+    """A sentence on what in a report contradicts itself; empty where nothing does."""
+    if isinstance(told, RecordingHeader):
+        return "" if told.predicted is None else _wrong_curve(told.predicted.curve)
     if math.isfinite(told.seconds) and told.seconds >= 0:
         return ""
     return f"Its time of {told.seconds} seconds is not a finite number from 0 on."
@@ -120,16 +59,14 @@ def _wrong_curve(curve: PredictedCurve) -> str:
     return ""
 
 
-def _complaint(broken: list[tuple[int, LineError]], last: int, ended: bool) -> str:
-    """What is wrong with lines, and with the end."""
-    if not broken:
-        return "" if ended else "The recording stops before the run did; all of it is shown."
-    number, error = broken[0]
-    if len(broken) > 1:
-        return (
-            f"{len(broken)} lines cannot be read and are left out; the first is line {number}: "
-            f"{error}"
-        )
-    if number == last and not ended:
-        return f"The recording is cut off in line {number}; everything before that is shown."
-    return f"Line {number} cannot be read and is left out: {error}"
+_READER: Final = RecordingReader(
+    RunRecording,
+    RUN_LINES,
+    "a run",
+    RecordingHeader,
+    "a header",
+    over=lambda told: isinstance(told, End),
+    wrong=_wrong,
+)
+read_recording: Final = _READER.read
+parse_recording: Final = _READER.parse

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_lab import told as experiment
 
 from qtui_core.errors import UsageError
 from qtui_core.files import target_of
+from qtui_core.lab.recording import LAB_LINES, parse_lab_recording
 from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
 from qtui_core.live.lines import to_line
 from qtui_core.live.recording import parse_recording, read_recording
@@ -70,6 +72,26 @@ def test_broken_lines_are_left_out_and_told():
     assert recording.snapshots == TOLD
     assert recording.complaint.startswith("2 lines cannot be read")
     assert "the first is line 3" in recording.complaint
+
+
+def test_a_recording_of_an_experiment_says_the_same_of_its_lines():
+    lines = [LAB_LINES.to_line(told) for told in experiment({})]
+    damaged = {
+        "The recording stops before the experiment did; all of it is shown.": lines[:-1],
+        "The recording is cut off in line 8; everything before that is shown.": [
+            *lines[:-1], lines[-1][:20],
+        ],
+        "Line 3 cannot be read and is left out: It is no line of JSON.": [
+            *lines[:2], "{", *lines[2:],
+        ],
+        "2 lines cannot be read and are left out; the first is line 3: It is no line of JSON.": [
+            *lines[:2], "{", "", "}", *lines[2:],
+        ],
+        "Line 9 cannot be read and is left out: A second recording begins there.": lines + lines,
+        "": lines,
+    }  # fmt: skip
+    for complaint, found in damaged.items():
+        assert parse_lab_recording(found).complaint == complaint
 
 
 def test_a_second_header_ends_the_recording():
