@@ -1,8 +1,9 @@
-"""One of the processes that share a real step on CPUs: every storage's bytes, phase by phase.
+"""One of the processes that share real steps on CPUs: every storage's bytes, phase by phase.
 
-    torchrun --nproc-per-node 2 parallel_run.py JOB.json
+    torchrun --nproc-per-node 2 parallel_run.py JOBS.json
 
-The job says `config`, `layers` (their name in the model), `batch`, `sequence`, `checkpointing`,
+They are measured one after another, since processes take longer to start than to make steps. A job
+says `config`, `layers` (their name in the model), `batch`, `sequence`, `checkpointing`,
 `method`, `output` and `kind`: "fsdp" (FSDP2), "ddp", "zero1" (DDP and ZeroRedundancyOptimizer) or
 "tp" (the tensor parallelism of transformers).
 Each rank writes `output`.RANK: the most bytes alive in each phase of a step, and what is alive
@@ -12,6 +13,7 @@ late, which only ever adds: of several steps the least of each phase is the step
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import weakref
@@ -65,9 +67,16 @@ class Storages(TorchDispatchMode):
         return peak
 
 
-def main(job):
+def main(jobs, measure):
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    for job in jobs:
+        torch.manual_seed(0)
+        Path(f"{job['output']}.{dist.get_rank()}").write_text(json.dumps(measure(job)))
+        gc.collect()
+    dist.destroy_process_group()
+
+
+def most_of_each_phase(job):
     config = transformers.AutoConfig.for_model(**job["config"])
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if job["kind"] == "tp":
@@ -117,9 +126,7 @@ def main(job):
             step["between steps"] = storages.now()
             found.append(step)
     # Buckets are made anew after the first step, and states with its optimizer.
-    least = {phase: min(step[phase] for step in found[2:]) for phase in found[0]}
-    Path(f"{job['output']}.{dist.get_rank()}").write_text(json.dumps(least))
-    dist.destroy_process_group()
+    return {phase: min(step[phase] for step in found[2:]) for phase in found[0]}
 
 
 def cut(model, folder):
@@ -148,4 +155,4 @@ def optimizer_of(model, kind):
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    main(json.loads(Path(sys.argv[1]).read_text()), most_of_each_phase)

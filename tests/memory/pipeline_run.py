@@ -1,8 +1,8 @@
 """One of the stages of a real pipeline of torch on CPUs: every storage's bytes.
 
-    torchrun --nproc-per-node 2 pipeline_run.py JOB.json
+    torchrun --nproc-per-node 2 pipeline_run.py JOBS.json
 
-The job says `config`, `sequence`, `checkpointing`, `output`, `schedule` (the name of its class) and
+A job says `config`, `sequence`, `checkpointing`, `output`, `schedule` (the name of its class) and
 `micro`, numbers of micro batches of one sequence. Each rank writes `output`.RANK: the most bytes
 alive in a step, for each of these numbers.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import transformers
-from parallel_run import Storages
+from parallel_run import Storages, main
 from torch import nn
 from torch.distributed import pipelining
 from torch.utils.checkpoint import checkpoint
@@ -71,17 +71,14 @@ def most_in_a_step(stage, rank, job, micro):
     return min(found[1:])  # what a thread of gloo lets go of late only adds
 
 
-def main(job):
-    dist.init_process_group("gloo")
+def most_in_steps(job):
     rank, stages = dist.get_rank(), dist.get_world_size()
     config = transformers.AutoConfig.for_model(**job["config"])
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
     stage = Stage(model, rank, stages, job["checkpointing"])
     del model
-    found = [most_in_a_step(stage, rank, job, n) for n in job["micro"]]
-    Path(f"{job['output']}.{rank}").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    return [most_in_a_step(stage, rank, job, n) for n in job["micro"]]
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    main(json.loads(Path(sys.argv[1]).read_text()), most_in_steps)

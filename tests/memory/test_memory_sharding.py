@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 from cpu_kernels import on_cpu
 from every import over
 from lazy_imports import LazyImport
+from processes import in_two_processes
 from resident import resident_by_component, resident_bytes
 from small_models import CONFIGS, build_on_meta, config_of
 
@@ -351,33 +349,31 @@ KINDS = {
 }  # fmt: skip
 
 
+def described(job):
+    chosen = {
+        "method": "full", "checkpointing": False, "kind": "fsdp", "quant_storage": "uint8"
+    } | JOBS[job]  # fmt: skip
+    return chosen | {"layers": shape_from_config(chosen["config"]).layer_prefix}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The most bytes in each phase of every job, of both processes."""
+    script = Path(__file__).with_name("parallel_run.py")
+    jobs = {job: described(job) for job in JOBS}
+    return in_two_processes(script, jobs, tmp_path_factory.mktemp("jobs"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
-def test_a_real_step_in_two_processes(job, tmp_path):
+def test_a_real_step_in_two_processes(job, measured):
     """Every phase to 0.3 %, with the kernels that a CPU has; under FSDP2, where a gather may come
     a little earlier or later, to 1 %. Products of 4-bit weights have temporaries of their own on a
     CPU: what is alive while they run is held to 4 %."""
     close = 0.01 if JOBS[job].get("kind", "fsdp") == "fsdp" else 0.003
     loose = 0.04 if JOBS[job].get("method") == "qlora" else close
-    chosen = {
-        "method": "full", "checkpointing": False, "kind": "fsdp", "quant_storage": "uint8"
-    } | JOBS[job]  # fmt: skip
+    chosen = described(job)
     shape = shape_from_config(chosen["config"])
-    chosen["layers"] = shape.layer_prefix
-    description = tmp_path / "job.json"
-    description.write_text(json.dumps(chosen | {"output": str(tmp_path / "rank")}))
-    script = Path(__file__).with_name("parallel_run.py")
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(script), str(description)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]
     plan = resolve(
         RunPlan(
             method=chosen["method"],
@@ -402,12 +398,11 @@ def test_a_real_step_in_two_processes(job, tmp_path):
         "optimizer": peaks[Phase.OPTIMIZER],
         "between steps": peaks["held"],
     }
-    for rank in (0, 1):
-        real = json.loads((tmp_path / f"rank.{rank}").read_text())
+    for real in measured[job]:
         assert ours.keys() == real.keys()
-        for phase, measured in real.items():
+        for phase, nbytes in real.items():
             within = loose if phase in ("forward", "backward") else close
-            assert ours[phase] == pytest.approx(measured, rel=within), phase
+            assert ours[phase] == pytest.approx(nbytes, rel=within), phase
 
 
 def test_a_model_of_one_gpu_is_not_made_smaller_by_more_of_them_without_zero():

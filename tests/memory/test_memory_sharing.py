@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cpu_kernels import on_cpu
 from every import over
+from processes import in_two_processes
 from small_models import config_of
 
 from qtui_core.errors import UsageError
@@ -75,24 +72,20 @@ def test_of_one_gpu_and_of_copies_that_share_nothing_there_is_nothing_to_say():
     assert not notes_of(shape, method="inference", gpus=4)
 
 
-def run_pipeline(folder, **job):
+#: Schedules of torch, with numbers of micro batches. With fewer than are recorded, and with more.
+PIPELINES = {
+    "1F1B": {"schedule": "Schedule1F1B", "micro": [2, 3, 7], "checkpointing": False},
+    "1F1B, checkpoints": {"schedule": "Schedule1F1B", "micro": [2, 3, 7], "checkpointing": True},
+    "GPipe": {"schedule": "ScheduleGPipe", "micro": [2, 6], "checkpointing": False},
+}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
     """The most bytes in a step on each of two stages, for each number of micro batches."""
-    described = {"config": LLAMA, "sequence": 256, "output": str(folder / "rank"), **job}
-    description = folder / "job.json"
-    description.write_text(json.dumps(described))
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(Path(__file__).with_name("pipeline_run.py"))),
-            str(description),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return [json.loads((folder / f"rank.{rank}").read_text()) for rank in range(2)]
+    script = Path(__file__).with_name("pipeline_run.py")
+    jobs = {name: {"config": LLAMA, "sequence": 256, **job} for name, job in PIPELINES.items()}
+    return in_two_processes(script, jobs, tmp_path_factory.mktemp("jobs"))
 
 
 def pipelined(shape, **chosen):
@@ -101,30 +94,27 @@ def pipelined(shape, **chosen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_both_stages_of_a_real_1f1b(checkpointing, tmp_path):
-    """With fewer micro batches than are recorded, and with more. The first stage keeps one more
-    tensor of hidden states here: gloo's handle of what was sent first, which holds it, has a name
-    until the step ends. That of NCCL lets go of it when it is waited for."""
-    micro = [2, 3, 7]
-    job = {"schedule": "Schedule1F1B", "micro": micro, "checkpointing": checkpointing}
-    measured = run_pipeline(tmp_path, **job)
+@pytest.mark.parametrize("name", ["1F1B", "1F1B, checkpoints"])
+def test_both_stages_of_a_real_1f1b(name, measured):
+    """The first stage keeps one more tensor of hidden states here: gloo's handle of what was sent
+    first, which holds it, has a name until the step ends. That of NCCL lets go of it when it is
+    waited for."""
+    job = PIPELINES[name]
     shape = shape_from_config(LLAMA)
-    for number, accumulation in enumerate(micro):
-        plan = pipelined(shape, accumulation=accumulation, checkpointing=checkpointing)
+    for number, accumulation in enumerate(job["micro"]):
+        plan = pipelined(shape, accumulation=accumulation, checkpointing=job["checkpointing"])
         stages = stages_of(shape, plan)
         assert [bool(stage.head) for stage in stages] == [False, True]
         with on_cpu():
             ours = [live_peak(record_step(stage, plan).events) for stage in stages]
-        for rank in range(2):
-            assert ours[rank] == pytest.approx(measured[rank][number], rel=0.01), (rank, number)
+        real = [peaks[number] for peaks in measured[name]]
+        assert ours == pytest.approx(real, rel=0.01), accumulation
 
 
 @pytest.mark.slow
-def test_a_further_micro_batch_in_flight_takes_what_is_said(tmp_path):
+def test_a_further_micro_batch_in_flight_takes_what_is_said(measured):
     """The first stage of a real GPipe, with two micro batches and with six."""
-    job = {"schedule": "ScheduleGPipe", "micro": [2, 6], "checkpointing": False}
-    few, many = run_pipeline(tmp_path, **job)[0]
+    few, many = measured["GPipe"][0]
     shape = shape_from_config(LLAMA)
     plan = pipelined(shape, accumulation=6, checkpointing=False)
     with on_cpu():

@@ -1,9 +1,41 @@
-"""Whether a process exists, for tests that nothing is left behind."""
+"""Processes of tests: whether one exists, so that nothing is left behind, and two that share a step
+as two GPUs do."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+
+def in_two_processes(
+    script: Path, jobs: Mapping[str, Mapping[str, Any]], folder: Path
+) -> dict[str, list[Any]]:
+    """What each of two processes of torchrun measures, by the names of the jobs. The script gets
+    the path of a list of them, each with the `output` it writes JSON to, ending in its rank."""
+    outputs = {name: folder / str(number) for number, name in enumerate(jobs)}
+    described = folder / "jobs.json"
+    described.write_text(
+        json.dumps([{**job, "output": str(outputs[name])} for name, job in jobs.items()])
+    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    finished = subprocess.run(
+        [sys.executable, *torchrun, str(script), str(described)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    return {
+        name: [json.loads(Path(f"{output}.{rank}").read_text()) for rank in range(2)]
+        for name, output in outputs.items()
+    }
 
 
 def alive(pid: int) -> bool:
