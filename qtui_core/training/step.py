@@ -1,4 +1,4 @@
-"""Steps of training as a Trainer takes them, with the phases marked."""
+"""Training steps as a Trainer takes them, with marks for their phases."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from qtui_core.training.tracing.tracker import Tracker
 
 def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[str, torch.Tensor]:
     """The inputs of a step: int64 `input_ids` `[batch, sequence]`, the labels that the class takes,
-    and under a padding mask an int64 `attention_mask` that hides the last token of the first row.
-    """
+    and under a padding mask an int64 `attention_mask` that hides the last token of the first
+    row."""
     size = (plan.batch, plan.sequence)
     ids = torch.randint(0, built.configuration.vocab_size, size, device=device)
     batch = {"input_ids": ids} | (_labels_of(built, ids) if plan.trains else {})
@@ -45,10 +45,13 @@ def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[st
 
 
 def _labels_of(built: Built, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Labels for int64 ids `[batch, sequence]`. For a language model: the ids themselves. For a
-    class that labels tokens: int64 `[batch, sequence]`. For one that labels sequences: int64
-    `[batch]`, or float32 `[batch]` or `[batch, labels]` where labels are numbers. For one that
-    finds answers: the places of start and end, int64 `[batch]` each.
+    """Labels for int64 ids `[batch, sequence]`, by the kind of class:
+
+    - a language model: the ids themselves.
+    - a class that labels tokens: int64 `[batch, sequence]`.
+    - a class that labels sequences: int64 `[batch]`, or float32 `[batch]` or `[batch, labels]` if
+      labels are numbers.
+    - a class that finds answers: the positions of start and end, int64 `[batch]` each.
 
     Raises UsageError for a class without a loss.
     """
@@ -85,9 +88,9 @@ def run_steps(
     tracker: Tracker,
     steps: int = 2,
 ) -> list[float | None]:
-    """Takes steps under the tracker, which is entered already, and gives their losses (None on
-    fake tensors). The garbage collector is off meanwhile: what only a cycle of references keeps
-    alive stays, as it does for a while in a real run."""
+    """Takes steps under a tracker that is entered already, and returns their losses (None on fake
+    tensors). The garbage collector is off meanwhile, so that tensors which only a reference cycle
+    keeps alive stay, as they do for a while in a real run."""
     taken = take_steps(built, optimizer, plan, repeat(batch), tracker)
     with _undisturbed(), closing(taken):
         tracker.calibrate()
@@ -102,9 +105,9 @@ def take_steps(
     marks: Marks,
     scaler: Any = None,
 ) -> Generator[float | None]:
-    """Takes one step for each loss that is asked for. The loss is the mean over the micro batches
-    of the step, nats a token; None on fake tensors. Each step takes as many batches as it
-    accumulates; without more batches the steps end. `scaler` is a torch.amp.GradScaler, where the
+    """Takes one step for each loss that is requested. The loss is the mean over the micro batches
+    of the step, nats per token; None on fake tensors. A step takes as many batches as it
+    accumulates; without more batches the steps end. `scaler` is a torch.amp.GradScaler if the
     gradients need one."""
     outputs = None
     coming = iter(batches)
@@ -150,16 +153,16 @@ def take_steps(
 def run_inference(
     built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], tracker: Tracker
 ) -> None:
-    """An inference under the tracker, as `infer` does it."""
+    """An inference under the tracker, as in `infer`."""
     with _undisturbed():
         infer(built, plan, batch, tracker)
 
 
 def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Marks) -> None:
-    """An inference, without gradients. First the prompt, which fills the cache and gives the first
-    new token; only the logits of each sequence's last token are made, where the class can leave the
-    others out. Then a forward pass for each further token, all of them one phase. The batch has no
-    labels."""
+    """An inference, without gradients. First the prompt fills the cache and gives the first new
+    token; only the logits of each sequence's last token are computed, if the class can leave out
+    the others. Then one forward pass follows for each further token; together they are one phase.
+    The batch has no labels."""
     model = built.model
     settings: dict[str, Any] = {"use_cache": True} if model.can_generate() else {}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
@@ -189,10 +192,11 @@ def _generate(
     settings: dict[str, Any],
     marks: Marks,
 ) -> None:
-    """The tokens after the first. Any token serves: memory does not depend on which it is."""
+    """The tokens after the first. Memory does not depend on which tokens they are, so any token is
+    used."""
     given = dict(batch)
     ids = "input_ids"
-    if model.config.is_encoder_decoder:  # whose encoder has run
+    if model.config.is_encoder_decoder:  # its encoder has run already
         del given[ids]
         ids = "decoder_input_ids"
         settings = {key: value for key, value in settings.items() if key != ids}
@@ -215,7 +219,7 @@ def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextM
 
 
 def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of all that a cache of transformers holds, of whatever class it is."""
+    """(name, tensor) of everything in a cache of transformers, whatever its class."""
     seen: set[int] = set()
     open_: list[tuple[str, Any]] = [("cache", cache)]
     while open_:
@@ -236,8 +240,8 @@ def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextmanager
 def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
-    """Makes the loss a phase of its own. It begins where the model calls its loss function or,
-    where it has none, cross entropy; the logits belong to it too."""
+    """A context in which the loss is a phase of its own. The phase begins where the model calls its
+    loss function, or cross entropy if it has none; the logits belong to it, too."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     own, plain = base.loss_function, functional.cross_entropy
 
@@ -245,7 +249,7 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
         def compute(*args: Any, **kwargs: Any) -> Any:
             if marks.at == Phase.FORWARD:
                 logits = kwargs.get("logits", args[0] if args else None)
-                # A loss without logits is given hidden states.
+                # A loss without logits receives hidden states.
                 if isinstance(logits, torch.Tensor) and not without_logits(plan.loss):
                     marks.track([("logits", logits)], Component.LOSS)
                 del logits
@@ -264,7 +268,8 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No collection of garbage, and the backward pass in this thread, where modes are entered."""
+    """A context without garbage collection, in which the backward pass runs in this thread, where
+    the dispatch modes are entered."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()

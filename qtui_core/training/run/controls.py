@@ -1,5 +1,5 @@
-"""Pause, resume, one step, stop, and a look at the ranges of the next step: commands to a run, from
-other threads."""
+"""Commands to a run from other threads: pause, resume, one step, stop, and a reading of the ranges
+in the next step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ CONTROLS: Final[tuple[Control, ...]] = get_args(Control)
 
 
 class Stopped(BaseException):
-    """The run was asked to stop. It is no Exception, so that no code takes it for a failure."""
+    """The run was asked to stop. It is not derived from Exception, so that no code treats it as a
+    failure."""
 
 
 class Controls:
-    """The commands a run was given so far; any thread may `say` another."""
+    """The commands that a run has been given. Any thread may call `say`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,8 +27,8 @@ class Controls:
         self._ranges = False
 
     def say(self, control: Control) -> None:
-        """Pause and step take effect between two steps, ranges at the next step, stop at the next
-        phase."""
+        """Gives a command. Pause and step take effect between two steps, ranges in the next step,
+        stop at the next phase."""
         with self._changed:
             if control == "pause":
                 self._paused, self._single = True, 0
@@ -43,7 +44,7 @@ class Controls:
             self._changed.notify_all()
 
     def take_ranges(self) -> bool:
-        """Whether ranges were asked for since this was called last."""
+        """Whether ranges were requested since the last call."""
         with self._changed:
             asked, self._ranges = self._ranges, False
             return asked
@@ -53,13 +54,13 @@ class Controls:
         return self._stopping
 
     def check(self) -> None:
-        """Raises Stopped once the run is to stop."""
+        """Raises Stopped if the run should stop."""
         if self._stopping:
             raise Stopped
 
     def before_step(self, report: Callable[[str], None]) -> None:
-        """Returns when the next step may be taken; calls `report` with "paused" where it waits
-        for that and with "running" where it need not any more. Raises Stopped."""
+        """Returns when the next step may begin. Calls `report` with "paused" if it has to wait, and
+        with "running" once it no longer has to. Raises Stopped."""
         with self._changed:
             self.check()
             if not self._paused:

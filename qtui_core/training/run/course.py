@@ -1,4 +1,4 @@
-"""The course of a run: its phases, reported as they end."""
+"""The course of a run: its phases, which are reported as they end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _OF_A_STEP: Final = frozenset(Phase)
 
 
 class Course:
-    """How far a run is. Reports its phases, with the meter's readings at their ends.
+    """How far a run has come. Reports its phases, with the meter's readings at their ends.
 
     Args:
+        tell: receives the reports.
+        controls: the commands to the run.
         began: `time.perf_counter()` at the beginning of the run.
     """
 
@@ -34,17 +36,17 @@ class Course:
         self.name = ""
         self._began = began
         self._step_of_phase = 0
-        #: Seconds spent on reading meters and telling, which are no part of a step.
+        #: Seconds that were spent on reading meters and on reporting; they are not part of a step.
         self.metering = 0.0
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.perf_counter() - self._began
 
     @property
     def working(self) -> float:
-        """Seconds since the run began, without those that reading and telling took."""
+        """Seconds since the run began, without those spent on reading meters and on reporting."""
         return self.seconds - self.metering
 
     @property
@@ -52,9 +54,9 @@ class Course:
         return Phase(self.name) if self.name in _OF_A_STEP else None
 
     def phase(self, phase: str, *, begun: bool = False) -> None:
-        """A phase begins, and the one before ends. `begun`: it was reported already.
+        """Ends the current phase and begins the next. `begun`: its beginning was reported already.
 
-        Raises Stopped if the run is to end.
+        Raises Stopped if the run should stop.
         """
         self.finish()
         self.controls.check()
@@ -66,7 +68,8 @@ class Course:
         self.metering += time.perf_counter() - began
 
     def finish(self) -> dict[str, int]:
-        """The phase, if there is one, ends; returns what it held then, by component."""
+        """Ends the current phase, if there is one. Returns the bytes that it held at its end, by
+        component."""
         if not self.name:
             return {}
         self.meter.wait()
@@ -87,12 +90,12 @@ class Course:
         self.metering += time.perf_counter() - began
 
     def spend(self, seconds: float) -> None:
-        """So long went into looking, which is no part of a step."""
+        """Excludes these seconds, which were spent on a reading, from the step."""
         self.metering += seconds
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
         self.meter.leave_out(tensors)
 
     def say(self, text: str) -> None:
-        """A line for the log."""
+        """Reports a line for the log."""
         self.tell(Said(self.seconds, text))

@@ -1,4 +1,4 @@
-"""What a run learns from: a text as token ids, a batch after the other."""
+"""The data of a run: a text as token ids, one batch after the other."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from qtui_core.models.source import ModelSource
 from qtui_core.training.model.weights import is_random
 
 BUILT_IN: Final = Path(__file__).with_name("builtin_text.txt")
-#: With fewer tokens there is no next token to learn.
+#: The fewest tokens in which there is a next token to learn.
 _LEAST: Final = 2
 
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """What a tokenizer needs of a model."""
+    """What a tokenizer requires of a model."""
 
     folder: Path
     vocabulary: int
@@ -34,12 +34,12 @@ class _Tokenized:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A text as ids.
+    """A text as token ids.
 
     Attributes:
         ids: int64 `[tokens]`.
-        words: how the text was cut: "the model's own tokenizer", "a byte a token".
-        decode: the text of one of them.
+        words: how the text was tokenized, as text: "the model's own tokenizer", "a byte a token".
+        decode: the text of a token.
     """
 
     ids: Ids
@@ -48,9 +48,9 @@ class Tokens:
 
 
 def text_of(path: str | None) -> Text:
-    """The text of a file, or the built-in one, short enough to be learned in a few steps.
+    """The text of a file, or the built-in one, which is short enough to be learned in a few steps.
 
-    Raises UsageError for a file that cannot be read or is no text.
+    Raises UsageError for a file that cannot be read or is not text.
     """
     if path is not None:
         return read_text(path, "training")
@@ -58,11 +58,11 @@ def text_of(path: str | None) -> Text:
 
 
 def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> Tokens:
-    """Ids of a text by the tokenizer of a model. A model with random weights that has none reads
-    bytes, which teach it as much.
+    """The token ids of a text from the tokenizer of a model. A model with random weights and
+    without a tokenizer reads bytes, from which it learns just as well.
 
-    Raises ModelError where a model with weights has no tokenizer, UsageError where less than
-    `least` tokens come of the text: two of one to learn from, one of a prompt.
+    Raises ModelError if a model with weights has no tokenizer, UsageError if the text gives fewer
+    than `least` tokens: two for a text to learn from, one for a prompt.
     """
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     try:
@@ -85,9 +85,9 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
 
 
 def fill(batch: Mapping[str, torch.Tensor], ids: Ids, plan: RunPlan) -> Iterator[None]:
-    """Each time it is asked, writes the next sequences of a text into `input_ids` `[batch,
-    sequence]` of a batch; after the end of the text it begins again. Allocates nothing on the
-    batch's device."""
+    """Writes the next sequences of a text into `input_ids` `[batch, sequence]` of a batch at each
+    iteration, and starts over at the end of the text. Allocates nothing on the device of the
+    batch."""
     into = batch["input_ids"]
     places = np.arange(plan.tokens)
     start = 0

@@ -22,14 +22,15 @@ DRIVER: Final = "driver"
 MODEL: Final = "model"
 FAILURE: Final = "failure"
 
-#: The most components, and the most changes, that are named.
+#: How many components, and how many changes, a fault names at most.
 _NAMED: Final = 5
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-#: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
+#: The wording of CUDA's allocator is "Tried to allocate 2.00 GiB", that of the CPU's "you tried to
+#: allocate 4096 bytes".
 _ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
 #: Other messages that mean out of memory: from the CPU's allocator; from CUDA libraries that
-#: allocate by themselves; from CUDA's allocator if, out of memory, it could not ask NVML which
-#: process holds it (CUDACachingAllocator.cpp).
+#: allocate memory themselves; and from CUDA's allocator if it runs out of memory and cannot ask
+#: NVML which process holds it (CUDACachingAllocator.cpp).
 _NO_ROOM: Final = (
     "DefaultCPUAllocator",
     "out of memory",
@@ -50,8 +51,8 @@ def fault_of(
     held: Mapping[str, int],
     advice: Sequence[Advice],
 ) -> Fault:
-    """The fault for an exception that ended the run. `held` is by component, when it was raised;
-    `advice` is for the plan as a whole."""
+    """The fault for an exception that ended the run. `held` is what each component held when it was
+    raised; `advice` is for the plan as a whole."""
     kind = kind_of(error)
     where = f"in step {step}, {phase}" if step else f"in {phase}"
     first = printable((str(error).strip().splitlines() or [type(error).__name__])[0])
@@ -71,7 +72,7 @@ def fault_of(
 
 
 def kind_of(error: BaseException) -> str:
-    """The kind of fault of an exception."""
+    """The kind of fault that an exception is."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return OUT_OF_MEMORY
     said = str(error)
@@ -84,7 +85,8 @@ def kind_of(error: BaseException) -> str:
 
 
 def asked_bytes(said: str) -> int | None:
-    """The bytes that an allocator's message says were requested; None if it says none."""
+    """The bytes that were requested according to an allocator's message; None if it does not
+    say."""
     match = _ASKED.search(said)
     if match is None or match[2] not in _UNITS:
         return None
@@ -92,8 +94,8 @@ def asked_bytes(said: str) -> int | None:
 
 
 def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]:
-    """(change, bytes it saves in the phase) for the changes that save any there, the largest first;
-    in a phase that the estimate does not have, bytes saved of the peak."""
+    """(change, bytes that it saves in the phase) for the changes that save any, the largest first.
+    In a phase that the estimate does not have, these are the bytes that the peak saves."""
     found = [(each.change, each.saves_by_phase.get(phase, each.saves_bytes)) for each in advice]
     helping = [(change, saved) for change, saved in found if saved > 0]
     return tuple(sorted(helping, key=lambda entry: -entry[1])[:_NAMED])
@@ -102,8 +104,13 @@ def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]
 def not_a_number(
     seconds: float, step: int, loss: float, plan: RunPlan, rate: float, broken: Sequence[str] = ()
 ) -> Fault:
-    """The loss is not a number. The run continues, since its memory and time stay the same.
-    `broken` are frozen weights that are not finite, `rate` is the learning rate."""
+    """The fault of a loss that is not a number. The run continues, since its memory and time stay
+    the same.
+
+    Args:
+        broken: frozen weights that are not finite.
+        rate: the learning rate.
+    """
     what = "NaN" if math.isnan(loss) else "infinite"
     text = (
         f"The loss of step {step} is {what}. {_why_no_number(step, plan, rate, broken)} Memory and "

@@ -1,4 +1,4 @@
-"""Which weights of a model are not finite, when its loss is not."""
+"""Finds the weights of a model that are not finite, if its loss is not."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import nn
 
 from qtui_core.training.model.quantized import quantized_tensors
 
-#: Bits of the exponent of bfloat16, all set in what is infinite or no number.
+#: The exponent bits of bfloat16, which are all set in infinities and NaN.
 _EXPONENT: Final = 0x7F80
-#: Elements that are looked at together.
+#: Elements that are examined at a time.
 _AT_ONCE: Final = 1 << 22
 
 
 def not_finite(model: nn.Module, most: int = 3) -> tuple[str, ...]:
-    """Names of up to `most` frozen parameters, or constants of quantized ones, that hold an
-    infinity or NaN. Parameters that train are not looked at: one step spoils them all.
+    """The names of up to `most` frozen parameters, or constants of quantized ones, that contain an
+    infinity or NaN. Trainable parameters are not examined, because one step spoils all of them.
 
-    Reads copies on the host and makes no tensor on the device, whose bytes would be counted.
+    Reads copies on the host, so that it allocates no bytes on the device, which would be counted.
     """
     return tuple(islice((name for name, tensor in _frozen(model) if not _finite(tensor)), most))
 

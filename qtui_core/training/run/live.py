@@ -1,4 +1,4 @@
-"""A run: a model is loaded, prepared and trained, and its course reported."""
+"""A run: loads, prepares and trains a model, and reports its course."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def conduct(
     began: float,
     advice: Sequence[Advice] = (),
 ) -> int:
-    """A run from the import of its libraries, whose beginning was already reported, to its last
-    step or the fault that ends it. Returns the exit code of the command line, which is 1 also if a
-    loss was not a number. Raises Stopped.
+    """A whole run, from the import of its libraries to its last step or to the fault that ends it.
+    Its beginning was reported already. Returns the exit code of the command, which is 1 if the run
+    failed or a loss was not a number. Raises Stopped.
 
     `began` is `time.perf_counter()` when the run began; `advice` are changes that would save
     memory.
@@ -65,7 +65,7 @@ def conduct(
             stack.callback(course.meter.close)
             finite = run(source, order, course)
         except Exception as error:
-            # A fault is a state of the run, whichever library raised it.
+            # Whatever a library raises becomes a fault, which is a state of the run.
             if not isinstance(error, QtuiError):
                 traceback.print_exc()
             tell(told_fault(error, course, advice))
@@ -74,10 +74,10 @@ def conduct(
 
 
 def run(source: ModelSource, order: Order, course: Course) -> bool:
-    """Executes the order. Returns whether every loss was a finite number.
+    """Runs the order. Returns whether every loss was a finite number.
 
-    Raises Stopped when it is asked to stop, QtuiError for what cannot be run, and whatever
-    libraries raise if a step fails.
+    Raises Stopped if it is asked to stop, QtuiError for what cannot be run, and whatever libraries
+    raise if a step fails.
     """
     plan = order.plan
     with ExitStack() as stack:
@@ -124,8 +124,8 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
 
 
 def _load(source: ModelSource, order: Order, course: Course) -> build.Built:
-    """The model on its device. If it is to be quantized on its way there, it is first on the host,
-    which is not counted."""
+    """The model on its device. If it is quantized on the way there, it is first on the host, which
+    is not counted."""
     course.phase(Phase.LOAD)
     built = load_weights(source, order.plan)
     if is_random(source):
@@ -153,7 +153,7 @@ def _comparison(
     source: ModelSource, built: build.Built, order: Order, course: Course
 ) -> Callable[[], None]:
     """Runs the prompt, if there is one, on the base before it has adapters. Returns a function that
-    compares later logits with these, in a phase of its own."""
+    compares later logits with those, in a phase of its own."""
     if order.text is None or not order.plan.adapts:
         return lambda: None
     course.phase(COMPARE)
@@ -170,12 +170,12 @@ def _comparison(
 
 
 def told_fault(error: BaseException, course: Course, advice: Sequence[Advice]) -> Fault:
-    """The fault that ended a run, after its phase was ended with what was held then. Must be called
-    while the exception is handled, as its frames still hold their tensors."""
+    """The fault that ended a run; its phase is ended first, so that what it held is known. Call
+    this while the exception is being handled, because its frames still hold their tensors."""
     step, phase = course.step, str(course.name) or IMPORT
     try:
         held = course.finish()
-    except Exception:  # a device that was lost does not report its memory
+    except Exception:  # a lost device cannot report its memory
         held = {}
     return fault_of(error, course.seconds, step, phase, held, advice)
 
@@ -187,7 +187,7 @@ def _train(
     course: Course,
     order: Order,
 ) -> bool:
-    """Trains for some steps; returns whether each loss was a finite number."""
+    """Trains for some steps. Returns whether each loss was a finite number."""
     rate = rate_of(plan)
     if course.name != Phase.PREPARE:
         course.phase(Phase.PREPARE)
@@ -242,7 +242,7 @@ def _infer(
 
 
 def _numbers(course: Course, steps: int | None) -> Iterator[int]:
-    """The number of each step, when it may be taken."""
+    """The number of each step, as soon as it may begin."""
     for number in count(1) if steps is None else range(1, steps + 1):
         course.controls.before_step(lambda state: course.tell(State(course.seconds, state)))
         course.step = number
@@ -252,7 +252,7 @@ def _numbers(course: Course, steps: int | None) -> Iterator[int]:
 def _filled(
     batch: dict[str, torch.Tensor], filling: Iterator[None]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The same batch object, filled with other tokens each time."""
+    """The same batch object again and again, filled with the next tokens each time."""
     for _ in filling:
         yield batch
 

@@ -11,11 +11,11 @@ from qtui_core.memory.replay.record import Component, Phase
 
 
 class Marks(Protocol):
-    """Told of phases, and of tensors that stand and what they are for."""
+    """Receives the beginning of phases, and tensors that stay with their component."""
 
     @property
     def at(self) -> Phase | None:
-        """The phase that has begun last."""
+        """The phase that began last."""
 
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
@@ -25,7 +25,7 @@ class Marks(Protocol):
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """Names tensors that stand."""
+        """Names tensors that stay."""
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Tensors on the host, where a step on a GPU has them too; they are not counted."""
+        """Excludes tensors that a step on a GPU keeps on the host."""

@@ -1,4 +1,4 @@
-"""What a run is to do, once it is known what, where and how. Standard library only."""
+"""The order of a run: what it does once everything is resolved. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from qtui_core.training.run.placement import Placement
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be run: nothing of the plan is left open, and this machine can run it.
+    """What to run: nothing of the plan is left open, and this machine can run it.
 
     Attributes:
-        plan, placement: what, and where.
+        plan, placement: what to run, and where.
         steps: how many; None has no end.
         data: path of a text file; None is the built-in text.
-        text: a prompt to compare adapters on, or None.
-        ranges: whether the last step tells where its numbers lie.
+        text: a prompt on which adapters are compared, or None.
+        ranges: whether the last step reports where its numbers lie.
     """
 
     plan: RunPlan

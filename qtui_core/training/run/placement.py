@@ -1,5 +1,5 @@
-"""The device of a run, chosen before torch is imported: environment variables that select a GPU, or
-settings of its allocator, are read once, when CUDA starts. Standard library and NVML."""
+"""The device of a run, chosen before torch is imported, because environment variables that select a
+GPU or set its allocator are read once, when CUDA starts. Standard library and NVML."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _RENAMED: Final = (2, 9)
 
 
 class NoGpu(QtuiError):
-    """There is no usable GPU, and one was requested."""
+    """There is no usable GPU, although one was requested."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that NVML counts as `index`, or a MIG slice of it."""
+    """A GPU that has number `index` in NVML, or a MIG slice of it."""
 
     index: int
     uuid: str
@@ -45,11 +45,11 @@ class Placement:
     """The device of a run.
 
     Attributes:
-        device: what is reported of it.
-        torch_device: its name in torch, once the environment is set: "cpu" or "cuda:0".
+        device: the device as it is reported.
+        torch_device: its name in torch once the environment is set: "cpu" or "cuda:0".
         uuid: of the GPU or MIG slice, by which NVML finds it; None on a CPU.
         environment: variables to set before torch is imported.
-        used_bytes: of the GPU's memory, by other processes.
+        used_bytes: bytes of the GPU's memory that other processes use.
     """
 
     device: RunDevice
@@ -66,12 +66,12 @@ def place(
     nvml: Any = None,
     torch_has_cuda: bool | None = None,
 ) -> Placement:
-    """The device that `wanted` means (as in RunRequest.device); "auto" is the first GPU if torch
-    and the driver have one, else the CPU.
+    """The device that `wanted` means (as in RunRequest.device). "auto" is the first GPU if torch
+    and the driver have one, otherwise the CPU.
 
-    CUDA is made to see only that GPU, so that whatever a library calls "cuda" is this one.
+    CUDA is made to see only that GPU, so that "cuda" means this one in every library.
 
-    Raises UsageError for a name that is no device, NoGpu if there is no such GPU.
+    Raises UsageError for a name that is not a device, NoGpu if there is no such GPU.
     """
     match = re.fullmatch(r"cuda(?::(\d{1,4}))?", wanted)
     if wanted not in ("auto", "cpu") and match is None:
@@ -107,7 +107,7 @@ def place(
 
 def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
     """All GPUs of the driver, in its order; none without a driver. A GPU that is divided into MIG
-    slices is replaced by its slices, under its index: CUDA runs on these only."""
+    slices is replaced by its slices, under its index, because CUDA runs only on these."""
     nvml = start_nvml(nvml)
     if nvml is None:
         return ()
@@ -133,7 +133,7 @@ def _slices(nvml: Any, handle: Any) -> list[Any]:
 
 
 def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
-    """The GPU with an NVML handle; None if it has no UUID by which to name it."""
+    """The GPU of an NVML handle; None if it has no UUID."""
     uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
     if uuid is None:
         return None
@@ -146,8 +146,8 @@ def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
 def allocator_settings(
     segments: Segments, environ: Mapping[str, str], torch_version: str
 ) -> dict[str, str]:
-    """The variable that makes torch's allocator use the segments of a plan; other settings of the
-    user in it stay."""
+    """The environment variable that makes torch's allocator use the segments of a plan. Other
+    settings of the user in that variable stay."""
     release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2])
     old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
     name = new if release >= _RENAMED else old
@@ -162,8 +162,8 @@ def torch_version() -> str:
 
 
 def has_cuda() -> bool:
-    """Whether the installed torch is built with CUDA, from torch/version.py, which does not take
-    the second that importing torch takes."""
+    """Whether the installed torch is built with CUDA. This is read from torch/version.py, because
+    importing torch takes a second."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return False
@@ -179,12 +179,12 @@ def _cpu() -> Placement:
 
 
 def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | None], ...]:
-    """(the value for CUDA_VISIBLE_DEVICES, the GPU) of each GPU that CUDA may see, in its order.
+    """(value for CUDA_VISIBLE_DEVICES, GPU) of each GPU that CUDA may see, in CUDA's order.
 
-    As CUDA reads the variable (CUDA C++ Programming Guide, environment variables): numbers or
-    beginnings of UUIDs; the first invalid one hides itself and all after it. The number of a GPU
-    that is divided into MIG slices means its first slice. A slice that NVML does not list keeps its
-    given name.
+    The variable is read as CUDA reads it (CUDA C++ Programming Guide, environment variables): it
+    contains numbers or beginnings of UUIDs, and the first invalid entry hides itself and all after
+    it. The number of a GPU that is divided into MIG slices means its first slice. A slice that NVML
+    does not list keeps the name that was given.
     """
     if chosen is None:
         return tuple((gpu.uuid, gpu) for gpu in all_)

@@ -1,4 +1,4 @@
-"""How a plan is run on this machine: on one GPU, at which rate, with which kernels."""
+"""How a plan is run on this machine: on one GPU, at which learning rate, with which kernels."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 
 from qtui_core.memory.plan.run_plan import RunPlan
 
-#: Learning rates by what is trained. Adapters take about ten times what the weights themselves do
-#: (Hu et al. 2021, appendix D: 2e-4 for GPT-2, where 1e-5 to 5e-5 are usual for the weights); both
-#: are at the upper end here, so that runs of few steps show that something is learned.
+#: Learning rates for adapters and for the weights themselves. Adapters take about ten times as much
+#: (Hu et al. 2021, appendix D: 2e-4 for GPT-2, where 1e-5 to 5e-5 are usual for the weights). Both
+#: are at the upper end here, so that a run of few steps shows that something is learned.
 _ADAPTERS: Final = 1e-3
 _WEIGHTS: Final = 1e-4
 _SGD: Final = 1e-2
 
 
 def rate_of(plan: RunPlan) -> float:
-    """The learning rate of a run, constant, without warm-up."""
+    """The learning rate of a run, which is constant and has no warm-up."""
     if plan.optimizer == "sgd":
         return _SGD
     return _ADAPTERS if plan.adapts else _WEIGHTS
 
 
 def one_gpu(plan: RunPlan) -> tuple[RunPlan, str]:
-    """The plan as one GPU runs it by itself, and a sentence on what that leaves out; "" where the
-    plan is for one."""
+    """The plan as a single GPU runs it, and a sentence on what that leaves out; empty if the plan
+    is for one GPU."""
     if plan.gpus == 1:
         return plan, ""
     alone = replace(plan, gpus=1, zero=0, tensor_parallel=1, pipeline_parallel=1)
@@ -38,8 +38,8 @@ def one_gpu(plan: RunPlan) -> tuple[RunPlan, str]:
 
 @contextmanager
 def kernels_of(plan: RunPlan) -> Iterator[None]:
-    """Attention runs on the kernel of the plan inside; with `repeat_kv` on keys and values that
-    were copied to all heads."""
+    """A context in which attention runs on the kernel of the plan; with `repeat_kv`, keys and
+    values are first copied to all heads."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from transformers.integrations import sdpa_attention
 
@@ -62,8 +62,8 @@ def kernels_of(plan: RunPlan) -> Iterator[None]:
 
 
 def use_liger(model: Any, plan: RunPlan) -> None:
-    """Puts Liger's kernels into a model, as the Trainer does (use_liger_kernel); for the loss
-    alone, that one."""
+    """Puts Liger's kernels into a model, as the Trainer does (use_liger_kernel), or only Liger's
+    loss."""
     if plan.kernels != "liger" and plan.loss != "fused":
         return
     from liger_kernel.transformers import _apply_liger_kernel_to_instance  # type: ignore

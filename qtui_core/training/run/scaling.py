@@ -15,7 +15,7 @@ def make_scaler(plan: RunPlan, model: torch.nn.Module, device: torch.device | st
     """A `torch.amp.GradScaler` if the Trainer uses one (fp16=True: accelerate's Accelerator makes
     it, and AcceleratedOptimizer steps through it); None if the run needs none.
 
-    It does not accept float16 gradients ("Attempting to unscale FP16 gradients"), so a run that
+    A GradScaler refuses float16 gradients ("Attempting to unscale FP16 gradients"), so a run that
     trains float16 parameters has none either; `unscaled` says so.
     """
     if not _wants(plan) or _trains_float16(model):
@@ -24,7 +24,7 @@ def make_scaler(plan: RunPlan, model: torch.nn.Module, device: torch.device | st
 
 
 def unscaled(plan: RunPlan, model: torch.nn.Module) -> str:
-    """A sentence if float16 gradients are not scaled; "" otherwise."""
+    """A sentence if float16 gradients are not scaled; otherwise empty."""
     if not plan.trains or not _trains_float16(model):
         return ""
     way = "--adapter-dtype fp32" if plan.adapts else "--dtype fp32"
@@ -36,8 +36,8 @@ def unscaled(plan: RunPlan, model: torch.nn.Module) -> str:
 
 
 def scaler_tensors(scaler: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of the state that a scaler keeps from step to step, from the first backward
-    pass on: the scale, float32, and the steps since it was changed, int32."""
+    """(name, tensor) of the state that a scaler keeps between steps, from the first backward pass
+    on: the scale, float32, and the number of steps since it changed, int32."""
     for name in ("_scale", "_growth_tracker"):
         tensor = getattr(scaler, name, None)
         if isinstance(tensor, torch.Tensor):
@@ -50,8 +50,8 @@ def scale_of(scaler: Any) -> float:
 
 
 def left_out(step: int, before: float, now: float) -> str:
-    """The sentence about a step that the scaler skipped; "" for a step that was taken. `before` and
-    `now` are the scales before and after it."""
+    """The sentence about a step that the scaler skipped; empty for a step that was taken. `before`
+    and `now` are the scales before and after it."""
     if now >= before:
         return ""
     return (

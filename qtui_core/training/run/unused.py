@@ -1,4 +1,4 @@
-"""The options of a plan that change nothing in a run, so that the user does not take them as
+"""Options of a plan that change nothing in a run, so that the user does not consider them
 measured."""
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from qtui_core.memory.plan.options import RunPlan
 
 
 def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
-    """A sentence on the options that were given, other than by default, and change nothing; ""
-    where there are none.
+    """A sentence on options that were given, not left to their defaults, and change nothing;
+    otherwise empty.
 
     Args:
         asked: the plan as it was given, with what was left open.
-        runs: the same with nothing left open, for the torch that is installed.
+        runs: the resolved plan, for the torch that is installed.
         device_type: "cpu" or "cuda".
     """
     found: dict[str, list[str]] = {}
@@ -30,8 +30,8 @@ def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
 
 
 def targets_without_modules(plan: RunPlan, modules: Collection[str]) -> str:
-    """A sentence on the names among the targets of adapters that no module has, by the full names
-    of all; "" where there are none."""
+    """A sentence on adapter targets that no module has, given the full names of all modules;
+    otherwise empty."""
     lacking = [
         target
         for target in plan.lora_targets

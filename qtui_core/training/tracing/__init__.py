@@ -1,1 +1,1 @@
-"""A step of the real classes traced on fake tensors, without a GPU and without weights."""
+"""Traces a step of the real classes on fake tensors, without a GPU and without weights."""

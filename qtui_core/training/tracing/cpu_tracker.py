@@ -1,5 +1,5 @@
-"""The recorder of a step on a CPU, which sees what a dispatch mode hides there; and what has to be
-other there for libraries to do what they do on a GPU."""
+"""Records a step on a CPU, including operations that a dispatch mode does not see there, and makes
+libraries behave on a CPU as they do on a GPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qtui_core.training.tracing.tracker import Tracker
 
 
 class CpuTracker(Tracker):
-    """A Tracker of CPU tensors.
+    """A Tracker of CPU tensors. It corrects two differences to a CPU run without a tracker:
 
-    - A product with 4-bit weights is one operation to a dispatch mode. On a CPU bitsandbytes
-      composes it of others (backends/default/ops.py), whose tensors are recorded as they come and
-      go.
-    - The backward pass of a lookup writes into the zeros it has just made, as it does where no mode
-      is entered.
+    - A dispatch mode sees a product with 4-bit weights as one operation. On a CPU bitsandbytes
+      composes it of several (backends/default/ops.py); they are run one by one, so that their
+      tensors are recorded.
+    - Without a dispatch mode, the backward pass of a lookup writes into the zeros that it has just
+      created. Under a mode it would create another tensor, so it is made to write in place.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class CpuTracker(Tracker):
 
 
 def _product_of_4_bits() -> tuple[Any, Callable[..., Any] | None]:
-    """The operation of bitsandbytes and what it is composed of on a CPU; (None, None) while the
-    library is not imported, or where it is another version without them."""
+    """The 4-bit product of bitsandbytes, and the function that composes it on a CPU. (None, None)
+    if the library is not imported or its version does not have them."""
     if "bitsandbytes" not in sys.modules:
         return None, None
     from bitsandbytes.backends.default import ops
@@ -64,13 +64,14 @@ def _product_of_4_bits() -> tuple[Any, Callable[..., Any] | None]:
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """What libraries do otherwise on a CPU for no reason of its kernels is done as on a GPU inside:
+    """A context in which libraries behave as on a GPU, where a CPU run differs for reasons other
+    than its kernels:
 
-    - Whether autocast is on is answered for the CPU where no device is named. torch answers for
-      CUDA then, and adapters of peft over quantized layers, which ask so (lora/bnb.py), would
-      convert under autocast what they leave as it is on a GPU.
-    - Dropout is one operation, which keeps a mask of a byte an element. On a CPU it is composed of
-      others (Dropout.cpp), which keep noise of the input's type.
+    - Whether autocast is on is answered for the CPU if no device is named. torch would answer for
+      CUDA. peft's adapters over quantized layers ask this way (lora/bnb.py), and under autocast
+      they would convert what they leave as it is on a GPU.
+    - Dropout is one operation that keeps a mask of one byte per element. On a CPU torch composes it
+      of several (Dropout.cpp), which keep noise in the dtype of the input.
     """
     module: Any = torch
     enabled, dropout = module.is_autocast_enabled, functional.dropout

@@ -1,8 +1,9 @@
-"""What F.scaled_dot_product_attention does on a GPU, for fake tensors on a torch without CUDA.
+"""Makes F.scaled_dot_product_attention behave as on a GPU, for fake tensors in a torch without
+CUDA.
 
-Such a torch has no CUDA kernels to choose from and would take the composed ("math") form. Here
-the choice of a GPU is made by hand, and its own fused operations are called; autograd's formulas
-of those operations are torch's.
+Such a torch has no CUDA kernels to choose from and would take the composed ("math") form. So the
+choice that torch makes on a GPU is repeated here, and torch's fused operations are called; their
+gradients are torch's own.
 
 Source: aten/src/ATen/native/transformers/attention.cpp, cuda/sdp_utils.cpp of torch 2.13.
 """
@@ -17,7 +18,7 @@ from torch.nn import functional
 from qtui_core.memory.plan.run_plan import AttentionKernel
 
 _HALF = (torch.float16, torch.bfloat16)
-#: The longest head of the flash kernel.
+#: The largest head dimension of the flash kernel.
 _FLASH_HEAD = 256
 _clear_autocast_cache = torch.clear_autocast_cache
 _composed = functional.scaled_dot_product_attention
@@ -25,7 +26,7 @@ _aten = torch.ops.aten
 
 
 class FakeAttention:
-    """In the place of F.scaled_dot_product_attention, with the kernel a plan names."""
+    """Replaces F.scaled_dot_product_attention, with the kernel that a plan names."""
 
     def __init__(self, kernel: AttentionKernel) -> None:
         self.kernel = kernel
@@ -43,13 +44,14 @@ class FakeAttention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        """[batch, heads, queries, head_dim] as torch's own; see there for the arguments."""
+        """The attention `[batch, heads, queries, head_dim]`. The arguments are those of torch's
+        function."""
         if query.device.type != "cuda":
             return _composed(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
                 enable_gqa=enable_gqa,
             )  # fmt: skip
-        # What autocast makes lives until attention returns.
+        # Casts by autocast live until attention returns.
         query, key, value, attn_mask = cast = self._autocast(query, key, value, attn_mask)
         same = enable_gqa or key.shape[1] == query.shape[1]
         if (
@@ -60,7 +62,7 @@ class FakeAttention:
         ):
             return _flash(query, key, value, dropout_p, is_causal, scale)
         if enable_gqa and key.shape[1] != query.shape[1]:
-            # The memory-efficient kernel takes as many heads of keys as of queries.
+            # The memory-efficient kernel requires as many heads of keys as of queries.
             groups = query.shape[1] // key.shape[1]
             key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
         if key.shape[1] != query.shape[1] or not _efficient_takes(query, value):
@@ -70,7 +72,7 @@ class FakeAttention:
         return out
 
     def _autocast(self, *tensors: Any) -> tuple[Any, ...]:
-        """Under autocast, attention takes its arguments in the lower precision. Casts of float32
+        """Under autocast, attention casts its arguments to the lower precision. Casts of float32
         leaves that need a gradient are kept until autocast ends (cached_cast in
         autocast_mode.cpp)."""
         if not torch.is_autocast_enabled("cuda"):
@@ -99,14 +101,16 @@ class FakeAttention:
 
 
 def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """16 bits, and heads of one length of queries, keys and values (check_head_dim_size_flash)."""
+    """Whether the flash kernel accepts these tensors: 16-bit, with the same head dimension for
+    queries, keys and values (check_head_dim_size_flash)."""
     size = query.shape[-1]
     same = key.shape[-1] == value.shape[-1] == size
     return query.dtype in _HALF and same and size <= _FLASH_HEAD
 
 
 def _efficient_takes(query: torch.Tensor, value: torch.Tensor) -> bool:
-    """Heads of whole 16 bytes (check_head_dim_size_mem_efficient)."""
+    """Whether the memory-efficient kernel accepts these tensors: heads whose size is a multiple of
+    16 bytes (check_head_dim_size_mem_efficient)."""
     step = 16 // query.element_size()
     return query.shape[-1] % step == 0 and value.shape[-1] % step == 0
 
@@ -120,7 +124,7 @@ def _flash(
     scale: float | None,
 ) -> torch.Tensor:
     size = query.shape[-1]
-    padding = -size % 8  # the kernel reads eight elements at once
+    padding = -size % 8  # the kernel reads eight elements at a time
     if padding:
         query, key, value = (functional.pad(t, (0, padding)) for t in (query, key, value))
         scale = size**-0.5 if scale is None else scale
@@ -149,7 +153,8 @@ def _efficient(
 
 
 def _additive(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """A mask as the kernel takes it: added to the scores, for all heads, rows 16 elements apart."""
+    """A mask as the kernel requires it: added to the scores, for all heads, with rows of a multiple
+    of 16 elements."""
     if mask.dtype == torch.bool:
         zero = torch.zeros((), dtype=query.dtype, device=query.device)
         mask = torch.where(mask, zero, float("-inf"))

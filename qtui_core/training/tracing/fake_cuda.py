@@ -1,7 +1,8 @@
-"""A CUDA device of fake tensors: shapes, types and devices without data, and without a GPU.
+"""A CUDA device for fake tensors, which have shapes, dtypes and devices but no data. It needs no
+GPU.
 
-What cannot work over fake tensors is replaced for the whole process: a trace runs in one of its
-own (qtui_core.training.tracing.trace).
+Operations that cannot work on fake tensors are replaced in the whole process, so a trace runs in a
+process of its own (qtui_core.training.tracing.trace).
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.training.tracing import fake_guard
 from qtui_core.training.tracing.fake_attention import FakeAttention
 
-#: Of the GPU that is meant: Ampere, the oldest with bfloat16, flash attention and grouped products.
+#: The compute capability of the fake GPU: Ampere, the oldest with bfloat16, flash attention and
+#: grouped products.
 _CAPABILITY = (8, 0)
 
 _library: torch.library.Library | None = None
-#: One for the process: libraries keep tables in their modules, and tensors of two modes do not mix.
+#: There is one mode in the process, because libraries keep tensors in their modules, and tensors of
+#: two modes cannot be mixed.
 _mode = FakeTensorMode()
 
 
 @contextmanager
 def fake_cuda(plan: RunPlan) -> Iterator[None]:
-    """New tensors are fake, and "cuda" is a device, inside.
+    """A context in which new tensors are fake and "cuda" is a device.
 
-    Raises QtuiError where this system or this torch cannot have it (see fake_guard).
+    Raises QtuiError if this system or this torch cannot have it (see fake_guard).
     """
     fake_guard.install()
     _patch_torch()
@@ -49,9 +52,9 @@ def _patch_torch() -> None:
     global _library
     if _library is not None:
         return
-    # Tensor.copy_ takes a device guard of its own before it is dispatched.
+    # Tensor.copy_ uses a device guard of its own before it is dispatched.
     torch.Tensor.copy_ = _copy  # type: ignore[method-assign, assignment]
-    # These have a CUDA kernel beside a composed form. Without the kernel they would be composed.
+    # These have a CUDA kernel and a composed form. Without the kernel they would be composed.
     _library = torch.library.Library("aten", "IMPL")
     for name in ("silu_backward",):
         _library.impl(name, _no_kernel, "CUDA")
@@ -62,7 +65,7 @@ def _patch_torch() -> None:
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.get_device_capability = lambda device=None: _CAPABILITY
-    # The step counts of foreach AdamW are read from tensors on the CPU.
+    # foreach AdamW reads its step counts from tensors on the CPU.
     adam._get_value = lambda value: 1.0 if isinstance(value, torch.Tensor) else value
     nn.Module._apply = _apply  # type: ignore[method-assign]
 
@@ -70,14 +73,15 @@ def _patch_torch() -> None:
 def _patch_libraries() -> None:
     from transformers import masking_utils
 
-    # Asks the values of positions whether sequences are packed, which fake ones have not.
+    # This reads the values of positions to see whether sequences are packed, and fake tensors have
+    # no values.
     masking_utils.find_packed_sequence_indices = _not_packed
 
 
 @contextmanager
 def _tables_of_bitsandbytes() -> Iterator[None]:
-    """Tables of quantization levels are computed number by number, and kept by the library: fake
-    ones inside, and afterwards those that were there."""
+    """A context in which bitsandbytes uses fake tables of quantization levels, which it otherwise
+    computes value by value and keeps. Afterwards its own tables are restored."""
     from bitsandbytes import functional as bnb
 
     create, kept = bnb.create_dynamic_map, dict(bnb.name2qmap)
@@ -98,7 +102,8 @@ def _tables_of_bitsandbytes() -> Iterator[None]:
 
 
 def _not_packed(position_ids: torch.Tensor) -> None:
-    """Positions of sequences that are not packed; what is allocated to find out is."""
+    """Replaces the check whether sequences are packed: they are not. It allocates what that check
+    allocates."""
     first = position_ids[:, :1] - 1
     difference = torch.diff(position_ids, prepend=first, dim=-1)
     packed = (difference != 1).cumsum(-1)
@@ -117,7 +122,8 @@ def _no_kernel(*_: Any, **__: Any) -> None:
 def _apply(
     self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> Any:
-    """nn.Module._apply, which swaps fake tensors and finds that something refers to them."""
+    """Replaces nn.Module._apply, which would swap fake tensors and fail because something refers to
+    them."""
     if recurse:
         for child in self.children():
             child._apply(fn)

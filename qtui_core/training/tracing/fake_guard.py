@@ -1,13 +1,16 @@
-"""Lets torch's autograd engine run backward over fake tensors of a GPU that is not there.
+"""Lets torch's autograd engine run a backward pass over fake tensors of a GPU that does not exist.
 
-The engine asks two C++ objects about the device of a gradient: its device guard (which stream is
-current) and the CUDA hooks (is there an accelerator at all). A torch without CUDA has no guard and
-hooks that say no, so a backward pass over fake CUDA tensors ends in an error. Both are interfaces
-of virtual methods, and for a device on which nothing ever runs every method may give one answer:
-1. As a bool that is "yes", as a count one device, as the two bytes (type, index) of a c10::Device
-`cuda:0`, and as a c10::Stream, which is returned in two registers of which the second is 0, the
-default stream of it. So a table of methods that all lead to one function of two instructions
-stands in for both, without a compiler. Tensor data is never touched: fake tensors have none.
+For the device of a gradient the engine uses two C++ objects: the device guard, which gives the
+current stream, and the CUDA hooks, which tell whether there is an accelerator. A torch without CUDA
+has no guard, and its hooks say that there is no accelerator, so a backward pass over fake CUDA
+tensors fails.
+
+Both objects are interfaces of virtual methods. Since nothing ever runs on the fake device, every
+method may return the same value, 1. As a bool it means "yes", and as a count it means one device.
+As the two bytes (type, index) of a c10::Device it means `cuda:0`. A c10::Stream is returned in two
+registers, of which the second is set to 0, so it means the default stream of `cuda:0`. So both
+objects are replaced by a table of methods that all point to one function of two instructions, and
+no compiler is needed. No data is accessed: fake tensors have none.
 
 Sources: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/CUDAHooksInterface.h of torch.
 """
@@ -32,7 +35,7 @@ _RETURN_ONE: Final = {
     # mov x0, #1; mov x1, #0; ret
     "aarch64": bytes.fromhex("200080d2010080d2c0035fd6"),
 }
-#: Methods of a table; the longer of the two interfaces has about 60 in torch 2.13.
+#: The number of methods in the table; the longer of the two interfaces has about 60 in torch 2.13.
 _METHODS: Final = 256
 #: c10::DeviceType::CUDA and COMPILE_TIME_MAX_DEVICE_TYPES.
 _CUDA: Final = 1
@@ -41,15 +44,16 @@ _DEVICE_TYPES: Final = 22
 _REGISTRY: Final = "_ZN3c104impl26device_guard_impl_registryE"
 _HOOKS: Final = "_ZN2at6detail12getCUDAHooksEv"
 
-#: What torch holds pointers to until the process ends.
+#: Objects that torch has pointers to until the process ends.
 _kept: list[object] = []
 
 
 def install() -> None:
-    """Makes torch believe in one CUDA device, for this process and for good. May be called again.
+    """Makes torch assume that there is one CUDA device, for the rest of this process. May be called
+    again.
 
-    Raises QtuiError where it cannot: on another processor or system than Linux on x86-64 or
-    aarch64, or with a torch whose interfaces have other names.
+    Raises QtuiError if this is not Linux on x86-64 or aarch64, if the system forbids memory that is
+    both written and executed, or if the interfaces of this torch have other names.
     """
     if _kept:
         return
@@ -79,7 +83,7 @@ def install() -> None:
 
 
 def _table(code: bytes) -> ctypes.Array[ctypes.c_void_p]:
-    """A table of virtual methods that all lead to `code`."""
+    """A table of virtual methods that all point to `code`."""
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     except OSError as error:
@@ -94,8 +98,8 @@ def _table(code: bytes) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def _keep(*objects: object) -> None:
-    """Torch's threads look at these while Python's modules are already torn down, so they are
-    never given back."""
+    """Keeps objects for ever, because torch's threads still use them while Python's modules are
+    being torn down."""
     for thing in objects:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
         _kept.append(thing)

@@ -1,7 +1,7 @@
-"""What kernels of a GPU allocate for themselves, made visible over fake tensors.
+"""Makes visible what GPU kernels allocate for themselves, over fake tensors.
 
-A fake operation gives its results and nothing else. Where the kernel of a GPU takes further
-memory while it works, this mode allocates that too, between the operation and what follows it.
+A fake operation only returns its results. If the GPU's kernel allocates further memory while it
+works, this mode allocates that memory, too, between the operation and the next one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
 
-#: Sums into zeros that the backward formula of a lookup has just made -> the same in place. Under a
-#: dispatch mode, and on subclasses of tensors, formulas take the first, elsewhere the second
-#: (index_backward, gather_backward and value_selecting_reduction_backward in
-#: torch/csrc/autograd/FunctionsManual.cpp).
+#: Operations that sum into the zeros that the backward formula of a lookup has just created -> the
+#: same operation in place. Under a dispatch mode and for tensor subclasses, the formulas use the
+#: first form, otherwise the second (index_backward, gather_backward and
+#: value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp).
 IN_PLACE: Final[dict[Any, Any]] = {
     _aten.index_put.default: _aten.index_put_.default,
     _aten.scatter_add.default: _aten.scatter_add_.default,
@@ -28,7 +28,8 @@ IN_PLACE: Final[dict[Any, Any]] = {
 
 
 class FakeKernels(TorchDispatchMode):
-    """Entered after (around) the recorder, so that the recorder sees what is allocated here."""
+    """A dispatch mode that is entered after (around) the recorder, so that the recorder sees what
+    it allocates."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kernel = _KERNELS.get(str(func))
@@ -46,9 +47,10 @@ def _empty(like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.float32) 
 
 
 def _flash_backward(func: Any, grad: Any, query: Any, key: Any, *rest: Any, **named: Any) -> Any:
-    """Row sums of the softmax, float32 sums of the queries' gradient, and for grouped heads the
-    gradients of keys and values of every head before they are added up. Rows are rounded to 128,
-    a head's elements to 32, above 128 to 64 (mha_bwd in flash_attn/flash_api.cpp)."""
+    """The softmax's row sums, float32 sums of the gradient of the queries, and for grouped heads
+    the gradients of keys and values for every head before they are added up. The number of rows is
+    rounded up to 128, that of a head's elements to 32, or to 64 above 128 (mha_bwd in
+    flash_attn/flash_api.cpp)."""
     result = func(grad, query, key, *rest, **named)
     batch, heads, rows, size = query.shape
     long = _up(rows, 128)
@@ -66,13 +68,13 @@ def _efficient_backward(
     func: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, *rest: Any,
     **named: Any,
 ) -> Any:  # fmt: skip
-    """Row sums of gradient times output, and for 16 bits a float32 workspace of the queries'
-    gradient, rows and elements rounded to 64 (attention_backward.cu)."""
+    """The row sums of gradient times output, and for 16-bit tensors a float32 workspace for the
+    gradient of the queries, with rows and elements rounded up to 64 (attention_backward.cu)."""
     result = func(grad, query, key, value, bias, out, *rest, **named)
     batch, heads, rows, size = query.shape
     if query.dtype == torch.float32:
         held = (grad * out).sum(-1)
-        if heads > 1 and rows > 1:  # The kernel's own order of the two is the other.
+        if heads > 1 and rows > 1:  # The kernel stores these two in the opposite order.
             held = torch.empty_like(held)
     else:
         delta = _empty(query, batch, heads, rows)
@@ -83,7 +85,8 @@ def _efficient_backward(
 
 
 def _softmax_backward(func: Any, grad: Any, output: Any, dim: int, dtype: Any) -> Any:
-    """Gradient times result, beforehand (softmax_backward_cuda_out in SoftMax.cu)."""
+    """The gradient times the result, before the operation (softmax_backward_cuda_out in
+    SoftMax.cu)."""
     result = func(grad, output, dim, dtype)
     held = torch.empty_like(output)
     del held
@@ -103,9 +106,9 @@ def _gemm_4bit(
     absmax_code: Any = None,
     absmax_offset: Any = None,
 ) -> Any:
-    """bitsandbytes 0.50 dequantizes the weight and multiplies, where there are more rows than a
-    few hundred (_dequant_linear_fallback in backends/cuda/ops.py): float32 block maxima twice
-    under double quantization, and the weight in the type of the input."""
+    """If there are more than a few hundred rows, bitsandbytes 0.50 dequantizes the weight and
+    multiplies (_dequant_linear_fallback in backends/cuda/ops.py). This allocates float32 block
+    maxima, twice under double quantization, and the weight in the dtype of the input."""
     if absmax_8bit is not None:
         maxima = torch.empty_like(absmax_8bit, dtype=torch.float32)
         absmax = maxima + absmax_offset
@@ -114,8 +117,8 @@ def _gemm_4bit(
 
 
 def _int8_vectorwise_quant(func: Any, inputs: Any, threshold: float = 0.0) -> Any:
-    """Rows of LLM.int8 (backends/cuda/ops.py of bitsandbytes), of which no column stands out: to
-    see that, all are compared with the threshold."""
+    """The rows of LLM.int8 (backends/cuda/ops.py of bitsandbytes), without outlier columns: all
+    elements are compared with the threshold to find out that there are none."""
     scales = _empty(inputs, inputs.numel() // inputs.shape[-1])
     codes = torch.empty_like(inputs, dtype=torch.int8)
     if threshold == 0.0:
@@ -129,8 +132,8 @@ def _int8_mixed_scaled_mm(
     func: Any, inputs: Any, codes: Any, weight: Any, scales: Any, of_weight: Any, columns: Any,
     bias: Any = None,
 ) -> Any:  # fmt: skip
-    """Products in int32, made float16, then the type of the input (int8_scaled_mm and
-    int8_mm_dequant of bitsandbytes)."""
+    """Products in int32, converted to float16 and then to the dtype of the input (int8_scaled_mm
+    and int8_mm_dequant of bitsandbytes)."""
     products = _empty(codes, codes.shape[0], weight.shape[0], dtype=torch.int32)
     result = torch.empty_like(products, dtype=torch.float16)
     if bias is not None and bias.dtype != torch.float16:
@@ -139,15 +142,16 @@ def _int8_mixed_scaled_mm(
 
 
 def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: Any) -> Any:
-    """The fake form takes bfloat16 only, the kernels of torch 2.10 and later float32 and float16
-    too (_grouped_mm_validate_inputs in GroupedMMUtils.h), with an output of the same layout."""
+    """A grouped product of any floating dtype. The fake operation accepts only bfloat16; the
+    kernels of torch 2.10 and later also accept float32 and float16 (_grouped_mm_validate_inputs in
+    GroupedMMUtils.h), with an output of the same layout."""
     if first.dtype == torch.bfloat16:
         return func(first, second, offsets, *rest)
     return _create_grouped_mm_output_tensor(first, second, offsets, first.dtype)
 
 
 def _summed_into_zeros(in_place: Any) -> Callable[..., Any]:
-    """See IN_PLACE."""
+    """The in-place form of an operation in IN_PLACE."""
 
     def kernel(func: Any, zeros: Any, *rest: Any, **named: Any) -> Any:
         if torch.is_grad_enabled() or torch._C._current_autograd_node() is None:

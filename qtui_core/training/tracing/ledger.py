@@ -1,4 +1,5 @@
-"""What is alive from one phase to the next: the events of a run without an end, phase by phase."""
+"""The bytes that are alive in each phase, computed from the events of a run that may have no
+end."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from qtui_core.memory.replay.timeline import by_lifetime
 
 @dataclass(frozen=True)
 class Closed:
-    """A phase that is over, in bytes: the most alive in it, what is alive at its end, and both by
-    component."""
+    """A phase that has ended, in bytes: `peak`, the most that was alive in it; `end`, what is alive
+    at its end; and both by component."""
 
     peak: int
     end: int
@@ -20,13 +21,14 @@ class Closed:
     peak_held: dict[Component, int]
 
 
-#: (bytes as CUDA's allocator rounds them, phase it was made in, label).
+#: (bytes as CUDA's allocator rounds them, phase in which the buffer was made, label).
 _Entry = tuple[int, str, Label]
 
 
 class Ledger:
-    """Buffers that are alive, by their ids. What of them is labelled with no component has that of
-    its lifetime, as in an estimate; of those that still live, as if they went on to."""
+    """The buffers that are alive, by their ids. A buffer whose label names no component gets its
+    component from its lifetime, as in an estimate; a buffer that is still alive is treated as if it
+    stayed alive."""
 
     def __init__(self) -> None:
         self._alive: dict[int, _Entry] = {}
@@ -34,8 +36,8 @@ class Ledger:
         self._phase = ""
 
     def close(self, events: Sequence[Event]) -> Closed:
-        """Enters all events since this was last called: of one phase, which the first of them
-        begins, or of the rest of one."""
+        """Enters all events since the last call. They belong to one phase, which the first event
+        begins, or to the rest of a phase."""
         before = dict(self._alive)
         made: dict[int, _Entry] = {}
         died: dict[int, str] = {}

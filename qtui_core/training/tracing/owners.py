@@ -1,5 +1,5 @@
-"""To which layer an allocation outside of any layer's work belongs: loading, preparation and the
-optimizer step work on tensors of all layers in turn."""
+"""Finds the layer that an allocation belongs to if it is made outside of any layer's work: loading,
+preparation and the optimizer step work on the tensors of all layers in turn."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from qtui_core.memory.replay.record import (
     Phase,
 )
 
-#: Phases in which no module works.
+#: Phases in which no module is at work.
 STILL = (Phase.LOAD, Phase.PREPARE, Phase.OPTIMIZER)
 
 
 def mark_owners(
     events: Sequence[Event], known: Mapping[int, int], sources: Mapping[int, int]
 ) -> tuple[Event, ...]:
-    """The events, in phases where no module works with a mark wherever what follows is of another
-    layer.
+    """The events, with marks added in phases where no module is at work: there is a mark wherever
+    the next event belongs to another layer.
 
     Args:
-        events: with marks of the layers' own work.
-        known: layer of each storage that has a name in the model, OUTSIDE for those of none.
-        sources: of storages, the one that each was made from (a cast, a state of a weight, the
-            root of a state), whose layer is then its own, and the other way round.
+        events: with the marks of the layers' own work.
+        known: the layer of each storage that has a name in the model; OUTSIDE if it is in no layer.
+        sources: storage -> the storage that it was made from, for example by a cast, or as the
+            optimizer state of a weight. If the layer of one of both is known, the other has the
+            same.
     """
     owners = _spread(known, sources)
     marked: list[Event] = []
-    working = OUTSIDE  # the layer whose work the model announced
-    marking = OUTSIDE  # the layer last marked here
+    working = OUTSIDE  # the layer that the model announced
+    marking = OUTSIDE  # the layer that was marked last
     still = False
     for event in events:
         kind = event[0]

@@ -1,9 +1,10 @@
-"""Where in a model an operation belongs: the module whose forward ran it, or whose backward.
+"""Finds the module that an operation belongs to: the one whose forward pass ran it, or whose
+backward pass did.
 
-Hooks on modules keep a stack in the forward pass. Autograd numbers its nodes in the order they are
-made, so the numbers at which modules were entered and left tell, in the backward pass, which
-module a node comes from. Layers are announced when their forward begins and when the first node
-of their backward does.
+In the forward pass, hooks on modules keep a stack. Autograd numbers its nodes in the order in which
+they are created. The numbers at which modules were entered and left are recorded, and in the
+backward pass they tell which module a node comes from. A layer is announced when its forward pass
+begins, and again when the first node of its backward pass runs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from qtui_core.training.model.stacks import Stack, place_in
 
 
 class Places:
-    """The module that is at work, by its name in the model, or in its layer where it is of one;
-    "" outside of all."""
+    """The module that is at work. Its name is that in the model, or that within its layer if it is
+    in one; "" outside of all modules."""
 
     def __init__(self) -> None:
         self.stacks: Sequence[Stack] = ()
@@ -39,11 +40,11 @@ class Places:
         return self._names[bisect_right(self._numbers, node._sequence_nr()) - 1]
 
     def of(self, name: str) -> tuple[int, str]:
-        """(layer, name in it) of a tensor with a name in the model."""
+        """(layer, name within the layer) for a tensor's name in the model."""
         return place_in(self.stacks, name)
 
     def watch(self, model: nn.Module) -> None:
-        """Follows the modules of a model from now on."""
+        """Starts to follow the modules of a model."""
         for full, module in model.named_modules():
             name = self.of(full)[1]
             module.register_forward_pre_hook(lambda _module, _args, name=name: self._enter(name))
@@ -63,11 +64,12 @@ class Places:
 
 
 def watch_layers(stack: Stack, announce: Callable[[int, str], None]) -> None:
-    """Calls `announce(index, direction)` when the forward of a layer begins, when its backward
-    does, and with index OUTSIDE when the last forward, and the first layer's backward, are over.
+    """Calls `announce(index, direction)` when the forward pass of a layer begins and when its
+    backward pass begins; and with OUTSIDE as index after the forward pass of the last layer and
+    after the backward pass of the first layer.
 
-    A forward that checkpointing runs again belongs to the backward of its layer and is not
-    announced.
+    If checkpointing runs a forward pass again, that pass belongs to the backward pass of its layer
+    and is not announced.
     """
     for place, layer in enumerate(stack.layers):
         index = stack.start + place
@@ -103,7 +105,7 @@ def _ends(index: int, announce: Callable[[int, str], None], *, last: bool) -> Ca
 
 
 def _at_backward(tensor: Any, index: int, announce: Callable[[int, str], None]) -> None:
-    """Announces `index` when the node that made a tensor runs backward."""
+    """Announces `index` when the node that created a tensor runs in the backward pass."""
     node = getattr(tensor, "grad_fn", None)
     if node is not None:
         node.register_prehook(lambda _gradients: announce(index, BACKWARD))

@@ -1,8 +1,9 @@
-"""What the sides of a traced tensor are: letters of the configuration and the plan.
+"""Expresses the dimensions of a traced tensor by letters of the configuration and the plan.
 
-A trace knows sizes of tensors and not where they come from. A side that is as long as a letter says
-goes by it; of several letters that first which more tensors have. So a formula of a trace gives its
-bytes exactly, and may be of another letter with the same value.
+A trace knows the sizes of tensors but not where they come from. A dimension that is as large as a
+letter's value is taken to be that letter; if several letters have the value, the first in the list,
+which is the most frequent one, is taken. So a formula of a trace always evaluates to the traced
+bytes, but it may name another letter of the same value.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from qtui_core.memory.formulas.letters import letters_of
 from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.plan.run_plan import RunPlan
 
-#: Letters that sides are taken for, in this order, and products of two.
+#: Letters, and products of two letters, that a dimension is compared with, in this order.
 _FIRST = ("S", "h", "V", "I", "HD", "GD", "M", "H", "G", "D", "E", "r")
-#: Sides this short say nothing of where they come from.
+#: Smaller dimensions say nothing about where they come from.
 _SHORTEST = 3
 
 
 class Sides:
-    """Letters by how long the sides are that go by them."""
+    """Letters by the size of the dimensions that they stand for."""
 
     def __init__(self, config: Mapping[str, Any], plan: RunPlan) -> None:
         known = letters_of(config.get("text_config") or config)
@@ -40,7 +41,8 @@ class Sides:
         self._sequence = plan.sequence
 
     def bytes_of(self, sides: Sequence[int], element: int) -> int:
-        """Bytes of a tensor with these sides and bytes an element, as a product of letters."""
+        """The bytes of a tensor with these dimensions and so many bytes per element, as a product
+        of letters."""
         size = element
         for place, side in enumerate(sides):
             batch = not place and side == self._batch and self._sequence in sides[1:]

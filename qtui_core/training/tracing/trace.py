@@ -1,7 +1,7 @@
-"""Bytes of a training step from the real classes, without weights and without a GPU.
+"""The bytes of a training step from the real classes, without weights and without a GPU.
 
-The classes of transformers, peft and bitsandbytes run two steps over fake CUDA tensors, and every
-allocation is recorded into the same format that the estimate writes.
+The classes of transformers, peft and bitsandbytes run two steps over fake CUDA tensors. Every
+allocation is recorded in the same format that the estimate writes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from qtui_core.training.tracing.places import watch_layers
 from qtui_core.training.tracing.sides import Sides
 from qtui_core.training.tracing.tracker import Tracker
 
-#: Margins of layers that are built around those that stand for others, until those are alike;
-#: None builds all.
+#: How many layers are built on either side of those that represent the others; the next larger
+#: number is tried until the layers are alike. None builds all.
 _MARGINS = (1, 2, 4, None)
 
 
@@ -42,13 +42,13 @@ def record(
     *,
     whole: bool = False,
 ) -> Recording:
-    """Loads, prepares and trains for `steps` steps, recording what is allocated on `device`:
-    "cuda" over fake tensors, "cpu" over real ones. The plan leaves nothing open.
+    """Loads, prepares and trains for `steps` steps, and records what is allocated on `device`:
+    "cuda" with fake tensors, "cpu" with real ones. The plan leaves nothing open.
 
-    Over fake tensors only as many layers are built as show which are alike, and the others do what
-    these do, unless the `whole` model is wanted.
+    With fake tensors, only the fewest layers are built that show which ones are alike, and the
+    others are taken to do the same; `whole` builds all layers.
 
-    Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
+    Raises ModelError and UsageError for what cannot be built, QtuiError if this system cannot
     trace.
     """
     build.quiet()
@@ -67,8 +67,9 @@ def record(
 
 
 def _frees_what_lives(events: Sequence[Event]) -> bool:
-    """Whether each storage is freed once, after it was allocated. If one lives on through many
-    layers, its copies may not be distinguishable, and more layers must be built."""
+    """Whether each storage is freed at most once, and only after it was allocated. If a storage
+    lives on through many layers, its copies may not be distinguishable, and more layers must be
+    built."""
     alive: set[int] = set()
     for event in events:
         if event[0] == ALLOCATE:
@@ -117,8 +118,8 @@ def _run(
 
 @contextmanager
 def _told_as(kind: type[QtuiError], what: str) -> Iterator[None]:
-    """Failures of the libraries as a sentence. They raise whatever a configuration or a plan makes
-    of their constructors and functions."""
+    """A context in which failures of the libraries become a sentence. Libraries raise whatever a
+    configuration or a plan causes in their constructors and functions."""
     try:
         yield
     except QtuiError:

@@ -1,8 +1,8 @@
-"""A recorder of every storage that operations allocate and free, while a real model runs.
+"""Records every storage that operations allocate and free, while a real model runs.
 
-Works on real CPU tensors and on fake tensors of any device. A storage is recorded when an
-operation first returns it and freed when the last tensor over it dies; tensors of other devices
-are not counted. Bytes are those of the storage, before any rounding.
+It works on real CPU tensors and on fake tensors of any device. A storage is recorded when an
+operation first returns it, and freed when the last tensor that uses it is deleted. Tensors of other
+devices are not counted. Bytes are those of the storage, before any rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qtui_core.training.tracing.sides import Sides
 
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
-#: Operations whose results are of the loss, whenever they are made, as in an estimate
+#: Operations whose results belong to the loss, whenever they run, as in an estimate
 #: (qtui_core.memory.tape.operations.loss).
 _OF_LOSS = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
@@ -46,12 +46,12 @@ _ASKING = -2
 
 class Tracker(TorchDispatchMode):
     """Records events while it is entered; `track` records storages that exist already. With `sides`
-    sizes are products of letters, else plain numbers.
+    the sizes are products of letters, otherwise plain numbers.
 
     Attributes:
-        places: where in the model an operation belongs.
-        live: bytes alive now, each storage in whole 512 as CUDA's allocator takes them.
-        at: the phase that has begun last.
+        places: finds the module that an operation belongs to.
+        live: bytes alive now, each storage rounded up to a multiple of 512 as by CUDA's allocator.
+        at: the phase that began last.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Tracker(TorchDispatchMode):
         self._own_references = _UNKNOWN
 
     def calibrate(self) -> None:
-        """Finds out how many references the engine's own addition itself holds to a gradient that
-        nothing else refers to, with the modes that are entered now. Nothing of it is recorded.
-        Call it once all modes are entered."""
+        """Finds out how many references the autograd engine itself holds to a gradient that nothing
+        else refers to, when it adds another one to it, under the modes that are entered now.
+        Nothing of this is recorded. Call it after all modes have been entered."""
         kept = self._device, self._events
         self._device, self._events, self._own_references = "none", [], _ASKING
         with torch.enable_grad():
@@ -87,7 +87,7 @@ class Tracker(TorchDispatchMode):
         self._device, self._events = kept
 
     def events(self) -> tuple[Event, ...]:
-        """All that was recorded."""
+        """All recorded events."""
         labelled = [
             (*event[:3], self._labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
             for event in self._events
@@ -95,9 +95,9 @@ class Tracker(TorchDispatchMode):
         return mark_owners(labelled, self._layers, self._sources)
 
     def take(self) -> tuple[Event, ...]:
-        """What was recorded since this was last called, without marks of owners, and forgets it:
-        for a run that has no end. A label is given with the allocation it is of, so it has to be
-        known when that is taken."""
+        """Returns the events since the last call, without marks of owners, and forgets them; this
+        serves runs without an end. A buffer's label is part of its allocation event, so it must be
+        known when that event is taken."""
         events, self._events = self._events, []
         labels = self._labels
         taken = tuple(
@@ -120,7 +120,7 @@ class Tracker(TorchDispatchMode):
 
     def layer(self, index: int, direction: str) -> None:
         """Work on a layer begins; the index is as in a recording. What is freed before the next
-        operation still belongs to the layer before."""
+        operation still belongs to the previous layer."""
         self._leaving = None
         if index == OUTSIDE:
             self._leaving = (LAYER, index, direction)
@@ -138,8 +138,8 @@ class Tracker(TorchDispatchMode):
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """Names existing tensors, and records those that no operation made under this mode. Names
-        are those in the model, and determine the layer."""
+        """Names existing tensors, and records those that no operation created under this mode.
+        Names are those in the model; they determine the layer."""
         for full, tensor in tensors:
             entry = self._record(tensor, None)
             if entry is None or entry.id in self._labels:
@@ -151,8 +151,8 @@ class Tracker(TorchDispatchMode):
             )
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Never counts the storages of these. What was recorded of them and not taken yet is
-        forgotten; what was taken counts as freed now."""
+        """Never counts the storages of these tensors. Events that were recorded for them and not
+        taken yet are deleted; if they were taken, the storages count as freed now."""
         left = set()
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -171,7 +171,7 @@ class Tracker(TorchDispatchMode):
         self._events += [(FREE, number) for number in left - made]
 
     def _forget(self, key: int, _: object) -> None:
-        """A storage that was left out is gone, and its place may be another's."""
+        """A storage that was left out is deleted, so its address may be reused by another one."""
         self._left.pop(key, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -186,7 +186,8 @@ class Tracker(TorchDispatchMode):
                 _ADD_IN_PLACE(*args)
                 return first
         result = func(*args, **(kwargs or {}))
-        # Most give one tensor, for which to look through a tree takes as long as a small product.
+        # Most operations return one tensor; searching a tree of results would take as long as a
+        # small product.
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
@@ -201,7 +202,7 @@ class Tracker(TorchDispatchMode):
             return None
         try:
             storage = tensor.untyped_storage()
-        except NotImplementedError:  # a tensor of another layout has none
+        except NotImplementedError:  # tensors of other layouts have none
             return None
         key = storage._cdata
         known = self._alive.get(key)
@@ -225,7 +226,8 @@ class Tracker(TorchDispatchMode):
         return entry
 
     def _remember_source(self, entry: _Storage, args: Any, place: int) -> None:
-        """What a storage was made from: of a list the tensor at its place, else the first."""
+        """Remembers the storage that another one was made from: that of the first argument, or, if
+        this is a list, that of its tensor at the same place."""
         first = args[0] if args else None
         if isinstance(first, list | tuple) and place < len(first):
             first = first[place]
@@ -247,7 +249,7 @@ class Tracker(TorchDispatchMode):
 
 
 class _Storage:
-    """A live storage: its id and bytes, and the object that signals its end."""
+    """A live storage: its id and bytes, and the object that signals its deletion."""
 
     __slots__ = ("id", "nbytes", "reference")
 
@@ -258,12 +260,13 @@ class _Storage:
 
 
 def _by_engine(args: Any, kwargs: Any) -> bool:
-    """Whether an addition may be the engine's own, of a second gradient to a first.
+    """Whether an addition may be that of the autograd engine, which adds a second gradient to a
+    first.
 
-    The engine adds in place where it holds the last reference to a dense gradient that shares its
-    storage with no other tensor, but never under a dispatch mode or with tensor subclasses
-    (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp): the tracker would see memory
-    that a real step does not take, so it does what the engine would have done.
+    The engine adds in place if it holds the last reference to a dense gradient whose storage no
+    other tensor shares, but never under a dispatch mode or with tensor subclasses
+    (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp). The tracker would then see
+    memory that a real step does not allocate, so it adds in place as the engine would.
     """
     if kwargs or torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
         return False
@@ -276,7 +279,7 @@ def _by_engine(args: Any, kwargs: Any) -> bool:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie side by side in memory, in whatever order."""
+    """Whether a tensor's elements fill its memory without gaps, in any order."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
