@@ -1,1 +1,1 @@
-"""What a real run reports, and how it is compared with its estimate. Standard library only."""
+"""What a real run reports, and its comparison with the estimate. Standard library only."""

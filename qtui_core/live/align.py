@@ -1,7 +1,7 @@
 """Where a moment of a run lies on the predicted curve of a step.
 
-The curve counts events, a run seconds; both go through the same phases. Within a phase, a share of
-its time is taken for the same share of its events.
+The curve counts events, a run counts seconds; both go through the same phases. Within a phase, a
+share of its seconds is taken to be the same share of its events.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from qtui_core.live.state import PhaseSpan, RunState
 
 @dataclass(frozen=True)
 class PlacedMoment:
-    """A moment, at a position on the axis of a curve's events."""
+    """A moment and its position on the axis of a curve's events."""
 
     position: float
     moment: Moment
 
 
 def place(curve: PredictedCurve, phase: str, turn: int, share: float) -> float | None:
-    """The position of a share, 0 to 1, of a phase that comes for the `turn`-th time (from 0) in
-    its step; None where the curve has no such phase. A turn beyond the last counts as the last."""
+    """The position of a share, 0 to 1, of a phase that occurs for the `turn`-th time (from 0) in
+    its step; None if the curve has no such phase. A turn beyond the last one counts as the last."""
     return _within(_by_phase(curve).get(phase, ()), turn, share)
 
 
@@ -45,7 +45,7 @@ def _within(spans: Sequence[tuple[int, int]], turn: int, share: float) -> float 
 
 
 def column(curve: PredictedCurve, position: float) -> float:
-    """A position as an index into the points of the curve, between two of them too."""
+    """A position on the axis as an index into the points of the curve, which may be a fraction."""
     points = curve.positions
     after = bisect_right(points, position)
     if after == 0 or after == len(points):
@@ -57,9 +57,9 @@ def column(curve: PredictedCurve, position: float) -> float:
 def aligned(
     state: RunState, curve: PredictedCurve, steps: range | None = None
 ) -> tuple[PlacedMoment, ...]:
-    """The recent moments that lie on the curve, in the order of time; with `steps`, those of these
-    steps alone. A phase that still runs is assumed to take as long as it took the last time. Where
-    it has never ended yet, its moments are put in its middle."""
+    """The recent moments that lie on the curve, in the order of time; with `steps`, only those of
+    these steps. A phase that is still running is assumed to take as long as last time; if it has
+    never ended, its moments are placed in its middle."""
     usual = {
         (span.phase, span.turn): span.ended - span.begun
         for span in state.spans
@@ -82,8 +82,8 @@ def aligned(
 
 
 def _span_of(spans: Sequence[PhaseSpan], moment: Moment, before: int) -> PhaseSpan | None:
-    """The span that a moment belongs to, among the first `before`. Where one phase ends at the very
-    time at which the next begins, the name of the phase decides."""
+    """The span that a moment belongs to, among the first `before`. If one phase ends exactly when
+    the next begins, the name of the phase decides."""
     for span in reversed(spans[:before]):
         if (span.step, span.phase) == (moment.step, moment.phase):
             return span

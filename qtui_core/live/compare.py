@@ -1,7 +1,8 @@
-"""Compares the estimate with measurements, by phase and by component.
+"""Compares the estimate with the measurements, by phase and by component.
 
-There is one sign everywhere: measured less estimated, positive if the run took more. The parts of a
-gap (qtui_core.live.gap), the tables, the panels and the key `error` of JSON use it too.
+All differences have the same sign: measured minus estimated, positive if the run took more. This
+includes the parts of a gap (qtui_core.live.gap), the tables, the panels and the key `error` of
+JSON.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class PhaseRow:
 
     @property
     def gap(self) -> float | None:
-        """Measured less estimated, as a share of what was measured."""
+        """Measured minus estimated, as a share of the measured bytes; None if one is unknown."""
         return gap_share(self.estimated, self.measured)
 
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """Bytes of a component in a phase; the last row of a phase is the rest, which belongs to no
+    """The bytes of a component in a phase. The last row of a phase is the rest, which belongs to no
     named component."""
 
     name: str
@@ -62,12 +63,12 @@ class ComponentRow:
 
     @property
     def gap(self) -> float | None:
-        """As that of a PhaseRow."""
+        """As `PhaseRow.gap`."""
         return gap_share(self.estimated, self.measured)
 
 
 def gap_share(estimated: int | None, measured: int | None) -> float | None:
-    """Measured less estimated, as a share of what was measured; None if one is unknown."""
+    """Measured minus estimated, as a share of the measured bytes; None if one is unknown."""
     if estimated is None or not measured:
         return None
     return (measured - estimated) / measured
@@ -95,7 +96,7 @@ def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
 def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[ComponentRow, ...]:
     """What a phase held at its last end or, with `peak`, at its peak over all steps, the largest
     component first. Empty unless the phase was both estimated and measured. The rows of each side
-    sum to its level. For the load the same mark counts as in `by_phase`."""
+    add up to its level. The load is compared as in `by_phase`."""
     mine = _predicted(state.header.predicted if state.header is not None else None, phase)
     mark = _mark(state, phase, peak=peak)
     if mine is None or mark is None:
@@ -110,8 +111,8 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
 
 
 def _mark(state: RunState, phase: str, *, peak: bool) -> PhaseEnded | None:
-    """The last mark of a phase or, with `peak`, the one with its peak. For the load, that of the
-    load or of the quantization after it, whichever holds more."""
+    """The last mark of a phase or, with `peak`, the one with the highest peak. For the load it is
+    the mark of the load or of the quantization after it, whichever holds more."""
     names = (phase, QUANTIZE) if phase == Phase.LOAD else (phase,)
     found = [measured for name in names if (measured := state.measured(name)) is not None]
     marks = [measured.most if peak else measured.last for measured in found]
@@ -138,13 +139,13 @@ def _predicted(predicted: Predicted | None, name: str) -> PredictedPhase | None:
 
 
 def steps_needed(state: RunState) -> int:
-    """How many whole steps a run takes before it is compared with its estimate. In most of the
+    """How many whole steps a run takes before it is compared with its estimate. During most of the
     first training step the optimizer has no states yet, and the estimate counts them."""
     return 2 if state.header is not None and plan_of(state.header.plan).trains else 1
 
 
 def too_early(state: RunState) -> bool:
     """Whether there is an estimate but too little of the run to compare with it. A step in which
-    the run was stopped or failed does not count, as it was not measured completely."""
+    the run was stopped or failed does not count, because it was not measured completely."""
     predicted = state.header.predicted if state.header is not None else None
     return predicted is not None and len(state.steps) < steps_needed(state)

@@ -1,4 +1,4 @@
-"""The sentence on a difference: its largest part that nothing explains, and what to do about it."""
+"""The sentence on a difference: its largest part without a known cause, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qtui_core.live.gap import CONTEXT, MOMENTS, OTHERS, PAGED, SLACK, GapPart, 
 from qtui_core.live.parts import REST
 from qtui_core.quantities import format_bytes
 
-#: A part under this share of its level's estimate is too small to mention.
+#: A part below this share of its level's estimate is too small to mention.
 WORTH: Final = 0.005
 
 _CALIBRATE: Final = "`qtui calibrate` measures it on this machine, and the estimate then uses that."
@@ -17,7 +17,7 @@ _OTHER_MODEL: Final = (
     "What stands still follows from config.json and the plan: compare --quant, --kbit-prep, "
     "--lora-targets and the types with what ran."
 )
-#: Part -> what to do.
+#: What to do about each part.
 _DO: Final = {
     "weights": _OTHER_MODEL,
     "quantization constants": _OTHER_MODEL,
@@ -51,8 +51,8 @@ _COMPUTED_ON_CPU: Final = (
 
 
 def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, GapPart] | None:
-    """The largest part at any level that has no known cause: neither the difference of the level
-    below, nor what other processes use. None where no such part is large enough to matter."""
+    """The largest part at any level without a known cause, which excludes the difference of the
+    level below and what other processes use. None if no such part is large enough to mention."""
     found = [
         (level, part)
         for level in levels
@@ -65,7 +65,7 @@ def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, GapPart] | None
 
 
 def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
-    """One or two sentences; empty where nothing was measured. `tensors` is for a run on a CPU."""
+    """One or two sentences; empty if nothing was measured. `tensors` is for a run on a CPU."""
     known = [level for level in levels if level.bytes is not None]
     if not known:
         return ""
@@ -87,7 +87,7 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
     )
 
 
-#: How a level is spoken of.
+#: How each level is named in a sentence.
 _IS: Final = {
     "allocated": "allocated",
     "reserved": "reserved",

@@ -1,4 +1,4 @@
-"""Measured less estimated at each level, in parts that sum to it exactly."""
+"""Measured minus estimated at each level, in parts that add up to it exactly."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PAGED: Final = "paged states"
 OTHERS: Final = "other processes and the driver"
 MOMENTS: Final = "peaks at other moments"
 
-#: Why a level was not measured, by what was counted.
+#: Why a level was not measured, by what was counted instead.
 _NO_ALLOCATOR: Final = "On a CPU bytes of live tensors are counted, and {} does not exist there."
 _SAYS_NOT: Final = "{} was not told: a driver that is missing, or a container that hides it."
 
 
 @dataclass(frozen=True)
 class GapPart:
-    """Bytes by which a run differs from its estimate, and where. `whole` marks the difference of
-    the level below as a whole; the parts of that level explain it."""
+    """Bytes by which a run differs from its estimate, and their cause. `whole` marks the whole
+    difference of the level below, which the parts of that level explain."""
 
     name: str
     bytes: int
@@ -36,8 +36,8 @@ class GapPart:
 
 @dataclass(frozen=True)
 class Level:
-    """A level: estimated, measured, and the parts of measured less estimated, the largest first.
-    `why_not` is a sentence where there is nothing measured to explain."""
+    """A level: estimated, measured, and the parts of measured minus estimated, the largest first.
+    If nothing was measured, `why_not` says why in a sentence."""
 
     name: str
     estimated: int | None
@@ -54,14 +54,14 @@ class Level:
 
     @property
     def bytes(self) -> int | None:
-        """Measured less estimated."""
+        """Measured minus estimated."""
         if self.measured is None or self.estimated is None:
             return None
         return self.measured - self.estimated
 
 
 def gap(predicted: Predicted, found: Measured) -> tuple[Level, ...]:
-    """All levels. The parts of each sum to its difference."""
+    """All levels. The parts of each level add up to its difference."""
     allocated = _allocated(predicted, found)
     if found.counted == "tensors" or predicted.counted == "tensors":
         return (
@@ -110,7 +110,8 @@ def _process(predicted: Predicted, found: Measured, below: Level) -> Level:
 
 
 def _device(predicted: Predicted, found: Measured, below: Level) -> Level:
-    """Nothing is predicted of other processes, so the estimate is that of this one."""
+    """The level of the device. Nothing is predicted for other processes, so its estimate is that of
+    this process."""
     estimated, most = predicted.process_bytes, found.device_used_bytes
     if most is None:
         return _unmeasured(DEVICE, _SAYS_NOT.format("What the device uses"), estimated)
@@ -119,7 +120,7 @@ def _device(predicted: Predicted, found: Measured, below: Level) -> Level:
 
 
 def _of(below: Level) -> dict[str, int]:
-    """The difference of the level below as a part of this one."""
+    """The difference of the level below, as a part of this level."""
     return {} if below.bytes is None else {f"the {below.name} gap": below.bytes}
 
 
@@ -131,7 +132,7 @@ def _level(
     rest: str,
     below: Level | None = None,
 ) -> Level:
-    """A level. The part named `rest` is the total minus the other parts. Parts of zero bytes are
+    """A level whose part named `rest` is the total minus the other parts. Parts of zero bytes are
     left out."""
     left = total - sum(parts.values())
     chain = "" if below is None else f"the {below.name} gap"

@@ -1,4 +1,4 @@
-"""The beginning of a recording: what was run, on what, and the prediction."""
+"""The beginning of a recording: what was run, on which device, and the prediction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunDevice:
     Attributes:
         kind: "cuda" or "cpu".
         name: from its driver.
-        index: among the machine's GPUs, as NVML counts them; None on a CPU.
+        index: its number among the machine's GPUs in NVML; None on a CPU.
         capacity_bytes: of its memory.
     """
 
@@ -42,8 +42,9 @@ class PredictedPhase:
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """Bytes alive in a step, to draw: a row for each of `components`, to be stacked, with values at
-    `positions` (ascending event numbers); `spans` are (phase, first event, one after the last)."""
+    """The bytes alive in a step, to be drawn: for each of `components` a row of values at
+    `positions` (ascending event numbers); rows are stacked. `spans` are (phase, first event, one
+    after the last)."""
 
     positions: tuple[int, ...]
     components: tuple[str, ...]
@@ -54,10 +55,13 @@ class PredictedCurve:
 @dataclass(frozen=True)
 class Predicted:
     """The part of the run's estimate that is compared with measurements. Levels are as in
-    qtui_core.memory.estimate.Estimate. `memory` is the object of the same name from `qtui memory
-    --json`. `paged_bytes` are optimizer states that the driver may move to the host. `counted` is
-    as in qtui_core.live.snapshot.PhaseEnded: if it is "tensors", all levels are those of live
-    tensors, without workspaces, and reserved bytes are None."""
+    qtui_core.memory.estimate.Estimate.
+
+    `memory` is the object of the same name from `qtui memory --json`. `paged_bytes` are optimizer
+    states that the driver may move to the host. `counted` is as in
+    qtui_core.live.snapshot.PhaseEnded: if it is "tensors", all levels are those of live tensors,
+    without workspaces, and reserved bytes are None.
+    """
 
     resident_bytes: int
     peak_allocated_bytes: int

@@ -1,4 +1,4 @@
-"""The kinds of line that a run tells (qtui_core.recorded_lines): a header, then snapshots."""
+"""The kinds of lines that a run writes (qtui_core.recorded_lines): a header, then snapshots."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
 from qtui_core.memory.replay.record import Component, Phase
 
-#: Components that are not counted between two steps, because they do not stay.
+#: Components that do not stay between two steps and are not counted there.
 _PASSING = frozenset((Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a run; None if unknown.
+    """The measurements of a run; None if unknown.
 
     Attributes:
         counted: "allocator", or "tensors" if bytes of live tensors were counted instead.
@@ -24,10 +24,10 @@ class Measured:
         resident_bytes: between the last two steps, without gradients and inputs.
         peak_reserved_bytes, process_bytes, device_used_bytes: the peaks; on a CPU the process is
             its resident set.
-        context_bytes: of the process beyond what its allocator reserved, at its largest.
+        context_bytes: the process beyond what its allocator reserved, at its largest.
         early_context_bytes: the same before the first optimizer step.
         step_seconds: the median, of all steps but the first if there are more.
-        tokens_per_second: at that pace.
+        tokens_per_second: at the median step.
         losses: one for each step.
     """
 
@@ -95,7 +95,7 @@ def _resident(between: PhaseMeasured | None) -> int | None:
 
 
 def _outside(marks: Iterable[PhaseEnded]) -> int | None:
-    """Process bytes less reserved bytes at the mark with the largest process; None if no mark has
+    """Process bytes minus reserved bytes at the mark with the largest process; None if no mark has
     both."""
     known = [
         (mark.process_bytes, mark.process_bytes - mark.reserved_bytes)
@@ -106,6 +106,6 @@ def _outside(marks: Iterable[PhaseEnded]) -> int | None:
 
 
 def _before_optimizer(marks: Iterable[PhaseEnded]) -> list[PhaseEnded]:
-    """Marks before the first optimizer state was made."""
+    """The marks before the first optimizer state was created."""
     made = (Phase.OPTIMIZER, Phase.BETWEEN)
     return [mark for mark in marks if mark.step <= 1 and mark.phase not in made]

@@ -1,4 +1,4 @@
-"""Which components account for the bytes allocated at a moment, and what the rest is."""
+"""Which components the bytes allocated at a moment belong to, and what the rest is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GRADIENTS: Final = Component.GRADIENTS.value
 _STATES: Final = Component.OPTIMIZER.value
 _WORKSPACES: Final = Component.WORKSPACES.value
 
-#: Components whose storages a run can name; if it names none, there are none.
+#: Components whose storages a run can name; the run has no such component if it names none.
 _NAMEABLE: Final = (
     Component.WEIGHTS.value,
     Component.QUANTIZATION.value,
@@ -24,10 +24,10 @@ _NAMEABLE: Final = (
     _GRADIENTS,
     Component.INPUTS.value,
 )
-#: Phases in which the model stands unchanged.
+#: Phases in which the model does not change.
 _OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
 
-#: The bytes that no named storage accounts for: the rest of what is allocated.
+#: Names of the bytes that belong to no named storage: the rest of what is allocated.
 REST: Final = "activations, loss and temporaries"
 UNTOLD: Final = "not told apart"
 
@@ -38,8 +38,8 @@ def named(component: str) -> str:
 
 
 def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[str, int]:
-    """The prediction in the components that the run names: a run that names no cache counts it
-    among its activations."""
+    """The prediction in the components that the run names. A run that does not name a cache counts
+    it among its activations."""
     if _CACHE in told or _CACHE not in predicted:
         return predicted
     cache = predicted[_CACHE]
@@ -48,12 +48,12 @@ def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[st
 
 
 def at_peak(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Bytes by component at the moment of a phase's peak, as far as the run reported them; and the
-    name of the rest.
+    """Bytes by component at the peak of a phase, as far as the run reported them; and the name of
+    the rest.
 
     A run that counts tensors reports its components at the peak. CUDA's allocator reports the size
-    of the peak but not its parts; then only components that are the same at the end of the phase as
-    at its peak count. `predicted` says which other components there may be.
+    of the peak but not its parts, so only components count that are the same at the end of the
+    phase as at its peak. `predicted` says which other components there may be.
     """
     if mark.peak_held:
         return _apart(mark, mark.peak_held, predicted, frozenset())
@@ -70,7 +70,7 @@ def at_end(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, in
 def _apart(
     mark: PhaseEnded, told: Mapping[str, int], predicted: Mapping[str, int], open_: frozenset[str]
 ) -> tuple[dict[str, int], str]:
-    if mark.counted == "tensors":  # each tensor is reported, and there is nothing else
+    if mark.counted == "tensors":  # each tensor is reported, so there is no rest
         return {name: told.get(name, 0) for name in (*told, *predicted)}, UNTOLD
     expected = [name for name in predicted if name in _NAMEABLE]
     names = dict.fromkeys((*(n for n in told if n != _ACTIVATIONS), *expected))
@@ -82,8 +82,8 @@ def _apart(
 
 
 def _changing(mark: PhaseEnded) -> frozenset[str]:
-    """Components that differ between the peak of a phase and its end: gradients while they are made
-    and freed, optimizer states while they are made."""
+    """Components that differ between the peak of a phase and its end: gradients and optimizer
+    states, in the phases that create or free them."""
     changing = set()
     if mark.phase not in (Phase.FORWARD, Phase.LOSS):
         changing.add(_GRADIENTS)

@@ -12,8 +12,8 @@ from qtui_core.memory.plan.run_plan import RunPlan
 
 
 def plan_of(recorded: Mapping[str, Any]) -> RunPlan:
-    """The plan of a header, as far as this version knows its fields; what another version did not
-    record, or recorded as another type, is as by default."""
+    """The plan of a header, as far as this version knows its fields. A field that another version
+    did not record, or recorded with another type, has its default."""
     given: dict[str, Any] = {}
     for name, hint in _hints().items():
         if name in recorded and _is_of(recorded[name], hint):
@@ -29,7 +29,8 @@ def _hints() -> Mapping[str, Any]:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is of the type of a field; names of later versions are names too."""
+    """Whether a JSON value has the type of a field. Any string counts as a name, since later
+    versions may have more names."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return any(_is_of(value, each) for each in get_args(hint))

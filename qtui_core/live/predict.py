@@ -1,4 +1,4 @@
-"""Turns an estimate into what a recording keeps of it for comparison with measurements; and the
+"""Turns an estimate into the part that a recording keeps for comparison with measurements; and the
 warning before a run that does not fit."""
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def predict(
 
 
 def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
-    """The sentences that warn of a run that will not, or may not, fit a device, with the largest
-    batch that would; empty if it fits. `used_bytes` are those of other processes on the device."""
+    """The sentences that warn of a run that will not or may not fit a device, with the largest
+    batch that would fit; empty if it fits. `used_bytes` are those of other processes on the
+    device."""
     if used_bytes:
         device = replace(device, allocatable=max(0, device.capacity_bytes - used_bytes))
     fit = fit_on(found, device)
@@ -84,7 +85,7 @@ def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
             f"{said} Not even --batch 1 does; `qtui memory` says which changes of the plan "
             "save most."
         )
-    if best.value == found.plan.batch:  # with this value it would fit
+    if best.value == found.plan.batch:  # the batch of the plan would fit
         return said
     return f"{said} The largest batch that fits is {best.value:,}: --batch {best.value}."
 
@@ -105,13 +106,13 @@ def _lives_of_workspaces(timeline: Timeline) -> Iterable[Life]:
 
 
 def _workspaces(timeline: Timeline) -> int:
-    """Bytes of the cuBLAS workspaces once all exist."""
+    """The bytes of all cuBLAS workspaces."""
     return sum(life.bytes for life in _lives_of_workspaces(timeline))
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-    """For each phase: what is held at the end of its last span, and what is held at its peak in the
-    last step. A step may go through a phase several times."""
+    """For each phase: what is held at the end of its last span, and at its peak in the last step. A
+    step may go through a phase several times."""
     spans = [span for span in timeline.spans if span.stop > span.start]
     ends = [number for number, span in enumerate(spans, 1) if span.name == Phase.BETWEEN]
     begun = ends[-2] if len(ends) > 1 else 0
@@ -134,8 +135,8 @@ def _fullest(timeline: Timeline, span: Span) -> int:
 def _compositions(
     lives: Iterable[Life], marks: Sequence[int], tensors: bool
 ) -> dict[int, dict[str, int]]:
-    """Bytes alive after each of `marks` (ascending event numbers) by component, in stacking order.
-    One pass over the lives, of which there are tens of thousands."""
+    """The bytes alive after each of `marks` (ascending event numbers) by component, in stacking
+    order. Computed in one pass over the lives, of which there are tens of thousands."""
     changes: dict[Component, list[int]] = {}
     for born, died, size, component in lives:
         first, last = bisect_left(marks, born), bisect_left(marks, died)

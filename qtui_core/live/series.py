@@ -1,4 +1,4 @@
-"""What was measured over time, bounded in length however long a run is."""
+"""Measurements over time, in a series whose length is bounded however long a run is."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 
-#: Moments that a series has at most: more than a wide terminal has dots for.
+#: The most moments of a series: more than a wide terminal has dots.
 MOST: Final = 1024
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Levels at a moment, in bytes; None if unknown.
+    """The levels at a moment, in bytes; None if unknown.
 
     Attributes:
         seconds: since the run began.
         step, phase: the current ones.
         allocated, reserved: of the allocator, or of live tensors.
-        process, device: of this process, and of all processes on the device, as the driver counts.
+        process, device: of this process, and of all processes on the device, according to the
+            driver.
     """
 
     seconds: float
@@ -32,8 +33,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Series:
-    """Moments of a whole run. Each stands for `each` added moments: it has their largest values and
-    the time of the first. The last one may still take in `room` more."""
+    """The moments of a whole run. Each stands for `each` added moments: it has their largest values
+    and the time of the first. The last one can include `room` more."""
 
     moments: tuple[Moment, ...] = ()
     each: int = 1
@@ -41,8 +42,8 @@ class Series:
 
 
 def add(series: Series, moment: Moment) -> Series:
-    """A series with one more moment. When there are too many, each pair becomes one with the
-    larger values of both, so that no peak is lost."""
+    """A series with one more moment. If there are too many, every two of them become one with the
+    larger values, so that no peak is lost."""
     if series.room:
         moments = (*series.moments[:-1], _most(series.moments[-1], moment))
         return Series(moments, series.each, series.room - 1)
@@ -66,7 +67,7 @@ def _most(first: Moment, second: Moment) -> Moment:
 
 
 def larger(first: int | None, second: int | None) -> int | None:
-    """The larger of two numbers; where one is unknown (None), the other."""
+    """The larger of two numbers; if one is None (unknown), the other."""
     if first is None or second is None:
         return second if first is None else first
     return max(first, second)

@@ -19,7 +19,7 @@ from qtui_core.formats.magnitudes import Magnitudes
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """A phase begins: a name of qtui_core.memory.replay.record.Phase, or "import" and
+    """A phase begins. Its name is one of qtui_core.memory.replay.record.Phase, or "import" or
     "quantize" before the first step. `step` is 0 before the first."""
 
     seconds: float
@@ -29,7 +29,7 @@ class PhaseBegun:
 
 @dataclass(frozen=True)
 class PhaseEnded:
-    """A phase is over: exact values, read at its end.
+    """A phase has ended: exact values, read at its end.
 
     Attributes:
         peak_allocated_bytes, peak_reserved_bytes: the peaks in this phase alone.
@@ -39,7 +39,7 @@ class PhaseEnded:
             from the storages of parameters, gradients, optimizer states and inputs; "activations"
             are all other allocated bytes.
         peak_held: the same at the peak; empty if unknown (on a GPU).
-        process_bytes: of this process on the device, from NVML; on a CPU the RSS.
+        process_bytes: of this process on the device, from NVML; on a CPU the resident set size.
         device_used_bytes: of all processes.
         counted: "allocator" on a GPU, "tensors" if bytes of live tensors were counted instead.
     """
@@ -64,7 +64,7 @@ class PhaseEnded:
 
 @dataclass(frozen=True)
 class Sample:
-    """The machine at a moment, twenty times a second. Each value may be None by itself."""
+    """The state of the machine, read twenty times a second. Each value may be None."""
 
     seconds: float
     step: int
@@ -85,7 +85,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class StepTaken:
-    """A step is over: its loss (nats per token; NaN if it is not a number), how long it took, and
+    """A step has ended: its loss (nats per token; NaN if it is not a number), how long it took, and
     how many tokens it learned from. An inference has no loss."""
 
     seconds: float
@@ -97,10 +97,10 @@ class StepTaken:
 
 @dataclass(frozen=True)
 class AdaptersCompared:
-    """Logits of one text with the adapters on and off, from one copy of the base.
+    """The logits of one text with the adapters on and off, from one copy of the base.
 
     Attributes:
-        largest_difference: of any logit.
+        largest_difference: of any logit, between adapters on and off.
         reference_difference: the largest between adapters off and the base before adapters were
             added: 0 if the base did not change.
         on, off: (token, probability) of the most likely next tokens, best first.
@@ -115,13 +115,13 @@ class AdaptersCompared:
 
 
 #: A tensor of a linear layer: its input, the gradient of its output, its weight, and the gradient
-#: of that.
+#: of its weight.
 RangeKind = Literal["activations", "output gradients", "weights", "weight gradients"]
 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """Where the numbers of one tensor of the linear layer `name` lie."""
+    """The magnitudes of one tensor of the linear layer `name`."""
 
     kind: RangeKind
     name: str
@@ -130,8 +130,8 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class RangesSeen:
-    """Where the numbers of a step lie. Gradients are reported without the scale of the loss, which
-    was `scale`."""
+    """The magnitudes of a step's tensors. Gradients are reported without the loss scale, which was
+    `scale`."""
 
     seconds: float
     step: int
@@ -141,7 +141,7 @@ class RangesSeen:
 
 @dataclass(frozen=True)
 class Said:
-    """A line for the log: what the run does, or what a library printed."""
+    """A line for the log: what the run is doing, or what a library printed."""
 
     seconds: float
     text: str
@@ -149,14 +149,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something went wrong; the run ends, or (if not fatal) continues.
+    """Something went wrong; the run ends, or continues if the fault is not fatal.
 
     Attributes:
         kind: "out of memory", "not a number", "driver", "killed", "model", "failure".
         text: a sentence for the user: what happened, and what to do.
         asked_bytes: the request that failed, if memory ran out.
-        largest: (component, bytes) held then, the most first.
-        advice: (change, bytes it saves), best first.
+        largest: (component, bytes) that were held then, the largest first.
+        advice: (change, bytes that it saves), the best first.
     """
 
     seconds: float

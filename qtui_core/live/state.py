@@ -29,20 +29,20 @@ from qtui_core.live.snapshot import (
     StepTaken,
 )
 
-#: "waiting" for a header, "starting" until the first step begins.
+#: "waiting" is before the header, "starting" before the first step.
 Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
 _CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
 _ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
-#: Phases of a run besides those of an estimate (qtui_core.memory.replay.record.Phase). The
-#: comparison of adapters is not part of a step, and its memory is not counted.
+#: Phases of a run that an estimate does not have (qtui_core.memory.replay.record.Phase has the
+#: others). The comparison of adapters is not part of a step, and its memory is not counted.
 IMPORT: Final = "import"
 QUANTIZE: Final = "quantize"
 COMPARE: Final = "compare"
 
-#: Moments that are kept: half a minute of samples, and the marks in it.
+#: The number of recent moments that are kept: half a minute of samples, and the marks among them.
 RECENT: Final = 600
-#: Spans of phases that are kept, of the last steps.
+#: The number of phase spans that are kept, those of the last steps.
 SPANS: Final = 256
 LOG: Final = 200
 FAULTS: Final = 50
@@ -67,8 +67,8 @@ class PhaseSpan:
 
 @dataclass(frozen=True)
 class PhaseMeasured:
-    """The measurements of a phase over all steps so far: at its first end, at its last, and at the
-    largest peak."""
+    """The marks of a phase over all steps so far: at its first end, at its last, and at its highest
+    peak."""
 
     name: str
     first: PhaseEnded
@@ -86,16 +86,17 @@ class RunState:
         seconds: of the last report.
         step, phase: the current ones; step 0 is before the first.
         spans: phases as they happened, the last `SPANS`.
-        phases: the measurements of each, in the order in which they first ended.
+        phases: the measurements of each phase, in the order in which they first ended.
         recent: the last `RECENT` samples and marks, in order.
         history: the same for the whole run, thinned out.
-        sample: the last.
+        sample: the last one.
         steps: all steps taken.
-        most_reserved, most_process, most_device: over samples and marks, without those of COMPARE.
+        most_reserved, most_process, most_device: the largest in samples and marks, without those of
+            COMPARE.
         adapters: the last comparison.
         ranges: where the numbers of a step lay, when last requested.
         log: the last lines, including faults.
-        fault: the one that ended the run, else the last.
+        fault: the one that ended the run, otherwise the last one.
         faults: the last of them.
         end: None while the run continues.
     """
@@ -127,24 +128,24 @@ class RunState:
 
     @property
     def losses(self) -> tuple[float | None, ...]:
-        """One for each step; None in inference, NaN if it was not a number."""
+        """The loss of each step; None in inference, NaN if it was not a number."""
         return tuple(step.loss for step in self.steps)
 
     @property
     def counted(self) -> str:
-        """What allocated bytes are of: "allocator", or "tensors" on a CPU; that of the device
-        before the first mark."""
+        """What allocated bytes are counted by: "allocator", or "tensors" on a CPU. Before the first
+        mark this follows from the device."""
         if self.phases:
             return self.phases[-1].last.counted
         on_cpu = self.header is not None and self.header.device.kind == "cpu"
         return "tensors" if on_cpu else "allocator"
 
     def measured(self, phase: str) -> PhaseMeasured | None:
-        """What was measured of a phase; None before it first ended."""
+        """The measurements of a phase; None before it first ended."""
         return next((found for found in self.phases if found.name == phase), None)
 
 
-#: Fields of a state that change, with their new values.
+#: Fields of a state with their new values.
 Changes = dict[str, Any]
 
 
@@ -186,7 +187,7 @@ def _sample(state: RunState, told: Sample) -> Changes:
 
 
 def _moment(state: RunState, told: Sample | PhaseEnded) -> Changes:
-    """Adds the levels at a moment to the series."""
+    """Adds the levels of a moment to the series."""
     moment = Moment(
         told.seconds,
         told.step,

@@ -1,5 +1,5 @@
-"""A run as the data of `qtui train --json` and `qtui replay --json`: bytes as integers under the
-keys that scripts rely on, unknown as None."""
+"""A run as the JSON of `qtui train --json` and `qtui replay --json`: bytes as integers under the
+keys that scripts rely on, unknown values as None."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def summary(state: RunState) -> dict[str, Any]:
 
 
 def levels_of(state: RunState, found: Measured) -> tuple[Level, ...]:
-    """The gap at each level; empty where nothing was estimated, and before a step is over: the
-    estimate is of whole steps."""
+    """The gap at each level. Empty if nothing was estimated, and before a whole step has ended,
+    because the estimate is of whole steps."""
     predicted = state.header.predicted if state.header is not None else None
     return () if predicted is None or not state.steps else gap(predicted, found)
 
 
 def explanation(state: RunState, levels: Sequence[Level]) -> str:
-    """What the largest difference is and what to do about it; empty where it is too early."""
+    """The cause of the largest difference and what to do about it; empty if it is too early."""
     return "" if too_early(state) else explain(levels, tensors=state.counted == "tensors")
 
 
 def _components(state: RunState) -> list[dict[str, Any]]:
-    """Of each phase that both sides have, at its peak."""
+    """The components of each phase that both sides have, at its peak."""
     return [
         {"phase": phase.name, **printed(row)}
         for phase in by_phase(state)

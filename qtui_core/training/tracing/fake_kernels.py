@@ -74,7 +74,7 @@ def _efficient_backward(
     batch, heads, rows, size = query.shape
     if query.dtype == torch.float32:
         held = (grad * out).sum(-1)
-        if heads > 1 and rows > 1:  # The kernel stores these two in the opposite order.
+        if heads > 1 and rows > 1:  # a copy: the kernel has rows before heads
             held = torch.empty_like(held)
     else:
         delta = _empty(query, batch, heads, rows)
