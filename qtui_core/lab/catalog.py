@@ -87,8 +87,10 @@ STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 _FLOATS: Final = ("bf16", "fp16", "e4m3")
 _STORE: Final = Setting("store", "choice", "bf16", "The format it is about.", allowed=_FLOATS)
 _DECAY: Final = Setting("decay", "number", 0.1, "Weight decay.", 0, 10, steps=(0.0, 0.01, 0.1))
+#: With a beta of 1 a moment never moves, and its bias correction divides by zero.
+_UNDER_1: Final = 1 - 2.0**-24
 _BETA2: Final = Setting(
-    "beta2", "number", 0.999, "Of the second moment.", 0, 1, steps=(0.95, 0.99, 0.999)
+    "beta2", "number", 0.999, "Of the second moment.", 0, _UNDER_1, steps=(0.95, 0.99, 0.999)
 )
 _EMA: Final = Setting(
     "ema", "number", 0.999, "Of an average of the weights.", 0, 1, steps=(0.99, 0.999, 0.9999)
@@ -180,7 +182,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             LR.but(2e-5),
             _STORE,
             _DECAY.but(0.0),
-            Setting("beta1", "number", 0.9, "Of AdamW's first moment.", 0, 1),
+            Setting("beta1", "number", 0.9, "Of AdamW's first moment.", 0, _UNDER_1),
             _BETA2,
             Setting("batch", "whole", 4, "Sequences of a step.", 1, 1024),
             Setting("sequence", "whole", 128, "Tokens of a sequence.", 2, 65_536),

@@ -66,7 +66,7 @@ class LabRunner:
         self._module = experiment.module()
         jobs: list[Job] = self._module.jobs(settings, model)
         self._jobs = {job.key: job for job in jobs}
-        self._done = {told.job: told for told in done if told.job in self._jobs and not told.fault}
+        self._done = {told.job: told for told in done if self._holds(told)}
         self._waiting = sorted(
             (job for job in jobs if job.key not in self._done), key=lambda job: -job.cost
         )
@@ -74,14 +74,32 @@ class LabRunner:
         self._helper: _Helper | None = None
         self._began = time.perf_counter()
 
+    def _holds(self, told: JobDone) -> bool:
+        """Whether a recorded job is one of this experiment with an outcome that can be read."""
+        job = self._jobs.get(told.job)
+        if job is None or told.fault:
+            return False
+        try:
+            from_plain(job.outcome, told.outcome)
+        except CodecError:
+            return False
+        return True
+
     def run(self, processes: int | None = None) -> LabResult:
         """Runs the jobs that are left and returns the last result, which is not passed to `tell`.
-        `processes` is 1 or 2; None uses two if there are enough cores and work."""
+        `processes` is 1 or 2; None uses two if there are enough cores and work.
+
+        Each process then has one thread, which decides the order of sums: so that a run that goes
+        on computes the same bits, the threads are those that the whole experiment takes."""
         work = sum(job.cost for job in self._waiting)
-        cores = len(os.sched_getaffinity(0))
         if processes is None:
-            processes = 2 if cores > 1 and len(self._waiting) > 1 and work > _ALONE else 1
-        torch.set_num_threads(1 if processes > 1 else _THREADS)
+            whole = sum(job.cost for job in self._jobs.values())
+            several = len(os.sched_getaffinity(0)) > 1 and len(self._jobs) > 1
+            threads = 1 if several and whole > _ALONE else _THREADS
+            processes = 2 if several and len(self._waiting) > 1 and work > _ALONE else 1
+        else:
+            threads = 1 if processes > 1 else _THREADS
+        torch.set_num_threads(threads)
         self._tell(
             LabBegun(
                 self._experiment.name,

@@ -115,9 +115,17 @@ class Setting:
             raise UsageError(f"{self.flag} takes {what}, not {value!r}.")
         if not self.least <= value <= self.most:  # also refuses NaN
             raise UsageError(
-                f"{self.flag} is between {self.least:g} and {self.most:g}; {value:g} is not."
+                f"{self.flag} is between {self.least:g} and {self.most:g}; {_short(value)} is not."
             )
         return value if whole else float(value)
+
+
+def _short(value: float) -> str:
+    """A number in a sentence, also a whole one that no float holds."""
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return f"a number of {len(str(value).lstrip('-')):,} digits"
 
 
 def settle(rows: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, Value]:

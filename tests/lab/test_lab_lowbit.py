@@ -176,13 +176,41 @@ def test_what_is_emulated_is_what_the_libraries_compute():
         for one, other in zip(ours, (y.detach(), inputs.grad, net[0].weight.grad), strict=True):
             assert float((one - other).norm() / other.norm()) <= apart
 
-    every([("mxfp8", "mxfp8", 0), ("int8 mixed", "int8 row", 2e-3)], check)
+    every(
+        [
+            ("mxfp8", "mxfp8", 0),
+            ("int8 mixed", "int8 row", 2e-3),
+            ("float8 tensor", "fp8 tensor e5m2", 1e-6),
+        ],
+        check,
+    )
     wide = torch.randn(64, 128, generator=random).bfloat16()
     whole = nvfp4_tensor.per_tensor_amax_to_scale(wide.abs().amax())
     kept = nvfp4_tensor.NVFP4Tensor.to_nvfp4(wide, per_tensor_scale=whole)
     assert torch.equal(operands.Operand("e2m1", "nv")(wide.float()), kept.dequantize(torch.float32))
     kept = mx_tensor.MXTensor.to_mx(wide, torch.float4_e2m1fn_x2, 32)
     assert torch.equal(operands.Operand("e2m1", "mx")(wide.float()), kept.dequantize(torch.float32))
+
+
+def test_rows_of_torchao_have_scales_of_powers_of_two_and_products_of_bf16():
+    """Its rowwise recipe by hand: 2^floor(log2(448 / absmax)) by rows. Our rows are nearer."""
+    random = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(n, 96, generator=random).bfloat16().float() for n in (64, 32))
+    net = torch.nn.Sequential(torch.nn.Linear(96, 32, bias=False))
+    net[0].weight.data.copy_(w)
+    net = recipes.recipe_named("float8 row", 0, []).prepare(net) or net
+    with torch.no_grad():
+        theirs = net(x)
+
+    def rounded(rows):
+        scale = torch.exp2((448 / rows.abs().amax(1, keepdim=True).double()).log2().floor())
+        return (rows * scale).float().to(torch.float8_e4m3fn).double() / scale
+
+    by_hand = rounded(x) @ rounded(w).T
+    assert torch.allclose(theirs.double(), by_hand, rtol=2**-8, atol=1e-6)
+    exact = x.double() @ w.double().T
+    ours = products.SCHEMES["fp8 row"].y(x, w)
+    assert float((ours - exact).norm()) < float((by_hand - exact).norm())
 
 
 def test_another_signature_of_torchao_is_a_sentence(monkeypatch):

@@ -310,9 +310,7 @@ def _verdict(
         return ""
     if runs.chaotic:
         return runs.chaotic
-    count = len(settings["seeds"])
-    seeds = "one seed" if count == 1 else f"{count} seeds"
-    said = f"In {settings['steps']} steps at lr {settings['lr']:g}, {seeds}, full training "
+    said = f"In {settings['steps']} steps at lr {settings['lr']:g}, {runs.counted}, full training "
     if not runs.clears(gain) or gain < 0:
         return f"{said}gains nothing held out, so that there is nothing for adapters to keep."
     said += f"gains {gain:.2g} nats held out and trains {format_bytes(_trained(full))}."

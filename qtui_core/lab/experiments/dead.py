@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES, Storage, unscaled
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
@@ -55,7 +56,13 @@ class LabTerm:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """One job: each term takes a second at most."""
+    """One job: each term takes a second at most. Raises UsageError for a decay that takes away more
+    than there is."""
+    if settings["lr"] * settings["decay"] > 1:
+        raise UsageError(
+            f"--lr {settings['lr']:g} times --decay {settings['decay']:g} is more than 1: a step "
+            f"would take away more than the whole weight."
+        )
     return [Job("terms", terms, dict(settings), tuple[LabTerm, ...], 3)]
 
 

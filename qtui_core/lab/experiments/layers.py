@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -38,6 +39,7 @@ class LabLayerErrors:
         whole: the error with all layers quantized.
         rules: published rules for the layers to leave unquantized: name -> (share of the weights,
             measured error).
+        left: the measured error with the layers of `recommended` left; None in old recordings.
     """
 
     names: tuple[str, ...]
@@ -45,6 +47,7 @@ class LabLayerErrors:
     errors: tuple[float, ...]
     whole: float
     rules: Mapping[str, tuple[float, float]]
+    left: float | None = None
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -74,18 +77,20 @@ def layers(see: See, *, model: str, text: str | None, scheme: str) -> LabLayerEr
     names = list(found)
     errors: list[float] = []
     for number, name in enumerate(names):
-        see(number, len(names) + 4, errors[-1] if errors else None)
+        see(number, len(names) + 5, errors[-1] if errors else None)
         errors.append(error([name]))
     parameters = {name: module.weight.numel() for name, module in found.items()}
     whole = sum(parameters.values())
     rules = {}
     for rule, left in _rules(names).items():
-        see(len(names), len(names) + 4, None)
+        see(len(names), len(names) + 5, None)
         share = sum(parameters[name] for name in left) / whole
         rules[rule] = (share, error([name for name in names if name not in left]))
-    return LabLayerErrors(
+    alone = LabLayerErrors(
         tuple(names), tuple(parameters.values()), tuple(errors), error(names), rules
     )
+    kept = set(recommended(alone)[0])
+    return replace(alone, left=error([name for name in names if name not in kept]))
 
 
 def _rules(names: Sequence[str]) -> dict[str, set[str]]:
@@ -119,6 +124,14 @@ def frontier(found: LabLayerErrors) -> tuple[list[tuple[float, float]], list[str
         squares -= found.errors[index] ** 2
         line.append((left / whole, math.sqrt(max(0.0, squares))))
     return line, [found.names[index] for index in order]
+
+
+def recommended(found: LabLayerErrors) -> tuple[list[str], float, float]:
+    """(the fewest layers of the frontier that take the error to _GOAL of it, their share of the
+    weights, the error that is foretold)."""
+    line, order = frontier(found)
+    count = next((i for i, (_, e) in enumerate(line) if e <= _GOAL * line[0][1]), len(order))
+    return order[:count], *line[count]
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -196,13 +209,12 @@ def _verdict(settings: Mapping[str, Any], found: LabLayerErrors) -> str:
             f"Under {scheme} the layers' errors do not add up here ({summed:.3g} against "
             f"{found.whole:.3g} all at once), so that no choice of layers can be foretold."
         )
-    line, order = frontier(found)
-    count = next((i for i, (_, e) in enumerate(line) if e <= _GOAL * line[0][1]), len(order))
-    share, error = line[count]
-    names = f"{', '.join(order[:count])}" if count <= 3 else f"{count} layers ({order[0]} first)"
+    order, share, foretold = recommended(found)
+    names = ", ".join(order) if len(order) <= 3 else f"{len(order)} layers ({order[0]} first)"
+    is_or_would = f"would be {foretold:.2%}" if found.left is None else f"is {found.left:.2%}"
     said = (
         f"Under {scheme} the gradient is {found.whole:.2%} off; with {names} in high precision "
-        f"({share:.1%} of the weights) it would be {error:.2%}"
+        f"({share:.1%} of the weights) it {is_or_would}"
     )
     if found.rules:
         rule, (kept, measured) = min(found.rules.items(), key=lambda item: item[1][1])

@@ -16,7 +16,7 @@ from qtui_core.lab.job import Job
 from qtui_core.lab.results import Cell, Findings, LabColumn, listed
 from qtui_core.lab.training.comparison import AGAIN, COLUMNS, NULL, TWIN, LabComparison, best_rate
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
-from qtui_core.lab.training.tasks import TASKS, subject_of
+from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.quantities import format_bytes
 
@@ -45,8 +45,8 @@ _PARTS: Final = ("weights", "gradients", "states")
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """A run of each recipe for each seed and rate (two of a recipe that rounds at random), of the
-    twin, and of the twin from weights that differ by a millionth."""
-    task = settings["task"] or "prose"
+    twin, and of the twin from weights that differ by a millionth. Raises as `chosen_task`."""
+    task = chosen_task(settings, model, "prose")
     shared = {"model": model, "text": settings["text"], "task": task, "steps": settings["steps"]}
     names = [TWIN, NULL, *settings["recipes"]]
     names += [f"{name} {AGAIN}" for name in settings["recipes"] if RECIPES[name].drawn]
@@ -194,11 +194,11 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
         return ""
     if runs.chaotic:
         return runs.chaotic
+    if not max(best.values()):
+        return "At lr 0 nothing is learned, so that no recipe can be told from another."
     seen: dict[str, list[str]] = {}
     for name in runs.compared:
         seen.setdefault(runs.seen(name) or "", []).append(name)
-    count = len(settings["seeds"])
-    seeds = "one seed" if count == 1 else f"{count} seeds"
     said = []
     if alike := seen.get("no difference"):
         show = "show" if alike[1:] else "shows"
@@ -209,7 +209,9 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
     if better := seen.get("better"):
         said.append(f"better than fp32: {', '.join(_by(name, runs) for name in better)}")
     said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
-    whole = f"With {_at(settings)}, {settings['steps']} steps and {seeds}: {'; '.join(said)}."
+    whole = (
+        f"With {_at(settings)}, {settings['steps']} steps and {runs.counted}: {'; '.join(said)}."
+    )
     return f"{whole}{_memory(runs)}"
 
 
@@ -251,6 +253,8 @@ def _memory(runs: LabComparison) -> str:
     if twin is None or not _stored(twin):
         return ""
     less = {n: _stored(c.runs[0]) for n, c in runs.compared.items() if not c.diverged}
+    if not less:
+        return ""
     less = {name: size for name, size in less.items() if 0 < size < 0.99 * _stored(twin)}
     if not less:
         return " All store as much as fp32 between steps: what is quantized is what they multiply."

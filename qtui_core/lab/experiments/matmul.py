@@ -17,6 +17,7 @@ from torch import nn
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.gradients import check_finite
+from qtui_core.lab.numerics.kernels import KernelSpeed, kernels
 from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import SCHEMES, Products, inner_linears
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, MatrixProduct
@@ -53,13 +54,14 @@ class LayerOperands:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """Three jobs: the table, the axis and the outliers. A job for each scheme would be too little
-    work."""
+    """The table, the axis, the outliers, and what kernels of this machine are worth. A job for each
+    scheme would be too little work."""
     shared = {"model": model, "text": settings["text"]}
     return [
         Job("schemes", schemes, shared | {"names": settings["schemes"]}, ProductErrors, 18),
         Job("axis", axis, shared, ProductErrors, 5),
         Job("outliers", outliers, shared, ProductErrors, 5),
+        Job("kernels", kernels, {}, tuple[KernelSpeed, ...], 2),
     ]
 
 
@@ -189,7 +191,7 @@ def _with_outlier(x: torch.Tensor) -> torch.Tensor:
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """The median and the worst error over the layers, the rows of the heat map, and which scheme to
     use."""
-    columns = (
+    columns: tuple[LabColumn, ...] = (
         LabColumn("scheme", "scheme"),
         LabColumn("y", "Y"),
         LabColumn("dx", "dX"),
@@ -220,7 +222,18 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if (spoilt := outcomes.get("outliers")) is not None:
         for name, errors in spoilt.errors.items():
             rows.append(_row(f"{name}, one channel of X x100", errors))
-    return Findings(columns, tuple(rows), tuple(pictures), _verdict(table, ways))
+    timed: tuple[KernelSpeed, ...] = outcomes.get("kernels", ())
+    rows += [{"scheme": one.kernel, "speed": one.speed} for one in timed if one.speed is not None]
+    if any(one.speed is not None for one in timed):
+        columns = (*columns, LabColumn("speed", "speed over BF16's"))
+    notes = [one.fault for one in timed if one.fault]
+    if timed:
+        notes.append(
+            "Errors are of emulated products, which are not timed. A speed is that of a kernel of "
+            "this machine on a product alone, without the rounding before it."
+        )
+    verdict = _verdict(table, ways)
+    return Findings(columns, tuple(rows), tuple(pictures), verdict, notes=tuple(notes))
 
 
 def _medians(errors: tuple[tuple[float, float, float], ...]) -> tuple[float, ...]:

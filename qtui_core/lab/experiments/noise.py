@@ -25,6 +25,9 @@ from qtui_core.lab.training.twins import See
 
 #: Half the width of a confidence interval, in standard errors.
 _ERRORS: Final = 2.0
+#: Training is reported to stall where the norm of the gradient is less than so many times that of
+#: the noise which quantization adds to it (Chmiel et al., FP4 All the Way, 2025).
+STALLS: Final = math.sqrt(3)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Noise:
         batch: variance of the exact gradient over the micro batches.
         fixed, averaged: b, and the part of |e|² that averages out.
         fixed_error, batch_error: standard errors of `fixed` and `batch`, by the jackknife.
-        norm: of the mean of the exact gradients.
+        norm: of the gradient of all data, from the products of different micro batches, in which
+            the noise of the batch cancels.
     """
 
     tokens: int
@@ -90,7 +94,7 @@ def measured(exact: torch.Tensor, errors: torch.Tensor, tokens: int) -> Noise:
     fixed, fixed_error = _jackknife(errors, _off_diagonal)
     batch, batch_error = _jackknife(exact, _variance)
     averaged = float(errors.diagonal().mean()) - fixed
-    norm = math.sqrt(max(0.0, float(exact.mean())))
+    norm = math.sqrt(max(0.0, _off_diagonal(exact)))
     return Noise(tokens, batch, batch_error, fixed, fixed_error, averaged, norm)
 
 
@@ -166,6 +170,9 @@ def _pictures(found: Mapping[str, Noise]) -> tuple[LabChart, ...]:
     lines = [
         LabLine("the batch", tuple(first.batch * tokens / n for n in sizes), sizes, faint=True)
     ]
+    stalls = (first.norm / STALLS) ** 2
+    ends = (sizes[0], sizes[-1])
+    lines.append(LabLine("|gradient|²/3: stalls above", (stalls,) * 2, ends, faint=True))
     lines += [
         LabLine(
             scheme, tuple(max(one.fixed, 0.0) + one.averaged * tokens / n for n in sizes), sizes
@@ -187,9 +194,30 @@ def _verdict(found: Mapping[str, Noise]) -> str:
         said.append(f"{scheme} up to {_tokens(at)} [{_tokens(low)}, {end}]")
     if not said:
         return ""
-    return (
+    whole = (
         f"Tokens of a batch beyond which a larger one no longer helps, because what the format "
         f"adds does not average out: {'; '.join(said)}."
+    )
+    return f"{whole}{_stalled(found)}"
+
+
+def _stalled(found: Mapping[str, Noise]) -> str:
+    """The schemes whose noise is so near to the gradient that training is reported to stall, and
+    from which batch on it is not."""
+    said = []
+    for scheme, one in found.items():
+        most = (one.norm / STALLS) ** 2
+        if one.fixed + one.averaged <= most:
+            continue
+        spare = most - max(one.fixed, 0.0)
+        least = one.averaged / spare * one.tokens if spare > 0 else math.inf
+        end = "whatever the batch" if math.isinf(least) else f"below {_tokens(least)} tokens"
+        said.append(f"{scheme} {end}")
+    if not said:
+        return ""
+    return (
+        f" Training is reported to stall where a gradient is less than √3 of the noise of its "
+        f"quantization: {'; '.join(said)}."
     )
 
 

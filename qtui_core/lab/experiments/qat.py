@@ -15,15 +15,16 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, UsageError
-from qtui_core.extras import importing, require
+from qtui_core.errors import ModelError
+from qtui_core.extras import require
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import inner_linears
 from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, listed
+from qtui_core.lab.training.comparison import seeds_counted
+from qtui_core.lab.training.recipes import fake_quantized
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
 from qtui_core.quantities import format_bytes
@@ -117,31 +118,6 @@ def _quantized(
     return found
 
 
-def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
-    """Changes the model: its layers multiply by weights of `bits` bits, which they keep in float32.
-    The gradient is that of the rounded weight, and 0 if the weight was clipped.
-
-    Raises ModelError without such layers, MissingLibrary without torchao, UsageError if `group`
-    does not divide the inputs of a layer.
-    """
-    chosen = set(inner_linears(model))
-    for name in chosen:
-        layer: Any = model.get_submodule(name)
-        if layer.in_features % group:
-            raise UsageError(
-                f"--group {group} does not divide the {layer.in_features} inputs of {name}."
-            )
-    with importing("QAT", "torchao"):
-        from torchao.quantization import quantize_
-        from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
-    weights = IntxFakeQuantizeConfig(
-        getattr(torch, f"int{bits}"), group_size=group, is_symmetric=True
-    )
-    config = QATConfig(weight_config=weights, step="prepare")
-    quantize_(model, config, filter_fn=lambda module, name: name in chosen)
-    return model
-
-
 def trained_so(
     see: See,
     *,
@@ -200,10 +176,13 @@ class _Width:
     qat: tuple[float, ...]
     better: tuple[float, ...]
     floor: float | None
+    diverged: str = ""
 
     @property
     def seen(self) -> str | None:
         """How QAT compares with the control; None if that is not known yet."""
+        if self.diverged:
+            return "diverged"
         if not self.better or self.floor is None:
             return None
         one_way = all(d > 0 for d in self.better) or all(d < 0 for d in self.better)
@@ -216,7 +195,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     """A row for each width, the three losses over the width, and what the control shows."""
     start: Untouched | None = outcomes.get("as it is")
     widths = [_width(bits, settings, outcomes, start) for bits in settings["bits"]]
-    columns = (
+    columns: tuple[LabColumn, ...] = (
         LabColumn("bits", "bits"),
         LabColumn("lr", "lr"),
         LabColumn("nbytes", "stored", "bytes"),
@@ -238,9 +217,12 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "d": -fmean(width.better) if width.better else None,
             "seen": width.seen,
             "recovered": _recovered(width, start),
+            "diverged": width.diverged or None,
         }
         for width in widths
     ]
+    if any(width.diverged for width in widths):
+        columns = (*columns, LabColumn("diverged", "diverged"))
     floors = [width.floor for width in widths if width.floor is not None]
     moved = _moved(settings, outcomes, start)
     notes = tuple(
@@ -261,9 +243,12 @@ def _width(
     bits: int, settings: Mapping[str, Any], outcomes: Mapping[str, Any], start: Untouched | None
 ) -> _Width:
     rate, key = rate_of(bits, settings), str(bits)
-    controls, trained, better = [], [], []
+    controls, trained, better, diverged = [], [], [], ""
     for seed in settings["seeds"]:
         one, other = outcomes.get(f"control {rate:g} {seed}"), outcomes.get(f"qat {bits} {seed}")
+        for name, run in (("QAT", other), ("training in fp32", one)):
+            if run is not None and run.diverged:
+                diverged = f"{name} diverged at step {run.diverged} ({run.first})"
         before = one.facts.get(key) if one is not None else None
         after = other.held_after if other is not None else None
         controls += [before] if before is not None else []
@@ -272,10 +257,19 @@ def _width(
             better.append(before - after)
     first = settings["seeds"][0]
     ends = [outcomes.get(f"{name} {rate:g} {first}") for name in ("control", "null")]
-    known = [run.facts[key] for run in ends if run is not None and key in run.facts]
-    floor = abs(known[0] - known[1]) if len(known) == 2 else None
+    floor = _apart(ends[0], ends[1], key)
     ptq = None if start is None else start.quantized.get(key)
-    return _Width(bits, ptq, tuple(controls), tuple(trained), tuple(better), floor)
+    return _Width(bits, ptq, tuple(controls), tuple(trained), tuple(better), floor, diverged)
+
+
+def _apart(one: TrainedRun | None, other: TrainedRun | None, key: str) -> float | None:
+    """How far the disturbed control is from the control, after PTQ or in float32, whichever is
+    more: one pair of losses may be near by chance. None if one is not known or diverged."""
+    if one is None or other is None or one.held_after is None or other.held_after is None:
+        return None
+    if key not in one.facts or key not in other.facts:
+        return None
+    return max(abs(one.facts[key] - other.facts[key]), abs(one.held_after - other.held_after))
 
 
 def _mean(values: tuple[float, ...]) -> float | None:
@@ -340,10 +334,15 @@ def _verdict(
     known = [width for width in widths if width.seen is not None]
     if start is None or not known:
         return ""
-    count = len(settings["seeds"])
-    seeds = "one seed" if count == 1 else f"{count} seeds"
+    if not settings["lr"] and settings["lr"] is not None:
+        return "At lr 0 nothing is learned, so that QAT is PTQ of the model as it is."
+    done = min((len(w.better) for w in known if not w.diverged), default=len(settings["seeds"]))
+    seeds = seeds_counted(done, len(settings["seeds"]))
     said = []
     for width in known:
+        if width.diverged:
+            said.append(f"at {width.bits} bits {width.diverged}, so take a lower --lr")
+            continue
         if width.seen == "no difference":
             said.append(f"at {width.bits} bits no difference that this run can see")
             continue
@@ -369,7 +368,7 @@ def _against_ptq(
         for width in known
         if width.ptq is not None
         and width.qat
-        and width.seen != "worse"
+        and width.seen in ("better", "no difference")
         and fmean(width.qat) > width.ptq
         and moved.get(rate_of(width.bits, settings), 0) > 0
     ]

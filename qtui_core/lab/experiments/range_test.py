@@ -31,8 +31,8 @@ from qtui_core.lab.numerics.products import (
 )
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
-from qtui_core.lab.training.tasks import TASKS, subject_of
-from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
+from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
 from qtui_core.models.opening import DEMO
 
 #: Steps at either end whose mean loss counts.
@@ -67,7 +67,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     shared = {
         "model": model,
         "text": settings["text"],
-        "task": settings["task"] or ("prose" if own else "nano"),
+        "task": chosen_task(settings, model, "prose" if own else "nano"),
         "steps": steps,
         "lr": settings["lr"],
         "low": low,
@@ -261,20 +261,21 @@ def _verdict(
         return ""
     if runs.chaotic:
         return runs.chaotic
+    if not settings["lr"]:
+        return "At lr 0 nothing is learned, so that no width can be told from another."
     gaps = {bits: gap_of(runs, name) for bits, name in names.items()}
-    match = least_matching(gaps, settings["tolerance"])
+    # What this run cannot see is no gap, whatever is asked for.
+    tolerance = max(settings["tolerance"], FLOORS * runs.floor)
+    match = least_matching(gaps, tolerance)
     shares = {bits: learned[name] for bits, name in names.items()}
     learn = least_learning(shares, settings["threshold"])
-    count = len(settings["seeds"])
-    said = [f"At lr {settings['lr']:g}, {settings['steps']} steps and "]
-    said[0] += "one seed" if count == 1 else f"{count} seeds"
+    said = [f"At lr {settings['lr']:g}, {settings['steps']} steps and {runs.counted}"]
     if match is None:
-        said.append(f"no width up to {max(names)} bits stays within {settings['tolerance']:g} nats")
-        said[-1] += " of fp32"
+        said.append(f"no width up to {max(names)} bits stays within {tolerance:.2g} nats of fp32")
     else:
         said.append(
             f"learning as fp32 does takes {match} bits (B_match, within "
-            f"{settings['tolerance']:g} nats; {match / WIDEST:.3g} bytes a value in place of 4)"
+            f"{tolerance:.2g} nats; {match / WIDEST:.3g} bytes a value in place of 4)"
         )
     if all(share is None for share in shares.values()):
         said.append(

@@ -21,6 +21,7 @@ from qtui_core.lab.numerics import state_maps
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
 from qtui_core.lab.training.twins import See
 
+#: At most; as many as fill whole blocks.
 ELEMENTS: Final = 8192
 QUIET: Final = 0.1
 #: A second moment is stuck if it is this many times too large.
@@ -81,8 +82,8 @@ def ratchet(
     """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet part."""
     random = torch.Generator().manual_seed(seed)
     keep = map_of(name, block, torch.Generator().manual_seed(seed + 1))
-    v = torch.zeros(ELEMENTS)
-    size = torch.ones(ELEMENTS)
+    count = ELEMENTS // block * block
+    v, size = torch.zeros(count), torch.ones(count)
     steps = loud + quiet
     every = max(1, steps // _POINTS)
     at: list[float] = []
@@ -92,7 +93,7 @@ def ratchet(
             size[::2] = QUIET
         if step % every == 0:
             see(step, steps, course[-1] if course else None)
-        gradient = size * torch.randn(ELEMENTS, generator=random)
+        gradient = size * torch.randn(count, generator=random)
         v = keep(beta2 * v + (1 - beta2) * gradient * gradient)
         if step % every == 0 or step == steps:
             at.append(float(step))
@@ -113,7 +114,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "states": name,
             "nbytes": _nbytes(name),
             "ratio": ratio,
-            "against": None if exact is None else ratio / exact,
+            "against": ratio / exact if exact else None,
             "step": 1 / math.sqrt(ratio) if ratio > 0 else None,
             "judged": None if exact is None else _judged(ratio, exact),
         }
@@ -141,34 +142,55 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if lines:
         ends = (float(settings["loud"]), float(settings["loud"] + settings["quiet"]))
         lines.append(LabLine("true", (QUIET**2, QUIET**2), ends, faint=True))
+    peak = max((max(o.course, default=0.0) for o in found["fp32"]), default=0.0)
     title = f"v of the half that fell quiet, beta2 {settings['beta2']:g}"
     picture = LabChart(title, "step", "v", tuple(lines), log_y=True)
-    verdict = "" if exact is None else _verdict(settings, ratios, exact)
+    verdict = "" if exact is None else _verdict(settings, ratios, exact, peak)
     return Findings(columns, tuple(rows), (picture,) if lines else (), verdict)
 
 
 def _judged(ratio: float, exact: float) -> str:
+    if ratio * STUCK < exact:
+        return "falls too far"
     return "stuck" if ratio > STUCK * exact else "falls"
 
 
-def _verdict(settings: Mapping[str, Any], ratios: Mapping[str, float], exact: float) -> str:
+def _verdict(
+    settings: Mapping[str, Any], ratios: Mapping[str, float], exact: float, peak: float
+) -> str:
     beta2 = settings["beta2"]
-    stuck = {n: r for n, r in ratios.items() if n != "fp32" and _judged(r, exact) == "stuck"}
-    falls = [n for n in ratios if n != "fp32" and n not in stuck]
-    if len(ratios) == 1:
+    judged = {n: _judged(r, exact) for n, r in ratios.items() if n != "fp32"}
+    stuck = {n: ratios[n] for n, how in judged.items() if how == "stuck"}
+    falls = [n for n, how in judged.items() if how == "falls"]
+    low = [n for n, how in judged.items() if how == "falls too far"]
+    if not judged:
         return ""
-    if exact > _FALLEN / QUIET**2:
+    if exact * QUIET**2 > _FALLEN * peak:
         return (
             f"At beta2 {beta2:g} fp32 itself has hardly fallen after {settings['quiet']:,} quiet "
-            f"steps, so nothing can be said of the others: take more of them with --quiet."
+            f"steps, so nothing can be said of the others: take more of them with --quiet, or "
+            f"more before them with --loud."
+        )
+    below = ""
+    if low:
+        worst = min(low, key=ratios.__getitem__)
+        times = math.sqrt(exact / ratios[worst]) if ratios[worst] > 0 else math.inf
+        below = (
+            f" In {listed(low)} it falls too far: in {worst} "
+            + ("to zero" if math.isinf(times) else f"steps become {times:.2g} times too large")
+            + "."
         )
     if not stuck:
-        return f"At beta2 {beta2:g} every map that was tried falls as fp32 does."
+        alike = "every map that was tried falls" if not low else f"{listed(falls)} fall"
+        said = f"At beta2 {beta2:g} {alike} as fp32 does." if falls else f"At beta2 {beta2:g}:"
+        return said + below
     worst = max(stuck, key=stuck.__getitem__)
+    # What stands near where it was has not fallen at all; other maps stop on their way.
+    how = "rises and does not fall" if _unmoved(stuck, peak) else "stops before it is down"
     said = (
-        f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} rises and does not fall: in "
+        f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} {how}: in "
         f"{worst} it stays {stuck[worst] / exact:.2g} times fp32's, so its steps are "
-        f"{math.sqrt(stuck[worst] / exact):.2g} times too small."
+        f"{math.sqrt(stuck[worst] / exact):.2g} times too small.{below}"
     )
     follow = [f"{n} ({_nbytes(n):g})" for n in falls]
     follow.insert(0, f"fp32 ({_nbytes('fp32'):g} bytes an element)")
@@ -176,6 +198,11 @@ def _verdict(settings: Mapping[str, Any], ratios: Mapping[str, float], exact: fl
     if beta2 > 0.95:
         cure += "; a beta2 of 0.95, which costs none, may do so too: --beta2 tries it"
     return f"{said} {cure[0].upper()}{cure[1:]}."
+
+
+def _unmoved(stuck: Mapping[str, float], peak: float) -> bool:
+    """Whether each of the maps still has more than half of the most that it had."""
+    return all(ratio * QUIET**2 > _FALLEN * peak for ratio in stuck.values())
 
 
 def _nbytes(name: str) -> float:

@@ -113,8 +113,9 @@ def _shares(name: str, weight: torch.Tensor, u: torch.Tensor, lr: float) -> list
     found = []
     for stored in STORED:
         kept, lost = [], []
+        scale = STORAGES[stored].scale_of(weight)
         for rate in (*RATES, lr):
-            wanted, missed, arrived, whole = reach(STORAGES[stored], flat, -rate * update)
+            wanted, missed, arrived, whole = reach(STORAGES[stored], flat, -rate * update, scale)
             kept.append(arrived / whole if whole else 1.0)
             lost.append(missed / wanted if wanted else 0.0)
         found.append(
@@ -193,10 +194,11 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
         return "At lr 0 no weight is to move, so there is nothing to survive."
     dead = _dead(settings, stored)
     worst = min(matrices, key=lambda s: s.kept_here)
+    states = _of_states(settings, stored)
     if worst.kept_here > ENOUGH and not dead:
         return (
             f"The run survives {name} weights at lr {lr:g}: every matrix keeps "
-            f"{worst.kept_here:.0%} of a step or more."
+            f"{worst.kept_here:.0%} of a step or more.{states}"
         )
     said = []
     if worst.kept_here <= ENOUGH:
@@ -214,7 +216,22 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     cures = ", ".join(f"{cure} ({nbytes})" for cure, nbytes in _BYTES.items())
     return (
         f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}.{from_lr} "
-        f"Cures, in bytes a parameter: {cures}."
+        f"Cures, in bytes a parameter: {cures}.{states}"
+    )
+
+
+def _of_states(settings: Mapping[str, Any], stored: str) -> str:
+    """What becomes of the second moment, which PyTorch's AdamW stores as it does the weight."""
+    bits = STORAGES[stored].mantissa_bits
+    assert bits is not None
+    least, _ = thresholds(bits)
+    share = 1 - settings["beta2"]
+    if not 0 < share < least:
+        return ""
+    return (
+        f" Keep the optimizer's states in fp32 then: in {stored.upper()}, as PyTorch stores those "
+        f"of such weights, the second moment never falls (1 − beta2 = {share:.2g}, less than "
+        f"{least:.2g})."
     )
 
 

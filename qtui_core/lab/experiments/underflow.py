@@ -26,6 +26,8 @@ from qtui_core.lab.numerics.walks import (
     grown_chart,
     grown_scales,
     one_weight,
+    told_of_codes,
+    told_of_scales,
     walks_chart,
 )
 from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
@@ -36,6 +38,7 @@ from qtui_core.lab.training.twins import (
     See,
     TrainedRun,
     null,
+    stored_weights,
     train,
 )
 
@@ -144,9 +147,15 @@ def wanted_updates(
 Sums = tuple[int, int, float, float]
 
 
-def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
-    """How much of one tensor's update arrives, with the weight first rounded to the format."""
-    scale = storage.scale_of(weight)
+def reach(
+    storage: Storage,
+    weight: torch.Tensor,
+    update: torch.Tensor,
+    scale: torch.Tensor | None = None,
+) -> Sums:
+    """How much of one tensor's update arrives, with the weight first rounded to the format: by its
+    own scale, or by the one given for a part of a tensor."""
+    scale = storage.scale_of(weight) if scale is None else scale
     stored = storage.nearest(weight, scale)
     arrived = (storage.nearest(stored + update, scale) - stored).double()
     wanted = update != 0
@@ -262,34 +271,13 @@ def short_run(
     return train(subject, recipes[name](), seed=seed, steps=steps, lr=lr, see=see, before=first)
 
 
-def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
-    """A recipe whose weights are rounded to a format at the start and after each step,
-    stochastically if there is a generator. All else is float32."""
-
-    def onto_grid(model: Any) -> None:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(storage.nearest(parameter))
-
-    def stepped(model: Any, step: int) -> None:
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.copy_(
-                    storage.nearest(parameter)
-                    if generator is None
-                    else storage.stochastic(parameter, generator)
-                )
-
-    return Recipe(prepare=onto_grid, stepped=stepped)
-
-
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """The table of shares, the picture of the updates with thresholds, the curves, and a
     sentence."""
     store = settings["store"]
     found: Updates | None = outcomes.get("updates")
     runs = LabComparison(("nearest", "stochastic"), settings["seeds"], outcomes)
-    columns = (
+    columns: tuple[LabColumn, ...] = (
         LabColumn("stored", "stored as"),
         LabColumn("lr", "lr"),
         LabColumn("part", "part"),
@@ -303,6 +291,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         for r in (found.reaches if found else ())
         if r.group == "all" or r.stored == store
     ]
+    ran = list(runs.rows())
     rows += [
         {
             "stored": f"{store} {row['recipe']}, {settings['steps']} steps run",
@@ -310,9 +299,12 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "part": "all",
             "gain": runs.share_of_gain(str(row["recipe"])),
             "d": row["d"],
+            "diverged": row["diverged"],
         }
-        for row in runs.rows()
+        for row in ran
     ]
+    if any(row["diverged"] for row in ran):
+        columns = (*columns, LabColumn("diverged", "diverged"))
     pictures: list[Picture] = []
     if found is not None:
         pictures.append(_picture(found, settings["lr"], store))
@@ -332,24 +324,11 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         ]
     verdict = "" if found is None else _verdict(settings, found, runs)
     if grown is not None and store == "int8":
-        verdict = f"{verdict} {_of_scales(grown)}".strip()
+        verdict = f"{verdict} {told_of_scales(grown)}".strip()
     notes = [runs.chaotic] if runs.chaotic else []
     if grown is not None:
-        notes.append(
-            f"An int8 weight that is read in BF16 and stored again without an update, codes "
-            f"rounded stochastically, has {grown.moved:.1%} other codes, after {GROWN[1]} times "
-            f"{grown.moved_after:.0%}: an optimizer that adds in place does so."
-        )
+        notes.append(told_of_codes(grown))
     return Findings(columns, tuple(rows), tuple(pictures), verdict, runs.floor, tuple(notes))
-
-
-def _of_scales(grown: GrownScales) -> str:
-    """How much of a slow growth the scales keep, apart from the codes."""
-    return (
-        f"Scales are stored too, and rounded to nearest: of a growth of {GROWN[0] - 1:.2%} a step "
-        f"scales in BF16 keep {grown.kept('bf16'):.0%}, scales in fp32 (2 more bytes a row) "
-        f"{grown.kept('fp32'):.0%}."
-    )
 
 
 def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -> str:
@@ -362,13 +341,20 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     name = store.upper()
     said = f"At lr {lr:g} {name} weights keep {here.kept:.0%} of each step"
     gain = runs.share_of_gain("nearest")
-    if gain is not None:
+    if broken := runs.broken:
+        return f"{said}. {broken}"
+    nearest = runs.compared.get("nearest")
+    diverged = "" if nearest is None else nearest.diverged
+    if diverged:
+        said += f", and the run so stored diverged, {diverged}"
+    elif gain is not None:
         said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
-    if here.kept > ENOUGH:
+    spoilt = gain is not None and gain <= ENOUGH and runs.seen("nearest") == "worse"
+    if here.kept > ENOUGH and not spoilt and not diverged:
         return f"{said}: {name} weights do here."
     cures = ["fp32 masters (4 more bytes a parameter)"]
     drawn = runs.share_of_gain("stochastic")
-    if drawn is None or drawn > ENOUGH:
+    if _cures(drawn, runs):
         measured = "" if drawn is None else f", which kept {drawn:.0%} here"
         cures.insert(0, f"stochastic rounding (no bytes{measured})")
     said = f"{said}; {' or '.join(cures)} would do."
@@ -376,6 +362,13 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if alone is None:
         return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."
     return f"{said} {name} alone keeps {ENOUGH:.0%} from lr {alone:.2g} on."
+
+
+def _cures(drawn: float | None, runs: LabComparison) -> bool:
+    """Whether stochastic rounding is named as a cure: where the run has a figure, by that."""
+    if drawn is not None:
+        return drawn > ENOUGH
+    return "stochastic" not in runs.compared or runs.seen("stochastic") not in ("worse", "diverged")
 
 
 def _picture(found: Updates, lr: float, store: str) -> Density:

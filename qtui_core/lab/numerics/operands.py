@@ -43,6 +43,8 @@ class Operand:
             return x
         if self.scales == "none" and self.storage == "bf16" and not self.stochastic:
             return x.bfloat16().float()
+        if self.storage in _EIGHT and self.scales in ("tensor", "row") and not self.stochastic:
+            return self._multiplied(x)
         scale, shape = self._scale(x)
         storage = unscaled(STORAGES[self.storage])
         tiled = x if shape is None else _tiles(x, *shape)
@@ -52,6 +54,18 @@ class Operand:
             else storage.nearest(tiled, scale)
         )
         return found if shape is None else _untiled(found, x.shape)
+
+    def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
+        """By tensors or rows in FP8, as torchao.float8 has it: numbers are multiplied by largest /
+        absmax and not divided by absmax / largest, which float32 rounds otherwise. That decides
+        ties: 0.6 % of random numbers of BF16 lie half way between two codes of E5M2, and products
+        would be 0.9 % apart."""
+        storage = STORAGES[self.storage]
+        row = self.scales == "row"
+        most = (x.abs().amax(dim=-1, keepdim=True) if row else x.abs().amax()).double()
+        times = (storage.largest / most).clamp_max(_MOST).to(x.dtype)
+        times = torch.where(most > 0, times, torch.ones_like(times))
+        return unscaled(storage).nearest(x * times) / times
 
     def _scale(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int] | None]:
         """The scale, and the shape of the tiles that share one; None if there are no tiles."""
@@ -74,6 +88,10 @@ class Operand:
             return _safe(each * whole), shape
         return _safe(most / storage.largest), shape
 
+
+#: Formats of 8 bits whose scale is multiplied by, and the largest scale that float32 holds.
+_EIGHT: Final = ("e4m3", "e5m2")
+_MOST: Final = 2.0**127
 
 #: The tiles that share a scale: (indices that are not summed, indices that are).
 TILES: Final[dict[str, tuple[int, int]]] = {

@@ -152,7 +152,9 @@ def convert(
 
 
 #: Schemes by name, as in published recipes. Both operands of a product have their scales along the
-#: axes that are not summed, so that the scales can be moved out of the sum.
+#: axes that are not summed, so that the scales can be moved out of the sum. "fp8 tensor e5m2" is
+#: torchao's tensorwise recipe; its rowwise one is "fp8 row" with scales rounded to powers of two
+#: and products to BF16.
 SCHEMES: Final[dict[str, Products]] = {
     "fp32": Products(),
     "bf16": alike(Operand("bf16")),

@@ -3,6 +3,7 @@ sentences."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -99,7 +100,7 @@ class LabComparison:
         for seed in self.seeds:
             run = self.run(TWIN, seed)
             if run is not None and run.diverged:
-                if run.diverged == 1:
+                if not math.isfinite(run.losses[0]):
                     return (
                         f"The loss of the model is not finite before any step ({run.first}), so "
                         f"nothing can be compared; its weights may hold NaN or infinities."
@@ -120,13 +121,22 @@ class LabComparison:
         return tuple(found)
 
     def share_of_gain(self, name: str) -> float | None:
-        """A recipe's share of its twin's gain in held-out loss; None if that gain does not exceed
-        the floor."""
+        """A recipe's share of its twin's gain in held-out loss; None if the twin gained nothing
+        that exceeds the floor."""
         found = self.compared.get(name)
         gains = self.gains()
-        if found is None or found.held is None or not gains or not self.clears(fmean(gains)):
+        if found is None or found.held is None or not gains:
             return None
-        return 1 - found.held / fmean(gains)
+        gain = fmean(gains)
+        return 1 - found.held / gain if gain > 0 and self.clears(gain) else None
+
+    @property
+    def counted(self) -> str:
+        """How many seeds the differences are of, in words: those that every recipe has come to the
+        end of, which are fewer where a run was stopped."""
+        return seeds_counted(
+            min((len(found.runs) for found in self.compared.values()), default=0), len(self.seeds)
+        )
 
     def rows(self) -> Iterator[dict[str, Cell]]:
         """A row for each recipe, with the cells that all experiments have."""
@@ -230,6 +240,13 @@ class LabComparison:
         error = stdev(steps) / len(steps) ** 0.5 if len(steps) >= FEWEST else None
         floor = self._floor_of(name)
         return Compared(name, tuple(differences), tuple(held), error, floor, diverged, tuple(runs))
+
+
+def seeds_counted(done: int, wanted: int) -> str:
+    """ "one seed", "3 seeds", or "1 of 3 seeds" before the end."""
+    if done < wanted:
+        return f"{done} of {wanted} seeds"
+    return "one seed" if wanted == 1 else f"{wanted} seeds"
 
 
 def best_rate(

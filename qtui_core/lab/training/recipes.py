@@ -18,7 +18,14 @@ from torch import nn
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.extras import importing
-from qtui_core.lab.numerics.products import SCHEMES, QuantizedLinear, convert, is_head, linears
+from qtui_core.lab.numerics.products import (
+    SCHEMES,
+    QuantizedLinear,
+    convert,
+    inner_linears,
+    is_head,
+    linears,
+)
 from qtui_core.lab.training.optimizers import eagerly
 from qtui_core.lab.training.tasks import TASKS
 from qtui_core.lab.training.twins import Recipe
@@ -201,6 +208,31 @@ def to_nearest() -> Iterator[None]:
         yield
     finally:
         int8.quantize_int8_rowwise = theirs
+
+
+def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
+    """Changes the model: its layers multiply by weights of `bits` bits, which they keep in float32.
+    The gradient is that of the rounded weight, and 0 if the weight was clipped.
+
+    Raises ModelError without such layers, MissingLibrary without torchao, UsageError if `group`
+    does not divide the inputs of a layer.
+    """
+    chosen = set(inner_linears(model))
+    for name in chosen:
+        layer: Any = model.get_submodule(name)
+        if layer.in_features % group:
+            raise UsageError(
+                f"--group {group} does not divide the {layer.in_features} inputs of {name}."
+            )
+    with importing("QAT", "torchao"):
+        from torchao.quantization import quantize_
+        from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
+    weights = IntxFakeQuantizeConfig(
+        getattr(torch, f"int{bits}"), group_size=group, is_symmetric=True
+    )
+    config = QATConfig(weight_config=weights, step="prepare")
+    quantize_(model, config, filter_fn=lambda module, name: name in chosen)
+    return model
 
 
 def _float8(recipe: str) -> Any:

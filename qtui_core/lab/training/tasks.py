@@ -3,7 +3,8 @@ text of the user."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 
 from qtui_core.activations.text import read_text
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
+from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.demo.corpus import training_bytes
 from qtui_core.models.opening import DEMO, open_model
+from qtui_core.models.source import ModelSource
 from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
 
@@ -90,6 +93,7 @@ class LabSubject:
             settle(built.model, "cpu")
             self._net = built.model.train()
             self._net.config.use_cache = False
+            _check_positions(source, max(task.sequence, WINDOW))
             if text is None and model == DEMO:
                 train, held = _ids_of_bytes(task)
                 self.origin = "a text inside"
@@ -98,9 +102,11 @@ class LabSubject:
         self._train = train
         windows = min(HELD_OUT, held.size) // WINDOW
         if not windows or train.size <= task.sequence:
+            least = _HELD_SHARE * max(WINDOW, -(-(task.sequence + 1) // (_HELD_SHARE - 1)))
             raise UsageError(
-                f"The text has {train.size + held.size:,} tokens; an experiment needs "
-                f"{8 * (WINDOW + 1):,} or more, of which the last eighth is held out."
+                f"The text has {train.size + held.size:,} tokens; with sequences of "
+                f"{task.sequence:,} an experiment needs {least:,} or more, of which the last "
+                f"eighth is held out."
             )
         self.held_out = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
 
@@ -123,15 +129,26 @@ class LabSubject:
 
     def _ids_of_text(self, text: str | None, source: Any) -> tuple[Any, Any]:
         if text is None:
-            content = (TEXTS / "prose.txt").read_text(encoding="utf-8")
-            held = (TEXTS / "prose_held_back.txt").read_text(encoding="utf-8")
             self.origin = "a text inside"
-            return encode(content, source, self._net).ids, encode(held, source, self._net).ids
+            train, held = (part.decode(errors="replace") for part in _texts(self.task))
+            return encode(train, source, self._net).ids, encode(held, source, self._net).ids
         read = read_text(text, "training")
         self.origin = read.origin
         ids = encode(read.content, source, self._net).ids
         kept = ids.size - ids.size // _HELD_SHARE
         return ids[:kept], ids[kept:]
+
+
+def chosen_task(settings: Mapping[str, Any], model: str, usual: str) -> str:
+    """The name of the task of some settings. Raises UsageError for `nano`, which makes its own
+    model, with another model or text."""
+    task = settings["task"] or usual
+    if task == "nano" and (model != DEMO or settings["text"] is not None):
+        raise UsageError(
+            "--task nano makes its own model and text: leave MODEL and --text out, or take --task "
+            "prose or code."
+        )
+    return str(task)
 
 
 def check_subject(model: str, text: str | None) -> None:
@@ -140,6 +157,17 @@ def check_subject(model: str, text: str | None) -> None:
     open_model(model)
     if text is not None:
         read_text(text, "training")
+
+
+def _check_positions(source: ModelSource, tokens: int) -> None:
+    """Raises UsageError for sequences longer than the learned positions of a model."""
+    with suppress(ModelError):  # for a family of which this is not known, the model says it
+        longest = shape_from_config(source.config).learned_positions
+        if longest is not None and tokens > longest:
+            raise UsageError(
+                f"The model has learned {longest:,} positions, and sequences of {tokens:,} tokens "
+                f"are asked for here."
+            )
 
 
 @lru_cache(maxsize=1)
@@ -187,9 +215,12 @@ def nano(seed: int) -> Any:
 @cache
 def _ids_of_bytes(task: LabTask) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The token ids of bytes to train on, and of held-out bytes."""
-    if task.name == "prose":
-        parts = (TEXTS / "prose.txt").read_bytes(), (TEXTS / "prose_held_back.txt").read_bytes()
-    else:
-        parts = training_bytes(_CODE_BYTES), HELD_BACK_TEXT.read_bytes()
-    train, held = (np.frombuffer(part, np.uint8).astype(np.int64) for part in parts)
+    train, held = (np.frombuffer(part, np.uint8).astype(np.int64) for part in _texts(task))
     return train, held
+
+
+def _texts(task: LabTask) -> tuple[bytes, bytes]:
+    """The text of a task: what is trained on, and what is held out."""
+    if task.name == "prose":
+        return (TEXTS / "prose.txt").read_bytes(), (TEXTS / "prose_held_back.txt").read_bytes()
+    return training_bytes(_CODE_BYTES), HELD_BACK_TEXT.read_bytes()

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.lab.numerics.rounding import Storage
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
 from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
 
@@ -22,6 +23,9 @@ LAST: Final = 20
 FLOORS: Final = 3
 #: Relative noise on the weights of the disturbed twin, which determines the floor.
 NULL_NOISE: Final = 1e-6
+
+#: Sequences that are looked through at once for what is not finite.
+_ROWS: Final = 32
 
 See = Callable[[int, int, float | None], None]
 
@@ -34,7 +38,8 @@ class TrainedRun:
         losses: of each step, nats per token.
         held_before, held_after: held-out loss, nats per token; None if the run diverged.
         seconds: of a step, the median.
-        diverged: the first step, from 1, with a loss that is not finite; 0 if there is none.
+        diverged: the first step, from 1, with a loss or a gradient that is not finite; 0 if there
+            is none.
         first: the first tensor that was not finite at that step.
         nbytes: the counts of `held_bytes` at the last step.
         facts: other figures of the recipe, by name.
@@ -100,14 +105,18 @@ def train(
         set_rate(optimizer, task.rate(step, steps, lr))
         if recipe.before is not None:
             recipe.before(model, step)
+        ids = next(batches)
         with recipe.context():
-            loss = loss_of(model, next(batches))
-        loss.backward()
+            loss = loss_of(model, ids)
         losses.append(float(loss.detach()))
+        first = ""
         if not math.isfinite(losses[-1]):
-            return TrainedRun(
-                tuple(losses), held_before, None, 0.0, step + 1, _first_not_finite(model)
-            )
+            first = _first_not_finite(model, ids, recipe)
+        else:
+            loss.backward()
+            first = _gradient_not_finite(model)
+        if first:
+            return TrainedRun(tuple(losses), held_before, None, 0.0, step + 1, first)
         if task.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
         optimizer.step()
@@ -123,7 +132,7 @@ def train(
         held_after = held_out_loss(model, subject.held_out)
     median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
     if not math.isfinite(held_after):
-        first = _first_not_finite(model)
+        first = _first_not_finite(model, subject.held_out, recipe)
         return TrainedRun(tuple(losses), held_before, None, median, steps, first, nbytes)
     return TrainedRun(tuple(losses), held_before, held_after, median, nbytes=nbytes)
 
@@ -146,17 +155,48 @@ def _bytes_of(named: Mapping[str, torch.Tensor]) -> int:
     return sum(part.nbytes for name, t in named.items() for _, part in tensor_parts(name, t))
 
 
-def _first_not_finite(model: Any) -> str:
-    """The name of the first weight that is not finite, otherwise of the first such gradient; "the
-    loss" if all are finite."""
-    for kind, tensors in (
-        ("", ((name, p.detach()) for name, p in model.named_parameters())),
-        ("the gradient of ", ((name, p.grad) for name, p in model.named_parameters())),
-    ):
-        for name, tensor in tensors:
-            if tensor is not None and not bool(torch.isfinite(tensor.float()).all()):
-                return f"{kind}{name}"
-    return "the loss"
+def _first_not_finite(model: Any, ids: torch.Tensor, recipe: Recipe) -> str:
+    """The name of the first weight that is not finite; if all are, the first module in the order of
+    a forward pass over `ids` whose output is not; else "the loss"."""
+    for name, parameter in model.named_parameters():
+        if not _finite(parameter.detach()):
+            return str(name)
+    seen: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: Any, arguments: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and not seen and not _finite(output):
+                seen.append(f"the output of {name}")
+
+        return hook
+
+    hooks = [m.register_forward_hook(look(name)) for name, m in model.named_modules() if name]
+    try:
+        for part in ids.split(_ROWS):
+            with torch.no_grad(), recipe.context():
+                loss_of(model, part)
+            if seen:
+                break
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen[0] if seen else "the loss"
+
+
+def _gradient_not_finite(model: Any) -> str:
+    """The name of the gradient that is not finite and came first: of the last such parameter, as a
+    backward pass goes from the end to the beginning. "" if all are finite."""
+    for name, parameter in reversed(list(model.named_parameters())):
+        # The sum is quick, and not finite where an element is not; a finite gradient may overflow.
+        if parameter.grad is None or bool(torch.isfinite(parameter.grad.sum())):
+            continue
+        if not _finite(parameter.grad):
+            return f"the gradient of {name}"
+    return ""
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor.float()).all())
 
 
 def adamw(model: Any, lr: float, subject: LabSubject, decay: float = 0.0) -> Any:
@@ -186,6 +226,27 @@ def null() -> Recipe:
                 parameter.mul_(1 + NULL_NOISE * noise)
 
     return Recipe(prepare=disturb)
+
+
+def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
+    """A recipe whose weights are rounded to a format at the start and after each step,
+    stochastically if there is a generator. All else is float32."""
+
+    def onto_grid(model: Any) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(storage.nearest(parameter))
+
+    def stepped(model: Any, step: int) -> None:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(
+                    storage.nearest(parameter)
+                    if generator is None
+                    else storage.stochastic(parameter, generator)
+                )
+
+    return Recipe(prepare=onto_grid, stepped=stepped)
 
 
 def paired(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> list[float]:

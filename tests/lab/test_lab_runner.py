@@ -1,0 +1,166 @@
+"""How experiments are run: what diverges, what goes on, and which kernels this machine has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from every import every
+from lab_runs import conducted, made_run, small_subject
+from lazy_imports import LazyImport
+
+from qtui_core.lab.catalog import experiment_named
+from qtui_core.lab.results import JobDone
+
+torch = LazyImport("torch")
+comparison = LazyImport("qtui_core.lab.training.comparison")
+kernels = LazyImport("qtui_core.lab.numerics.kernels")
+matmul = LazyImport("qtui_core.lab.experiments.matmul")
+twins = LazyImport("qtui_core.lab.training.twins")
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_a_run_that_diverges_says_when_and_what_was_first():
+    """A weight; the output of a layer, though all weights are finite; a gradient, though the loss
+    is finite."""
+    subject = small_subject()
+
+    def spoilt(name, value):
+        def prepare(model):
+            with torch.no_grad():
+                model.get_parameter(name)[0] = value
+
+        return twins.Recipe(prepare=prepare)
+
+    def beyond(model):
+        layer = model.model.layers[1].mlp.up_proj
+        layer.register_forward_hook(lambda module, given, output: output + INF)
+
+    def crooked(model):
+        """The root of zero: its value is finite and its derivative is not."""
+        weight = model.model.layers[0].mlp.down_proj.weight
+        model.lm_head.register_forward_hook(
+            lambda module, given, output: output + (weight.sum() * 0).sqrt()
+        )
+
+    def late(model, step):
+        if step == 1:
+            with torch.no_grad():
+                model.model.norm.weight[3] = NAN
+
+    def check(recipe, step, first):
+        run = twins.train(subject, recipe, seed=0, steps=3, lr=1e-3, see=lambda *at: None)
+        assert (run.diverged, run.first) == (step, first)
+        assert len(run.losses) == step
+        assert run.held_after is None
+
+    every(
+        [
+            (spoilt("model.layers.1.mlp.gate_proj.weight", NAN), 1,
+             "model.layers.1.mlp.gate_proj.weight"),
+            (twins.Recipe(prepare=beyond), 1, "the output of model.layers.1.mlp.up_proj"),
+            (twins.Recipe(prepare=crooked), 1,
+             "the gradient of model.layers.0.mlp.down_proj.weight"),
+            (twins.Recipe(before=late), 2, "model.norm.weight"),
+        ],
+        check,
+    )  # fmt: skip
+
+
+def test_a_twin_whose_gradient_is_not_finite_is_not_said_to_begin_so():
+    ill = made_run(3.0, diverged=1, first="the gradient of w", held_after=None)
+    found = comparison.LabComparison((), (0,), {"fp32 0": ill})
+    assert found.broken == (
+        "Float32 itself diverged at step 1 (the gradient of w is not finite), so nothing can be "
+        "compared; lower --lr."
+    )
+
+
+def test_a_run_that_goes_on_computes_the_same_bits(monkeypatch):
+    """Its parts are those of the uninterrupted run, though fewer are left: also their threads,
+    which decide the order of sums."""
+    told, whole = conducted("ratchet", loud=5, quiet=20, seeds=(0, 1))
+    done = [each for each in told if isinstance(each, JobDone)]
+    again, same = conducted("ratchet", done=done[:9], loud=5, quiet=20, seeds=(0, 1))
+    assert same.findings == whole.findings
+    assert {t.job: t.outcome for t in again if isinstance(t, JobDone)} == {
+        t.job: t.outcome for t in done
+    }
+
+    monkeypatch.setattr("qtui_core.lab.runner._ALONE", 0.01)
+    monkeypatch.setattr("qtui_core.lab.runner._THREADS", 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    before = torch.get_num_threads()
+    try:
+        conducted("ratchet", processes=None, done=done[:-1], loud=5, quiet=20, seeds=(0, 1))
+        assert torch.get_num_threads() == 1  # as two processes have, though one part is left
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_recorded_parts_that_cannot_be_read_are_run_again():
+    told, whole = conducted("ratchet", loud=5, quiet=20)
+    done = [each for each in told if isinstance(each, JobDone)]
+    hostile = [
+        replace(done[0], outcome={"name": "fp32", "steps": "many", "course": None}),
+        replace(done[1], outcome=[1, 2]),
+        replace(done[2], job="fp32 99"),
+        replace(done[3], fault="It could not run."),
+    ]
+    _, same = conducted("ratchet", done=[*hostile, *done[4:]], loud=5, quiet=20)
+    assert same.findings == whole.findings
+    assert same.ended == "done"
+
+
+SMALL = (64, 64, 32)
+
+
+def test_kernels_are_right_or_not_timed(monkeypatch):
+    monkeypatch.setattr("qtui_core.lab.numerics.kernels._SHAPE", SMALL)
+    found = {one.kernel: one for one in kernels.kernels(lambda *at: None)}
+    for name, one in found.items():
+        assert (one.speed is None) != (one.fault == ""), name
+        assert one.fault == "" or one.fault.endswith("."), name
+    settings = experiment_named("matmul").settle({})
+    outcomes = {"kernels": (kernels.KernelSpeed("a", 2.0), kernels.KernelSpeed("b", None, "No."))}
+    made = matmul.conclude(settings, outcomes)
+    assert [row["scheme"] for row in made.rows] == ["a"]
+    assert made.rows[0]["speed"] == 2.0
+    assert made.notes[0] == "No."
+
+
+def test_a_kernel_that_is_wrong_or_missing_is_a_sentence(monkeypatch):
+    import torch
+
+    monkeypatch.setattr("qtui_core.lab.numerics.kernels._SHAPE", SMALL)
+
+    def check(function, says):
+        monkeypatch.setattr("torch._int_mm", function)
+        found = kernels.kernels(lambda *at: None)[0]
+        assert found.speed is None
+        assert says in found.fault
+
+    def absent(a, b):
+        raise RuntimeError("no kernel image\nmore")
+
+    theirs = torch._int_mm
+    check(absent, "does not run here: no kernel image.")
+    check(lambda a, b: theirs(a, b) + 1, "is wrong here: its product is")
+
+
+@pytest.mark.slow
+def test_an_experiment_in_two_processes_computes_what_one_of_a_thread_does():
+    before = torch.get_num_threads()
+    given = {"steps": 3, "recipes": ("bf16", "int8 weights"), "task": "nano"}
+    try:
+        told, _ = conducted("lowbit", processes=2, **given)
+        torch.set_num_threads(1)
+        done = {t.job: t.outcome["losses"] for t in told if isinstance(t, JobDone)}
+        for key, losses in done.items():
+            found = experiment_named("lowbit")
+            jobs = {j.key: j for j in found.module().jobs(found.settle(given), "demo")}
+            run = jobs[key].run(lambda *at: None, **jobs[key].arguments)
+            assert list(run.losses) == list(losses), key
+    finally:
+        torch.set_num_threads(before)

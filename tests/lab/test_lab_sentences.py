@@ -1,0 +1,276 @@
+"""What is concluded under settings and ends that are not the usual ones: true, and no claim."""
+
+from __future__ import annotations
+
+import pytest
+from every import every
+from lab_runs import conducted, made_run, trained
+from lazy_imports import LazyImport
+
+from qtui_core.errors import UsageError
+from qtui_core.lab.catalog import experiment_named
+from qtui_core.lab.training.comparison import seeds_counted
+
+dead = LazyImport("qtui_core.lab.experiments.dead")
+layers = LazyImport("qtui_core.lab.experiments.layers")
+lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
+noise = LazyImport("qtui_core.lab.experiments.noise")
+qat = LazyImport("qtui_core.lab.experiments.qat")
+range_test = LazyImport("qtui_core.lab.experiments.range_test")
+ratchet = LazyImport("qtui_core.lab.experiments.ratchet")
+survive = LazyImport("qtui_core.lab.experiments.survive")
+underflow = LazyImport("qtui_core.lab.experiments.underflow")
+
+ILL = {"diverged": 3, "first": "a.weight", "held_after": None}
+
+
+def concluded(experiment, outcomes, **given):
+    found = experiment_named(experiment)
+    return found.module().conclude(found.settle(given), outcomes)
+
+
+def update_of(kept, lr=1e-5):
+    """Updates of which BF16 keeps a share."""
+    return underflow.Updates(
+        (underflow.Reach("bf16", lr, "all", 1 - kept, kept, 100),), ((0,),), {"bf16": 5.6e-4}
+    )
+
+
+# --- underflow
+
+
+def test_a_share_of_the_gain_is_claimed_only_where_fp32_gains():
+    exact = trained(0.0)
+    worse = made_run(*exact.losses, held_before=1.2, held_after=1.3)  # training spoils it
+
+    def said(twin):
+        outcomes = {"updates": update_of(0.05), "fp32 0": twin, "null 0": trained(1e-6)}
+        return concluded("underflow", outcomes | {"nearest 0": trained(0.01)}, lr=1e-5)
+
+    assert "40 steps kept 75% of what fp32 gained" in said(exact).verdict
+    found = said(worse)
+    assert "of what fp32 gained" not in found.verdict
+    assert all(row.get("gain") is None for row in found.rows)
+
+
+def test_weights_that_keep_a_step_and_lose_the_run_do_not_do():
+    """And a run that diverged is told, with the step and the tensor; so is fp32's."""
+    outcomes = {"updates": update_of(0.95), "fp32 0": trained(0.0), "null 0": trained(1e-6)}
+    fine = concluded("underflow", outcomes | {"nearest 0": trained(1e-6)}, lr=1e-5)
+    assert fine.verdict.endswith(": BF16 weights do here.")
+    lost = concluded("underflow", outcomes | {"nearest 0": trained(0.03)}, lr=1e-5).verdict
+    assert "weights do here" not in lost
+    assert "would do" in lost
+    ill = concluded("underflow", outcomes | {"nearest 0": trained(None)}, lr=1e-5)
+    assert "the run so stored diverged, step 3: a.weight" in ill.verdict
+    assert "step 3: a.weight" in [row.get("diverged") for row in ill.rows]
+    spoilt = outcomes | {"stochastic 0": trained(0.03), "nearest 0": trained(0.03)}
+    assert "stochastic rounding" not in concluded("underflow", spoilt, lr=1e-5).verdict
+    nothing = concluded("underflow", outcomes | {"fp32 0": trained(None)}, lr=1e-5).verdict
+    assert "Float32 itself diverged at step 3 (a.weight is not finite)" in nothing
+    assert "would do" not in nothing
+
+
+# --- seeds, rates and ends
+
+
+def test_a_run_that_was_stopped_counts_the_seeds_that_it_came_to():
+    assert [seeds_counted(1, 1), seeds_counted(3, 3), seeds_counted(1, 3)] == [
+        "one seed",
+        "3 seeds",
+        "1 of 3 seeds",
+    ]
+    outcomes = {f"{n} {s}": trained(0.0) for n in ("fp32", "null") for s in (0, 1)}
+    outcomes |= {"bf16 0": trained(0.01), "bf16 1": trained(0.01), "nvfp4 0": trained(0.01)}
+    found = concluded("lowbit", outcomes, seeds=(0, 1, 2), recipes=("bf16", "nvfp4"))
+    assert "20 steps and 1 of 3 seeds: " in found.verdict
+
+
+def test_at_rate_0_nothing_is_claimed():
+    same = {f"{name} 0": trained(0.0) for name in ("fp32", "null", "bf16", "2 bits", "8 bits")}
+    same["nvfp4 0"] = trained(0.02)
+    found = concluded("lowbit", same, lr=0.0, recipes=("bf16", "nvfp4"))
+    assert found.verdict.startswith("At lr 0 nothing is learned")
+    found = concluded("range-test", same, lr=0.0, bits=(2, 8), steps=20)
+    assert found.verdict.startswith("At lr 0 nothing is learned")
+    start = qat.Untouched(0.8, {"2": 1.0}, 64)
+    runs = {f"{n} 0 0": made_run(0.8, facts={"2": 1.0}) for n in ("control", "null")}
+    outcomes = {"as it is": start, "qat 2 0": made_run(1.0), **runs}
+    assert "QAT is PTQ" in concluded("qat", outcomes, lr=0.0, bits=(2,)).verdict
+
+
+def test_no_gap_is_seen_that_the_floor_hides():
+    """Whatever tolerance is asked for."""
+    outcomes = {"fp32 0": trained(0.0), "null 0": trained(1e-4), "8 bits 0": trained(2e-4)}
+    outcomes["8 bits 0"] = made_run(*outcomes["8 bits 0"].losses, facts={"operations": 1.0})
+    found = concluded("range-test", outcomes, bits=(8,), periods=(1,), tolerance=0.0, steps=20)
+    assert "takes 8 bits (B_match, within 0.0003 nats" in found.verdict
+
+
+def test_a_model_and_a_text_of_its_own_are_refused_where_nano_makes_both():
+    def check(name, model, text):
+        found = experiment_named(name)
+        settings = found.settle({"task": "nano", "text": text})
+        with pytest.raises(UsageError, match="--task nano makes its own model and text"):
+            found.module().jobs(settings, model)
+
+    every(
+        [(n, *own) for n in ("lowbit", "range-test") for own in (("mine", None), ("demo", "a"))],
+        check,
+    )
+
+
+# --- qat
+
+
+def test_qat_that_diverged_is_told_with_its_step():
+    start = qat.Untouched(0.8, {"2": 1.0, "4": 0.81}, 64)
+    runs = {"as it is": start, "qat 2 0": made_run(1.0, float("nan"), **ILL)}
+    for rate, bits, ptq in (("0.0003", "2", 0.95), ("5e-05", "4", 0.81)):
+        for name, off in (("control", 0.0), ("null", 1e-5)):
+            runs[f"{name} {rate} 0"] = made_run(0.8 + off, facts={bits: ptq + off})
+    runs["qat 4 0"] = made_run(0.80)
+    found = concluded("qat", runs, bits=(2, 4))
+    assert "at 2 bits QAT diverged at step 3 (a.weight), so take a lower --lr" in found.verdict
+    assert "at 4 bits it is 0.01 nats better" in found.verdict
+    assert found.rows[0]["seen"] == "diverged"
+    runs["control 0.0003 0"] = made_run(1.0, float("nan"), **ILL)
+    runs["qat 2 0"] = made_run(0.9)
+    found = concluded("qat", runs, bits=(2, 4))
+    assert "at 2 bits training in fp32 diverged at step 3 (a.weight)" in found.verdict
+
+
+def test_the_floor_of_qat_is_no_smaller_than_that_of_its_training():
+    """Losses after PTQ may be near each other by chance."""
+    runs = {
+        "as it is": qat.Untouched(0.8, {"4": 0.81}, 64),
+        "control 5e-05 0": made_run(0.8, facts={"4": 0.81}),
+        "null 5e-05 0": made_run(0.801, facts={"4": 0.81}),
+        "qat 4 0": made_run(0.809),
+    }
+    found = concluded("qat", runs, bits=(4,))
+    assert found.floor == pytest.approx(0.001)
+    assert found.rows[0]["seen"] == "no difference"
+
+
+# --- ratchet, dead
+
+
+def test_a_map_that_stops_on_its_way_has_fallen():
+    def said(**ratios):
+        outcomes = {
+            f"{name.replace('_', ' ')} 0": ratchet.Ratchet(
+                name, (1.0, 2.0), (1.0, ratio / 100), ratio
+            )
+            for name, ratio in ratios.items()
+        }
+        return concluded("ratchet", outcomes, beta2=0.95).verdict
+
+    assert "in 4-bit stops before it is down: in 4-bit it stays 11 times" in said(
+        **{"fp32": 1.0, "4-bit": 11.0}
+    )
+    assert "rises and does not fall" in said(**{"fp32": 1.0, "4-bit": 92.0})
+    assert "In fp8 it falls too far: in fp8 steps become 10 times too large." in said(
+        fp32=1.0, fp8=0.01, bf16=1.0
+    )
+    assert "In fp8 it falls too far: in fp8 to zero." in said(fp32=1.0, fp8=0.0, bf16=1.0)
+
+
+def test_settings_that_leave_nothing_to_see_are_told():
+    """Second moments that never rose have not fallen; blocks of any size fill what is looked at."""
+    _, result = conducted("ratchet", loud=1, quiet=40, block=100)
+    assert "fp32 itself has hardly fallen" in result.findings.verdict
+    assert result.ended == "done"
+    assert "--loud" in result.findings.verdict
+
+
+def test_betas_of_1_and_decays_over_1_are_refused():
+    def check(experiment, **given):
+        found = experiment_named(experiment)
+        with pytest.raises(UsageError, match=r"\.$"):
+            found.module().jobs(found.settle(given), "demo")
+
+    for experiment, given in (
+        ("ratchet", {"beta2": 1.0}),
+        ("survive", {"beta1": 1.0}),
+        ("dead", {"lr": 1.0, "decay": 2.0}),
+    ):
+        check(experiment, **given)
+
+
+def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
+    with pytest.raises(UsageError, match=r"65536; a number of 401 digits is not\.$"):
+        experiment_named("dead").settle({"accumulation": 10**400})
+
+
+# --- survive, layers, noise
+
+
+def kept(tensor, share, matrix=True, stored="bf16"):
+    """The same share at every rate that is tried below the last two, and all of it there."""
+    rates = len(survive.RATES)
+    shares = (share,) * (rates - 2) + (1.0, 1.0)
+    lost = tuple(1 - s for s in shares)
+    return survive.LabKept(tensor, stored, matrix, 64, shares, lost, share, 1 - share)
+
+
+def test_survival_is_that_of_the_worst_matrix_with_the_rate_that_would_do():
+    """Norms are no matrices; a dead decay or second moment is told with its threshold, 2^-9."""
+    rate = f"{survive.RATES[-2]:.2g}"
+
+    def said(*shares, **given):
+        outcomes = {"tensors": survive.Survival(len(shares), len(shares), shares)}
+        return concluded("survive", outcomes, **given).verdict
+
+    good, bad, norm = kept("a", 0.95), kept("b", 0.4), kept("norm", 0.0, matrix=False)
+    assert said(good, norm, beta2=0.95) == (
+        "The run survives BF16 weights at lr 2e-05: every matrix keeps 95% of a step or more."
+    )
+    told = said(good, bad, norm, beta2=0.95)
+    assert "b keeps 40% of each step. Every matrix would keep 90% from lr " + rate in told
+    assert "stochastic rounding (0), Kahan summation (2), fp32 masters (4)" in told
+    told = said(good, norm, beta2=0.95, decay=0.1)
+    assert "does not survive BF16 weights: weight decay does nothing (lr × decay = 2e-06" in told
+    assert "the second moment never falls (1 − beta2 = 0.001, less than 0.002)" in said(good)
+    assert "second moment" not in said(kept("a", 0.95, stored="fp16"), store="fp16")
+    assert "nothing to survive" in said(norm)
+    assert "nothing to survive" in said(bad, lr=0.0)
+
+
+def test_what_survives_in_a_part_of_a_tensor_has_the_scale_of_the_whole():
+    import torch
+
+    from qtui_core.lab.experiments.survive import _shares
+
+    weight = torch.full((4, 1 << 15), 0.01)
+    weight[0, 1] = 448.0  # of every second element none sees it
+    found = _shares("w", weight, torch.ones_like(weight), 1e-4)
+    at = {share.stored: share for share in found}
+    assert at["e4m3"].lost_here == 1.0  # under the smallest number, 2^-9, of a scale of 1
+    assert at["fp16"].lost_here == 0.0
+
+
+def test_layers_that_are_recommended_are_measured():
+    errors = (0.3, 0.1, 0.1)
+    found = layers.LabLayerErrors(("a", "b", "c"), (10, 100, 100), errors, 0.33, {}, 0.15)
+    order, share, foretold = layers.recommended(found)
+    assert order == ["a"]
+    assert share == pytest.approx(10 / 210)
+    assert foretold == pytest.approx((0.1**2 + 0.1**2) ** 0.5)
+    said = concluded("layers", {"layers": found}).verdict
+    assert "with a in high precision (4.8% of the weights) it is 15.00%." in said
+
+
+def test_noise_near_the_gradient_is_told_with_the_batch_that_would_do():
+    """|noise|² of n times 512 tokens is fixed + averaged/n, and should be under |gradient|²/3."""
+    settled = {"tokens": 512, "batch": 1.0, "batch_error": 0.0, "fixed_error": 0.0}
+    near = noise.Noise(**settled, fixed=0.5, averaged=2.0, norm=3**0.5)  # 1 is the most
+    calm = noise.Noise(**settled, fixed=0.01, averaged=0.1, norm=3**0.5)
+    never = noise.Noise(**settled, fixed=2.0, averaged=0.1, norm=3**0.5)
+
+    def said(found):
+        return concluded("noise", {"nvfp4": found}, schemes=("nvfp4",)).verdict
+
+    assert "nvfp4 below 2.05 k tokens." in said(near)  # 0.5 + 2/n = 1 at n = 4
+    assert "stall" not in said(calm)
+    assert "nvfp4 whatever the batch." in said(never)
