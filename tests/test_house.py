@@ -6,6 +6,7 @@ CachingAllocator is the one exception: nothing is added to it.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,54 @@ def bases_with_one_subclass() -> set[str]:
                 caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 used.update(map(name_of, caught))
     return {name for name, count in subclasses.items() if count == 1 and not used[name]}
+
+
+@cache
+def mentions() -> set[str]:
+    """Every word that code of the product uses, whether as a name or in a string that is no
+    docstring: keys and rows of tables name functions so. Imports are no use."""
+    found: set[str] = set()
+    for tree in trees().values():
+        documents = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and id(node) not in documents:
+                found.update(re.findall(r"\w+", str(node.value)))
+    return found
+
+
+def without_use() -> set[str]:
+    """Functions, methods and classes that nothing in the product mentions. A method of a class that
+    extends one of a library is left out: the library may call it."""
+    ours = {node.name: node for _, node in classes()} | {"Generic": None, "Protocol": None}
+
+    def of_a_library(node: ast.ClassDef | None) -> bool:
+        bases = [] if node is None else node.bases
+        return any(
+            isinstance(base, ast.Attribute)  # as in click.Group
+            or name_of(base) not in ours
+            or of_a_library(ours[name_of(base)])
+            for base in bases
+        )
+
+    found = set()
+    for tree in trees().values():
+        for node in tree.body:
+            inner = node.body if isinstance(node, ast.ClassDef) and not of_a_library(node) else []
+            for each in (node, *inner):
+                if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    found.add(each.name)
+    unused = {name for name in found if not name.startswith("__")} - mentions()
+    return {name for name in unused if name.removeprefix("action_") not in mentions()}
 
 
 def imports(module: str, tree: ast.Module) -> set[str]:
@@ -120,7 +169,16 @@ def folders() -> dict[str, int]:
 
 
 def test_a_base_class_has_two_subclasses() -> None:
-    assert bases_with_one_subclass() <= {"CachingAllocator"}
+    assert bases_with_one_subclass() == set()
+
+
+def test_nothing_is_there_for_tests_alone() -> None:
+    """What only tests call lives under tests/support; what nothing calls is removed."""
+    of_the_library = {
+        # Verbs and results that README or the docstring of a package offers to programs.
+        "quantize_compiled", "round_array", "scale_at", "unpacked_codes",
+    }  # fmt: skip
+    assert without_use() == of_the_library
 
 
 def test_a_class_name_stands_for_one_class() -> None:

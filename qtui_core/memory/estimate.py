@@ -24,7 +24,8 @@ from qtui_core.memory.devices.outside_torch import (
 from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.formulas.terms import Basis, Term, Terms, slack_term
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
-from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
+from qtui_core.memory.replay.allocator import simulate
+from qtui_core.memory.replay.allocator_native import AllocatorSettings
 from qtui_core.memory.replay.curve import Curve, Peaks, draw, read_peaks
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import (

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from racing import race
+from shorthands import record_peaks
 
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.run import record_all, record_peaks
+from qtui_core.memory.step.run import record_all
 
 pytestmark = pytest.mark.bench
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from every import over
+from shorthands import find_convention
 
-from qtui_core.conformance.catalogue import find_convention
 from qtui_core.conformance.compare import ConformanceSample, Side, judge
 from qtui_core.conformance.convention import Verdict
 

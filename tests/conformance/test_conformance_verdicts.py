@@ -7,8 +7,9 @@ differences too. Of another version only what must be equal is asked.
 from __future__ import annotations
 
 import pytest
+from shorthands import find_convention
 
-from qtui_core.conformance.catalogue import LIBRARIES, find_convention, find_library
+from qtui_core.conformance.catalogue import LIBRARIES, find_library
 from qtui_core.conformance.convention import Verdict
 
 pytestmark = pytest.mark.slow

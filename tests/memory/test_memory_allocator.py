@@ -17,12 +17,11 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.replay import allocator_blocks
 from qtui_core.memory.replay.allocator import (
     AllocatorRun,
-    AllocatorSettings,
     Levels,
     simulate,
     warm_up_bytes,
 )
-from qtui_core.memory.replay.allocator_native import CachingAllocator
+from qtui_core.memory.replay.allocator_native import AllocatorSettings, CachingAllocator
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     EMPTY_CACHE,
@@ -172,7 +171,7 @@ def test_one_tensor_on_its_own(size, allocated, reserved):
 def test_the_smallest_block_that_fits_is_taken_and_the_lower_address_of_equal_ones():
     # Three segments of 30, 20 and 20 MiB, freed; addresses fall, so that 19 MiB come from the last.
     events = [*allocate(30 * MIB, 20 * MIB, 20 * MIB), (FREE, 0), (FREE, 1), (FREE, 2)]
-    allocator = CachingAllocator()
+    allocator = CachingAllocator(AllocatorSettings())
     blocks = [allocator.malloc(event[2]) for event in events[:3]]
     for block in blocks:
         allocator.free(block)

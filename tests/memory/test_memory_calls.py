@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 from every import in_parts, left_out, over
 
-from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
+from qtui_core.memory.replay.allocator import simulate
+from qtui_core.memory.replay.allocator_native import AllocatorSettings
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
 from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.timeline import composition, read_timeline

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.compute.totals import compute_of, roofline
+from qtui_core.memory.compute.totals import compute_of
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
@@ -134,27 +134,6 @@ def test_only_experts_that_work_count():
     found = compute_of(shape_from_config(config), plan())
     attention = 64 * (64 + 2 * 32) + 64 * 64
     assert found.matrix_parameters == 3 * (attention + 8 * 64 + 2 * 3 * 64 * 176) + HEAD
-
-
-def test_roofline_of_a_product():
-    a100 = find_device("A100 40GB")
-    square = roofline(4096, 4096, 4096, a100, "bf16")
-    assert square.operations == 2 * 4096**3
-    assert square.bytes == 3 * 2 * 4096**2
-    assert square.intensity == pytest.approx(4096 / 3)
-    assert square.ridge == pytest.approx(312e12 / 1555e9)
-    assert square.limit == "compute"
-    assert square.seconds == pytest.approx(2 * 4096**3 / 312e12)
-
-
-def test_one_token_is_limited_by_the_weights():
-    a100 = find_device("A100 40GB")
-    full = roofline(1, 4096, 4096, a100, "bf16")
-    assert full.limit == "memory"
-    assert full.attainable == pytest.approx(full.intensity * 1555e9)
-    assert full.seconds == pytest.approx(full.bytes / 1555e9)
-    four = roofline(1, 4096, 4096, a100, "bf16", weight_bits=4)
-    assert full.seconds / four.seconds == pytest.approx(4, rel=0.01)
 
 
 def counted(run: RunPlan) -> tuple[int, int]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from lazy_imports import LazyImport
+from shorthands import record_peaks
 from test_memory_tape_autograd import leaf, real_levels, tape_levels
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.step.run import record_peaks
 from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.blocks.loss.chunked_loss import chunked_loss
 from qtui_core.memory.tape.blocks.loss.fused_loss import fused_loss

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from every import in_parts, over
+from shorthands import record_peaks
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.folding import Fold, fold
@@ -24,7 +25,7 @@ from qtui_core.memory.replay.record import (
 from qtui_core.memory.replay.unfolding import NotPeriodic, peak_levels, unfold
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.run import record_all, record_peaks, record_step
+from qtui_core.memory.step.run import record_all, record_step
 
 LLAMA = {
     "model_type": "llama",

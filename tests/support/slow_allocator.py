@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from qtui_core.memory.replay.allocator import AllocatorSettings, Levels
+from qtui_core.memory.replay.allocator import Levels
+from qtui_core.memory.replay.allocator_native import AllocatorSettings
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, Event
 
 MIB = 1 << 20

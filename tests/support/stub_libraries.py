@@ -35,8 +35,10 @@ quants = types.SimpleNamespace(quantize=quantize, QuantError=QuantError)
 
 #: Makes qtui's own side of one convention use another scheme, in whatever process it is imported.
 TAMPERED = """
-from qtui_core.conformance.catalogue import find_convention
-object.__setattr__(find_convention("gguf.q4_0"), "ours", "int4:group32:full")
+from qtui_core.conformance.catalogue import LIBRARIES
+every = (each for library in LIBRARIES for each in library.conventions)
+found = next(each for each in every if each.id == "gguf.q4_0")
+object.__setattr__(found, "ours", "int4:group32:full")
 """
 
 

@@ -11,6 +11,7 @@ import pytest
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from safetensors.numpy import save_file
 from screens import Running, idle, screen_text, settled, until
+from shorthands import code_occupancy
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
@@ -20,7 +21,6 @@ from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES
 from qtui_core.quant import Scheme, measure
-from qtui_core.quant.scan.occupancy import code_occupancy
 from qtui_core.quant.storage import bit_budget
 
 

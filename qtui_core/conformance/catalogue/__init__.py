@@ -6,7 +6,7 @@ from qtui_core.conformance.catalogue.bitsandbytes import BITSANDBYTES
 from qtui_core.conformance.catalogue.casts import GFLOAT, ML_DTYPES, TORCH
 from qtui_core.conformance.catalogue.checkpoints import COMPRESSED_TENSORS, GGUF
 from qtui_core.conformance.catalogue.torchao import TORCHAO
-from qtui_core.conformance.convention import Convention, Library
+from qtui_core.conformance.convention import Library
 from qtui_core.errors import UsageError
 
 LIBRARIES: tuple[Library, ...] = (
@@ -31,12 +31,3 @@ def find_library(name: str) -> Library:
             return library
     known = ", ".join(library.name for library in LIBRARIES)
     raise UsageError(f"No conventions of a library {name!r} are known here; known are {known}.")
-
-
-def find_convention(id: str) -> Convention:
-    """The convention with that id. Raises KeyError if there is none."""
-    for library in LIBRARIES:
-        for convention in library.conventions:
-            if convention.id == id:
-                return convention
-    raise KeyError(id)

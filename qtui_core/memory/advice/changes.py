@@ -15,7 +15,7 @@ from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.replay.allocator import AllocatorSettings
+from qtui_core.memory.replay.allocator_native import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.record import Phase
 from qtui_core.memory.shape.model_shape import Attention, ModelShape

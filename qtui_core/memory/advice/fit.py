@@ -13,7 +13,7 @@ from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, estimate_peaks, process_on
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.plan.run_plan import plan_on
-from qtui_core.memory.replay.allocator import AllocatorSettings
+from qtui_core.memory.replay.allocator_native import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
 
 if TYPE_CHECKING:

@@ -8,51 +8,17 @@ large block may keep up to 1 MiB more than requested), and these are fewer than 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
-from qtui_core.memory.replay.allocator_blocks import LARGE_SEGMENT, MIB
 from qtui_core.memory.replay.allocator_expandable import ExpandableAllocator
-from qtui_core.memory.replay.allocator_native import CachingAllocator, DeviceFull
+from qtui_core.memory.replay.allocator_native import AllocatorSettings, CachingAllocator, DeviceFull
 from qtui_core.memory.replay.program import Step
 from qtui_core.memory.replay.record import EMPTY_CACHE, HAND_BACK, HOLD_BACK, PHASE, Event
 from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 
 #: Memory that caching_allocator_warmup of transformers leaves free at least.
 _WARM_UP_MARGIN: Final = 1.2 * (1 << 30)
-
-
-@dataclass(frozen=True)
-class AllocatorSettings:
-    """Settings from PYTORCH_CUDA_ALLOC_CONF, and the device. In bytes.
-
-    Attributes:
-        segments: "native" takes each segment with cudaMalloc; "expandable" grows one by pages
-            (expandable_segments:True).
-        capacity: what the device can give to the allocator: its memory without context, modules and
-            other processes. None never fails.
-        max_split: max_split_size_mb; blocks of this size and larger are not split. None splits all.
-        max_non_split_rounding: max_non_split_rounding_mb: how much larger than requested such a
-            block may be.
-        large_segment: large_segment_size_mb: the size of segments for 1 to 10 MiB, and of pages of
-            expandable segments.
-
-    Raises UsageError for a max_split that torch refuses: it must be larger than large_segment.
-    """
-
-    segments: Literal["native", "expandable"] = "native"
-    capacity: int | None = None
-    max_split: int | None = None
-    max_non_split_rounding: int = LARGE_SEGMENT
-    large_segment: int = LARGE_SEGMENT
-
-    def __post_init__(self) -> None:
-        if self.max_split is not None and self.max_split <= self.large_segment:
-            raise UsageError(
-                f"max_split_size of {self.max_split / MIB:g} MiB is too small: torch takes no less "
-                f"than its large segments, which are {self.large_segment / MIB:g} MiB."
-            )
 
 
 @dataclass(frozen=True)
@@ -140,13 +106,8 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
     bytes takes none. Raises ValueError for a buffer that is freed before it is allocated.
     """
     settings = settings or AllocatorSettings()
-    kind = ExpandableAllocator if settings.segments == "expandable" else CachingAllocator
-    allocator = kind(
-        capacity=settings.capacity,
-        max_split=settings.max_split,
-        max_non_split_rounding=settings.max_non_split_rounding,
-        large_segment=settings.large_segment,
-    )
+    expandable = settings.segments == "expandable"
+    allocator = ExpandableAllocator(settings) if expandable else CachingAllocator(settings)
     replay = _Replay(allocator)
     out_of_memory = replay.run(repeated_events(events))
     replay.end_phase()

@@ -12,12 +12,15 @@ MiB.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from typing import Final, Literal
 
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
 from qtui_core.memory.replay.allocator_blocks import (
     FREE,
     IN_USE,
     LARGE_SEGMENT,
+    MIB,
     MIN_BLOCK,
     MIN_LARGE,
     ROUND_LARGE,
@@ -33,13 +36,44 @@ from qtui_core.memory.replay.allocator_blocks import (
 _TOP: Final = 1 << (SHIFT - 1)
 
 
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """Settings from PYTORCH_CUDA_ALLOC_CONF, and the device. In bytes.
+
+    Attributes:
+        segments: "native" takes each segment with cudaMalloc; "expandable" grows one by pages
+            (expandable_segments:True).
+        capacity: what the device can give to the allocator: its memory without context, modules and
+            other processes. None never fails.
+        max_split: max_split_size_mb; blocks of this size and larger are not split. None splits all.
+        max_non_split_rounding: max_non_split_rounding_mb: how much larger than requested such a
+            block may be.
+        large_segment: large_segment_size_mb: the size of segments for 1 to 10 MiB, and of pages of
+            expandable segments.
+
+    Raises UsageError for a max_split that torch refuses: it must be larger than large_segment.
+    """
+
+    segments: Literal["native", "expandable"] = "native"
+    capacity: int | None = None
+    max_split: int | None = None
+    max_non_split_rounding: int = LARGE_SEGMENT
+    large_segment: int = LARGE_SEGMENT
+
+    def __post_init__(self) -> None:
+        if self.max_split is not None and self.max_split <= self.large_segment:
+            raise UsageError(
+                f"max_split_size of {self.max_split / MIB:g} MiB is too small: torch takes no less "
+                f"than its large segments, which are {self.large_segment / MIB:g} MiB."
+            )
+
+
 class DeviceFull(Exception):
     """cudaMalloc failed, also after the whole cache was given back."""
 
 
 class CachingAllocator:
-    """The allocator of one device. Figures are bytes; the arguments are those of
-    `qtui_core.memory.replay.allocator.AllocatorSettings`.
+    """The allocator of one device, with segments from cudaMalloc. Figures are bytes.
 
     Attributes:
         allocated, reserved, segments: current values, as torch.cuda.memory_stats counts them in
@@ -52,22 +86,12 @@ class CachingAllocator:
     #: The smallest rest that is split off a block for a request above 1 MiB.
     least_rest = SMALL_SIZE + 1
 
-    def __init__(
-        self,
-        *,
-        capacity: int | None = None,
-        max_split: int | None = None,
-        max_non_split_rounding: int = LARGE_SEGMENT,
-        large_segment: int = LARGE_SEGMENT,
-    ) -> None:
-        self.capacity = capacity
-        self.max_split = max_split
-        self.max_non_split_rounding = max_non_split_rounding
-        self.large_segment = large_segment
+    def __init__(self, settings: AllocatorSettings) -> None:
+        self.settings = settings
         # A large block is split only if the rest is large enough.
         self.small = Pool(True, SMALL_SEGMENT, MIN_BLOCK)
-        self.large = Pool(False, large_segment, self.least_rest)
-        limit = None if self.grows else max_split
+        self.large = Pool(False, settings.large_segment, self.least_rest)
+        limit = None if self.grows else settings.max_split
         self.chooses = self.grows or limit is not None
         #: Blocks of this size or more are not split.
         self.whole_from = _TOP if limit is None else limit
@@ -142,12 +166,12 @@ class CachingAllocator:
     def _choose(self, pool: Pool, size: int, index: int) -> int:
         """The index of the free block to use, given the index of the first that is large enough;
         one past the end if there is none."""
-        if self.max_split is None:
+        if self.settings.max_split is None:
             return index
         found = pool.blocks[index].size
-        if size < self.max_split <= found:
+        if size < self.settings.max_split <= found:
             return len(pool.keys)
-        if size >= self.max_split and found >= size + self.max_non_split_rounding:
+        if size >= self.settings.max_split and found >= size + self.settings.max_non_split_rounding:
             return len(pool.keys)
         return index
 
@@ -185,11 +209,11 @@ class CachingAllocator:
         if size <= SMALL_SIZE:
             return SMALL_SEGMENT
         if size < MIN_LARGE:
-            return self.large_segment
+            return self.settings.large_segment
         return -(-size // ROUND_LARGE) * ROUND_LARGE
 
     def _fits(self, nbytes: int) -> bool:
-        return self.capacity is None or self.reserved + nbytes <= self.capacity
+        return self.settings.capacity is None or self.reserved + nbytes <= self.settings.capacity
 
     def _release(self, block: Block) -> None:
         """cudaFree of a segment that is one free block."""
@@ -200,16 +224,16 @@ class CachingAllocator:
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Gives back blocks that must not be split: one that is large enough, or else the largest
         until their sum is. False if that is not enough."""
-        if self.max_split is None:
+        if self.settings.max_split is None:
             return False
-        wanted = max(size, self.max_split)
+        wanted = max(size, self.settings.max_split)
         index = bisect_left(pool.keys, wanted << SHIFT)
         if index < len(pool.keys):
             self._release(pool.blocks[index])
             return True
         released = 0
         for block in reversed(pool.free()):
-            if released >= wanted or block.size < self.max_split:
+            if released >= wanted or block.size < self.settings.max_split:
                 break
             released += block.size
             self._release(block)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
 from qtui_core.memory.replay.folding import Fold, fold
 from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
-from qtui_core.memory.replay.unfolding import NotPeriodic, peak_levels, unfold
+from qtui_core.memory.replay.unfolding import NotPeriodic, unfold
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.step.forward import Batch, Model, forward
@@ -60,12 +60,6 @@ def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
             except NotPeriodic:
                 continue
         return record_all(shape, plan, steps)
-
-
-def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
-    """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
-    step is like all but the first. Events of layers that are not built are not written out."""
-    return record_repeated(shape, plan, lambda events, folds: tuple(peak_levels(events, folds)))
 
 
 def record_repeated(

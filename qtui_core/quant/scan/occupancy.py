@@ -8,7 +8,6 @@ well below their bits, the difference is what compression, or better placed leve
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,12 @@ from qtui_core.dataclass import dataclass
 from qtui_core.quant.coding.alphabet import Alphabet, alphabet_of
 from qtui_core.quant.coding.levels import Float64
 from qtui_core.quant.gaussian.codes import expected_code_shares, expected_shares
-from qtui_core.quant.scan.scan import SchemeReducer, scan
+from qtui_core.quant.scan.scan import SchemeReducer
 from qtui_core.quant.scan.segment_error import sum_of_squares
-from qtui_core.quant.segments.elements import Elements, Float32, ModelExtent, Segment, TensorLike
+from qtui_core.quant.segments.elements import Elements, Float32, Segment
 from qtui_core.quant.segments.grouping import group_views
 from qtui_core.quant.segments.layout import Layout
-from qtui_core.quant.segments.parallel import Scratch, Watch
+from qtui_core.quant.segments.parallel import Scratch
 from qtui_core.quant.segments.process import Plan, Prepared, encode, prepare
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
@@ -200,22 +199,6 @@ class OccupancyScan(SchemeReducer[_Counts]):
             beyond=total.beyond,
             nonfinite=total.nonfinite,
         )
-
-
-def code_occupancy(
-    x: TensorLike,
-    scheme: Scheme,
-    *,
-    bins: int = DENSITY_BINS,
-    model_absmax: ModelExtent | None = None,
-    **watch: Unpack[Watch],
-) -> Occupancy:
-    """Counts the codes of a tensor under a scheme of up to 8 bits. `bins` is the number of bins for
-    the places of values. Arguments and errors are those of `scan`; also raises UsageError for a
-    format of more than 8 bits."""
-    found = OccupancyScan(scheme, bins)
-    scan(x, [found], model_absmax=model_absmax, **watch)
-    return found.result()
 
 
 def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:

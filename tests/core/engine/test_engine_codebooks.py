@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from shorthands import code_occupancy
 
 from qtui.engine.answers.codes import AtEqualBits, Budgets, CodesSideBySide
 from qtui.engine.client import EngineClient
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure
-from qtui_core.quant.scan.occupancy import code_occupancy
 from qtui_core.quant.storage import bit_budget
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from shorthands import code_occupancy
 
 from qtui.engine.answers.outliers import ErrorByColumn, Granularities, GranularityRow
 from qtui.report.faces.html import to_html
@@ -27,7 +28,6 @@ from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme, measure
-from qtui_core.quant.scan.occupancy import code_occupancy
 from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.verdict import verdict
 

@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 from every import in_parts
+from shorthands import code_occupancy
 
 from qtui_core.errors import UsageError
 from qtui_core.models import open_model
 from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme, bits_per_parameter, explain, find_outliers, measure, statistics
-from qtui_core.quant.scan.occupancy import code_occupancy
 from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.verdict import verdict
 

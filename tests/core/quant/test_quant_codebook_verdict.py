@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from shorthands import code_occupancy
 
 from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
-from qtui_core.quant.scan.occupancy import code_occupancy
 from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
 from qtui_core.quant.verdicts.verdict import verdict

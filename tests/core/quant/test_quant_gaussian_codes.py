@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
+from shorthands import code_occupancy
 
 from qtui_core.quant import Scheme
 from qtui_core.quant.coding.alphabet import alphabet_of
 from qtui_core.quant.gaussian.codes import expected_code_shares
-from qtui_core.quant.scan.occupancy import code_occupancy
 
 SHAPE = (1024, 512)
 PARTS = 16

@@ -6,11 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from every import over
+from shorthands import code_occupancy
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
 from qtui_core.quant.coding.alphabet import alphabet_of
-from qtui_core.quant.scan.occupancy import code_occupancy, entropy
+from qtui_core.quant.scan.occupancy import entropy
 
 LOCAL = [
     "int2:group16:asym", "int3:row", "int4:group64", "int4:group33:asym", "int4:group64:full",
