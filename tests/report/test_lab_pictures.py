@@ -16,7 +16,7 @@ from qtui.report.pictures.drawing import picture_lines
 from qtui.report.pictures.heat_rows import scale_sides
 from qtui.report.pictures.in_svg import HUES, picture_svg, standalone
 from qtui.report.pictures.scene import beyond, scene_of
-from qtui_core.lab.results import LabBar, LabBars, LabChart, LabLine, MatrixProduct
+from qtui_core.lab.results import LabBar, LabBars, LabChart, LabLine, MatrixProduct, Point
 
 SIZES = ((40, 10), (56, 14), (100, 20), (180, 50))
 
@@ -86,6 +86,33 @@ def test_a_few_whole_numbers_are_the_marks_and_their_points_have_letters() -> No
     assert [text for _, text in scene_of(chart).x.marks] == ["2", "3", "4", "8"]
     plane = "".join(row.partition("|")[2].partition(" A QAT")[0] for row in drawn(chart, 100, 20))
     assert plane.count("A") == 4
+
+
+def test_the_last_of_a_few_numbers_is_beside_a_low_picture_too() -> None:
+    for name in ("bits", "tokens of a batch"):
+        line = LabLine("gap", (0.3, 0.1, 0.0), (2.0, 3.0, 8.0))
+        rows = drawn(LabChart("t", name, "y", (line,)), 54, 14)
+        numbers = next(row for row in rows if " 3 " in row).split()
+        assert [text for text in numbers if text.isdigit()] == ["2", "3", "8"]
+        assert any(name in row for row in rows)
+
+
+def test_many_points_have_letters_in_place_of_names_that_cover_each_other() -> None:
+    few = tuple(Point(f"rule {n}", 0.1 * n, 0.01 * n) for n in range(5))
+    many = (*few, Point("rule 5", 0.0, 0.0))
+    text = "\n".join(drawn(replace(FRONTIER, points=few), 60, 20))
+    assert text.count("@") == 5
+    rows = drawn(replace(FRONTIER, points=many), 60, 20)
+    legend = "\n".join(rows[-3:])
+    assert all(f"{letter} rule {n}" in legend for n, letter in enumerate("BCDEFG"))
+    plane = "\n".join(row.partition("|")[2] for row in rows)
+    assert all(plane.count(letter) == 1 for letter in "BCDEFG")  # also where two lie together
+
+
+def test_a_title_without_room_ends_in_an_ellipsis() -> None:
+    for picture in PICTURES:
+        row = drawn(picture, 24, 14)[0]
+        assert row == (picture.title if len(picture.title) <= 24 else picture.title[:23] + "~")
 
 
 def test_what_a_format_loses_is_what_casting_loses() -> None:
@@ -175,14 +202,12 @@ def test_scales_stand_at_the_axis_along_which_they_differ() -> None:
     assert [scale_sides(found, 0, at).sides for at in range(3)] == [
         (True, False, False, True), (True, False, True, False), (False, True, True, False),
     ]  # fmt: skip
-    for width in (54, 100):
+    for width, number in ((54, ""), (100, "0.1 . ")):
         rows = drawn(found, width, 20, scales=True)
         said = [" ".join(row.split()) for row in rows[2:5]]
-        assert said == [
-            "row # X W'# # G : W G':: X",
-            "tensor one scale one scale one scale",
-            "none no scale no scale no scale",
-        ]
+        cells = (("# X W'#", "# G : W", "G':: X"), ("one scale",) * 3, ("no scale",) * 3)
+        for row, name, each in zip(said, found.rows, cells, strict=True):
+            assert row == " ".join([name, *(number + cell for cell in each)])
         assert "multiply the result once" in " ".join(rows)
     svg = picture_svg(found)
     assert svg.count(f'fill="{HUES[1]}" fill-opacity="1.000"') == 3  # outer sides

@@ -21,10 +21,11 @@ from qtui.report.lab.document import (
     catalog_document,
     conclusion_of,
     findings_csv,
+    findings_table,
     lab_document,
 )
 from qtui_core.lab.catalog import EXPERIMENTS
-from qtui_core.lab.results import Findings
+from qtui_core.lab.results import Findings, LabColumn
 
 COMMAND = "qtui lab underflow"
 
@@ -41,6 +42,13 @@ def test_every_face_has_the_question_the_settings_the_table_the_pictures_and_the
         ):  # fmt: skip
             assert wanted in text, wanted
     assert to_plain(document).rstrip().endswith(found.findings.verdict)
+
+
+def test_the_first_column_is_repeated_where_a_table_is_in_parts() -> None:
+    """Also where it has numbers, as widths in bits are."""
+    columns = (LabColumn("bits", "bits"), LabColumn("d", "d"), LabColumn("seen", "seen"))
+    found = Findings(columns, ({"bits": 2, "d": 0.1, "seen": "better"},))
+    assert [column.key for column in findings_table(found).columns] == [True, False, False]
 
 
 def test_what_is_asked_in_ascii_has_nothing_else_and_still_all_pictures() -> None:

@@ -93,8 +93,7 @@ def setting_text(setting: Setting | None, value: Value) -> str:
 
 def findings_table(found: Findings) -> Table:
     """The table with its units, as text; cells that are not known yet are dashes."""
-    texts = [c for c in found.columns if not _is_numeric(found, c)]
-    key = texts[0].key if texts else ""
+    key = found.columns[0].key if found.columns else ""
     return Table(
         columns=tuple(
             Column(_title(c), numeric=_is_numeric(found, c), key=c.key == key)

@@ -10,7 +10,6 @@ from qtui.report.pictures.cells import (
     LABEL,
     POINT,
     QUIET,
-    TITLE,
     Brush,
     CellGrid,
     PaintedLine,
@@ -84,7 +83,7 @@ def bar_lines(
     left_out = len(sizes) - shown
     used = sum(sizes[:shown]) + (shown if roomy else 0)
     grid = CellGrid(width, told + used + bool(left_out))
-    grid.put(0, 0, found.title, TITLE)
+    grid.put_title(found.title, brush.ellipsis)
     _Rows(found, width, brush, roomy).put(grid, shown, behind)
     if left_out:
         grid.put(1 + used, 0, f"and {left_out} more: the table has them", QUIET)

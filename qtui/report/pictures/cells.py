@@ -118,6 +118,11 @@ class CellGrid:
                 if 0 <= at < self.width:
                     self._cells[row, at] = sign, paint
 
+    def put_title(self, text: str, ellipsis: str) -> None:
+        """Writes over the first row; a text that is longer ends in an ellipsis."""
+        fits = len(text) <= self.width
+        self.put(0, 0, text if fits else text[: self.width - 1] + ellipsis, TITLE)
+
     def is_free(self, row: int, column: int, width: int = 1) -> bool:
         """Whether nothing stands there, and all of it is inside."""
         return (

@@ -24,6 +24,9 @@ _WHY: Final = (
     "multiply the result once. {held} inside the sum: the matrix is quantized anew along its other "
     "axis, or its scales are folded into the other matrix."
 )
+_SHORT_WHY: Final = "{free} scales outside of the sum, {held} inside of it"
+#: Cells of the two matrices of a product.
+_MATRICES: Final = 11
 
 
 def shares_of(found: Heat) -> list[list[float | None]]:
@@ -51,8 +54,12 @@ def heat_lines(
     left = min(names, max(10, int(width * _NAMES)))
     columns = max(1, len(found.columns))
     cell = max(_LEAST, *(len(name) + 2 for name in found.columns)) if found.columns else _LEAST
+    scales = scales and bool(found.products)
+    if scales:
+        cell += _MATRICES
     cell = max(3, min(cell, (width - left - 1) // columns))
-    lines: list[PaintedLine] = [[Painted(0, found.title, TITLE)]]
+    title = found.title if len(found.title) <= width else found.title[: width - 1] + brush.ellipsis
+    lines: list[PaintedLine] = [[Painted(0, title, TITLE)]]
     for texts in zip_longest(*(fold(name, cell - 1) for name in found.columns), fillvalue=""):
         lines.append(
             [
@@ -60,26 +67,36 @@ def heat_lines(
                 for at, text in enumerate(texts)
             ]
         )
-    scales = scales and bool(found.products)
-    why = fold(_WHY.format(free=brush.shades[4], held=brush.shades[2]), width) if scales else []
-    room = len(found.rows) if height is None else max(1, height - 2 - len(lines) - len(why))
+    below: list[PaintedLine] = [[], _legend(found, brush)]
+    for why in (_WHY, _SHORT_WHY) if scales else ():
+        told = fold(why.format(free=brush.shades[4], held=brush.shades[2]), width)
+        below = [[], *([Painted(0, text, QUIET)] for text in told)]
+        if height is None or len(lines) + len(found.rows) + len(below) <= height:
+            break
+    room = len(found.rows) if height is None else max(2, height - len(lines) - len(below))
+    if room < len(found.rows):
+        del below[0]  # a row more in place of a blank
+        room += 1
     shown = len(found.rows) if len(found.rows) <= room else room - 1
     shares = shares_of(found)
     for row in range(shown):
         line = [Painted(0, shorten(found.rows[row], left).rjust(left), LABEL)]
         for at, value in enumerate(found.values[row]):
             column = left + 1 + at * cell
+            room, numbered = cell - 1, True
             if scales:
-                line += _matrices(column, scale_sides(found, row, at), cell - 1, brush)
-            else:
-                line.append(_cell(column, value, shares[row][at], cell - 1, brush))
+                room -= _MATRICES
+                numbered = room >= _LEAST - 1
+                where = column + room if numbered else column
+                sides = scale_sides(found, row, at)
+                line += _matrices(where, sides, min(cell - 1, _MATRICES), brush)
+            if numbered:
+                line.append(_cell(column, value, shares[row][at], room, brush))
         lines.append(line)
     if shown < len(found.rows):
-        lines.append([Painted(0, f"and {len(found.rows) - shown} rows more", QUIET)])
-    lines.append([])
-    lines += [[Painted(0, text, QUIET)] for text in why]
-    if not scales:
-        lines.append(_legend(found, brush))
+        left_out = f"and {len(found.rows) - shown} rows more: the table has them"
+        lines.append([Painted(0, left_out, QUIET)])
+    lines += below
     return [[_cut(painted, width) for painted in line] for line in lines]
 
 

@@ -12,7 +12,6 @@ from qtui.report.pictures.cells import (
     LABEL,
     POINT,
     QUIET,
-    TITLE,
     Brush,
     CellGrid,
     PaintedLine,
@@ -38,10 +37,14 @@ _NAMES: Final = 34
 _BESIDE: Final = 72
 _LEAST_HEIGHT: Final = 4
 #: Below this height nothing is said of formats that hold everything, and the name of the x axis
-#: stands in the place of numbers.
+#: stands before its numbers, or in the place of the last.
 _LOW: Final = 18
+#: More points than these have letters in place of names.
+_NAMED: Final = 5
 #: A longer name of the x axis takes a row of its own.
 _SHORT_TITLE: Final = 16
+#: A name of the x axis that fits before its numbers.
+_BEFORE: Final = 6
 
 
 def scene_lines(scene: Scene, width: int, height: int, brush: Brush) -> list[PaintedLine]:
@@ -67,8 +70,12 @@ class _Plane:
         self.gutter = min(gutter, _NAMES, width // 3) if self.beside else 1
         self.width = max(8, width - self.left - self.gutter)
         last = max((share for share, _ in scene.x.marks), default=0.0)
-        crowded = height >= _LOW and last > 1 - (len(scene.x.title) + 4) / self.width
-        self.titled = crowded or len(scene.x.title) > _SHORT_TITLE
+        crowded = last > 1 - (len(scene.x.title) + 4) / self.width
+        self.before = crowded and height < _LOW and len(scene.x.title) <= _BEFORE
+        if self.before:
+            self.left = max(self.left, len(scene.x.title) + 2)
+            self.width = max(8, width - self.left - self.gutter)
+        self.titled = (crowded and height >= _LOW) or len(scene.x.title) > _SHORT_TITLE
         self.legend = [] if self.beside else _flowed(self.names, width)
         letters = [_letter(number) for number in range(len(scene.bars))]
         self.texts = [span.note(letters) for span in scene.spans]
@@ -93,7 +100,7 @@ class _Plane:
 
     def draw(self) -> list[PaintedLine]:
         scene, grid = self.scene, self.grid
-        grid.put(0, 0, scene.title, TITLE)
+        grid.put_title(scene.title, self.brush.ellipsis)
         grid.put(1, 0, scene.y.title, QUIET)
         self._counts()
         self._floor()
@@ -228,7 +235,17 @@ class _Plane:
             self.grid.put(self.top + row, self.left + column, _letter(number), self._paint(number))
 
     def _points(self) -> None:
-        """Each with its name at its side, lower where another stands there."""
+        """Each with its name at its side, lower where another stands there; where they are many,
+        with letters, whose names stand with those of the lines."""
+        if _are_lettered(self.scene):
+            taken: set[tuple[int, int]] = set()
+            for number, point in enumerate(self.scene.points, len(self.scene.lines)):
+                row, column = self._row(point.at[1]), self._column(point.at[0])
+                while (row, column) in taken:
+                    column += 1
+                taken.add((row, column))
+                self.grid.put(row, column, _letter(number), POINT)
+            return
         for point in sorted(self.scene.points, key=lambda each: -each.at[1]):
             row, column = self._row(point.at[1]), self._column(point.at[0])
             self.grid.put(row, column, self.brush.point, POINT)
@@ -257,14 +274,14 @@ class _Plane:
         free = 0
         end = self.left + self.width
         title = scene.x.title
-        last = end if self.titled else end - len(title) - 2
+        last = end if self.titled or self.before else end - len(title) - 2
         for share, text in scene.x.marks:
             column = max(0, min(self._column(share) - len(text) // 2, end - len(text)))
             if column >= free and column + len(text) <= last:
                 grid.put(ground + 1, column, text, QUIET)
                 free = column + len(text) + 2
         row = ground + 1 + self.titled
-        grid.put(row, max(0, end - len(title)), title, LABEL)
+        grid.put(row, 0 if self.before else max(0, end - len(title)), title, LABEL)
 
     def _spans(self) -> None:
         row = self.top + self.height + 2 + self.titled
@@ -304,6 +321,11 @@ def _letter(number: int) -> str:
     return chr(ord("A") + number % 26)
 
 
+def _are_lettered(scene: Scene) -> bool:
+    """Whether there are so many points that their names would stand beside the wrong ones."""
+    return len(scene.points) > _NAMED
+
+
 def _paint_of(scene: Scene, number: int) -> str:
     line = scene.lines[number]
     if line.echo >= 0:
@@ -321,6 +343,9 @@ def _names(scene: Scene, brush: Brush) -> list[tuple[str, str]]:
             found.append((f"{_letter(number)} {line.name}{last}", _paint_of(scene, number)))
     if len(scene.bars) > 1:
         found += [(f"{_letter(n)} {kind.name}", hue(n)) for n, kind in enumerate(scene.bars)]
+    if _are_lettered(scene):
+        first = len(scene.lines)
+        found += [(f"{_letter(n)} {p.name}", POINT) for n, p in enumerate(scene.points, first)]
     if any(line.echo >= 0 for line in scene.lines):
         found.append((f"{'..' if brush.ascii else '⠂⠂'} {THE_RUN_BEFORE}", QUIET))
     if any(line.band for line in scene.lines):

@@ -293,7 +293,7 @@ def _picture(runs: LabComparison) -> tuple[Picture, ...]:
         if point.y > best:
             best = point.y
             line.append((point.x, point.y))
-    title = "share of full training's gain over the bytes of what is trained"
+    title = "share of full training's gain over trained bytes"
     return (LabFrontier(title, "MiB", "share", tuple(line), tuple(points)),)
 
 

@@ -206,7 +206,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         rows += [_row(name, table.errors[name]) for name in medians]
         pictures.append(
             Heat(
-                "relative error of each product, median over the layers",
+                "relative error of each product, median of layers",
                 tuple(medians),
                 PRODUCTS,
                 tuple(medians.values()),

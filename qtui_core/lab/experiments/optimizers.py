@@ -251,7 +251,7 @@ def _parts_heat(twin: TrainedRun) -> Heat | None:
     if not maps:
         return None
     return Heat(
-        "the next update after the moments passed once through a map",
+        "the next update after one pass through a map",
         tuple(maps),
         _GROUPS,
         tuple(tuple(twin.facts.get(f"pass {m} {group}") for group in _GROUPS) for m in maps),

@@ -311,6 +311,8 @@ def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabBar
         ptq = () if width.ptq is None else (width.ptq,)
         back = _recovered(width, start)
         note = "" if back is None else f"QAT recovers {back:.0%} of PTQ's loss"
+        if back is not None and back >= 1:
+            note = "QAT ends below fp32 as it was"
         bars = []
         for name, losses in (
             ("PTQ as it is", ptq), ("trained, then PTQ", width.control), ("QAT", width.qat),
@@ -321,7 +323,7 @@ def _pictures(widths: Sequence[_Width], start: Untouched | None) -> tuple[LabBar
                 bars.append(LabBar(name, fmean(lost), low, high, note if name == "QAT" else ""))
         if bars:
             groups.append((f"{width.bits} bits", tuple(bars)))
-    title = f"held-out loss beyond fp32's {start.exact:.4f}, nats, each width on its own scale"
+    title = f"held-out nats over fp32's {start.exact:.4f}, a scale a width"
     return (LabBars(title, "nats", tuple(groups)),)
 
 

@@ -305,14 +305,14 @@ def _cycle(settings: Mapping[str, Any], runs: LabComparison, match: int | None) 
     static = max(rivals, default=match)
     if static is None or (beside := _held(runs, f"{static} bits")) is None:
         return ""
-    price = static * static / WIDEST**2
+    price, periods = static * static / WIDEST**2, best.split()[1]
+    times = "one period" if periods == "1" else f"{periods} periods"
     apart = known[best] - beside
     if not runs.clears(apart):
         wins = "shows no difference that this run can see"
     else:
         wins = f"ends {abs(apart):.2g} nats {'behind' if apart > 0 else 'ahead'}"
     return (
-        f" The best cycle, {settings['low']} to {settings['high']} bits in {best.split()[1]} "
-        f"periods, at {cost:.0%} of the bit operations of 8 bits, {wins} beside a fixed {static} "
-        f"bits at {price:.0%}."
+        f" The best cycle, {settings['low']} to {settings['high']} bits in {times}, at {cost:.0%} "
+        f"of the bit operations of 8 bits, {wins} beside a fixed {static} bits at {price:.0%}."
     )

@@ -47,4 +47,8 @@ def help_lines(shown: NumericsShown, on_form: bool, canvas: Canvas) -> Sequence[
         text = shown.row.help
         if shown.row.allowed:
             text += f" Of {', '.join(shown.row.allowed)}."
-    return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)][: canvas.height]
+    lines = wrapped(text, canvas.width)
+    if len(lines) > canvas.height > 0:
+        rest = " ".join(lines[canvas.height - 1 :])
+        lines[canvas.height - 1 :] = [shortened(rest, canvas.width, canvas.glyphs.ellipsis)]
+    return [[Put(0, line, "quiet")] for line in lines]
