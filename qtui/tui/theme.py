@@ -10,27 +10,48 @@ the common kinds of colour blindness.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from textual.theme import Theme
 
 from qtui.screen.depth import Depth
 
-# Variables that other themes do not have; see QtuiApp.get_theme_variable_defaults.
-FIELDS_ON_DARK: Mapping[str, str] = {
-    "field-sign": "#e58fb2",
-    "field-exponent": "#dfb266",
-    "field-mantissa": "#7cb7e8",
-}
-FIELDS_ON_LIGHT: Mapping[str, str] = {
-    "field-sign": "#a8326e",
-    "field-exponent": "#8a5a00",
-    "field-mantissa": "#0a5c9c",
-}
+#: Each part's colour in the dark theme, the light one and that of high contrast, then in the dark
+#: and the light one of 256 colours.
+_PARTS: Final[Mapping[str, tuple[str, str, str, str, str]]] = {
+    "primary": ("#7aa6da", "#20578f", "#ffffff", "#87afd7", "#005faf"),
+    "secondary": ("#5d7ea6", "#56789c", "#d0d0d0", "#5f87af", "#5f87af"),
+    "accent": ("#dfb266", "#8a5a00", "#ffd75f", "#d7af5f", "#875f00"),
+    "error": ("#e37d84", "#a92b35", "#ff8787", "#d78787", "#af0000"),
+    "success": ("#93c48b", "#2d6f2a", "#87ff87", "#87af87", "#005f00"),
+    "foreground": ("#d5dae1", "#22272d", "#ffffff", "#d0d0d0", "#262626"),
+    "background": ("#12151a", "#fbfaf7", "#000000", "#121212", "#ffffff"),
+    "surface": ("#191d23", "#f2f0eb", "#000000", "#1c1c1c", "#eeeeee"),
+    "panel": ("#22272f", "#e6e3dc", "#1c1c1c", "#262626", "#dadada"),
+    "field-sign": ("#e58fb2", "#a8326e", "#ff87d7", "#d787af", "#af005f"),
+    "field-exponent": ("#dfb266", "#8a5a00", "#ffd75f", "#d7af5f", "#875f00"),
+    "field-mantissa": ("#7cb7e8", "#0a5c9c", "#87d7ff", "#87afd7", "#005faf"),
+    "quiet": ("#8b95a3", "#5c646e", "#d0d0d0", "#949494", "#5f5f5f"),
+    "faint": ("#4a5360", "#b7b7b0", "#808080", "#585858", "#a8a8a8"),
+    "cursor": ("#2a3442", "#dbe5f0", "#4e4e4e", "#303030", "#d7d7ff"),
+    "scrollbar": ("#343d49", "#cfccc4", "#808080", "#444444", "#c6c6c6"),
+    "scrollbar-background": ("#191d23", "#f2f0eb", "#1c1c1c", "#1c1c1c", "#eeeeee"),
+    "block-cursor-background": ("#2a3442", "#dbe5f0", "#ffffff", "#303030", "#d7d7ff"),
+    "block-cursor-foreground": ("#eef2f7", "#101418", "#000000", "#eeeeee", "#000000"),
+    "input-selection-background": (
+        "#7aa6da 35%", "#20578f 25%", "#5f5f5f", "#005f87", "#afd7ff",
+    ),
+}  # fmt: skip
+_FIELDS: Final = ("field-sign", "field-exponent", "field-mantissa")
+_OF_A_THEME: Final = (
+    "primary", "secondary", "accent", "error", "success", "foreground", "background", "surface",
+    "panel",
+)  # fmt: skip
 
 
 def theme_variable_defaults(theme: Theme) -> dict[str, str]:
     """The app's own variables, for a theme that does not set them (Textual's built-in ones)."""
-    fields = FIELDS_ON_DARK if theme.dark else FIELDS_ON_LIGHT
+    fields = {part: _PARTS[part][0 if theme.dark else 1] for part in _FIELDS}
     if theme.ansi:
         return {
             **fields,
@@ -50,165 +71,22 @@ def themes(depth: Depth) -> tuple[Theme, ...]:
         return (_ansi("qtui-dark", dark=True), _ansi("qtui-light", dark=False), _ansi_contrast())
     if depth is Depth.NONE:
         return tuple(_ansi(f"qtui-{name}", dark=True) for name in ("dark", "light", "contrast"))
-    if depth is Depth.C256:
-        return (_dark_256(), _light_256(), _contrast())
-    return (_dark(), _light(), _contrast())
+    dark, light = (3, 4) if depth is Depth.C256 else (0, 1)
+    return (_theme("dark", dark), _theme("light", light, dark=False), _theme("contrast", 2))
 
 
-def _scrollbar(thumb: str, active: str, track: str) -> dict[str, str]:
-    """A scrollbar that stays in the background until it is used."""
-    return {
-        "scrollbar": thumb,
-        "scrollbar-hover": active,
-        "scrollbar-active": active,
-        "scrollbar-background": track,
-        "scrollbar-background-hover": track,
-        "scrollbar-background-active": track,
-        "scrollbar-corner-color": track,
-    }
-
-
-def _dark() -> Theme:
-    return Theme(
-        name="qtui-dark",
-        primary="#7aa6da",
-        secondary="#5d7ea6",
-        accent="#dfb266",
-        warning="#dfb266",
-        error="#e37d84",
-        success="#93c48b",
-        foreground="#d5dae1",
-        background="#12151a",
-        surface="#191d23",
-        panel="#22272f",
-        variables={
-            **FIELDS_ON_DARK,
-            "quiet": "#8b95a3",
-            "faint": "#4a5360",
-            "cursor": "#2a3442",
-            **_scrollbar("#343d49", "#7aa6da", "#191d23"),
-            "footer-background": "#191d23",
-            "block-cursor-background": "#2a3442",
-            "block-cursor-foreground": "#eef2f7",
-            "input-selection-background": "#7aa6da 35%",
-        },
+def _theme(name: str, column: int, *, dark: bool = True) -> Theme:
+    """The theme of a column of the table. Its scrollbars stay in the background until they are
+    used."""
+    parts = {part: colours[column] for part, colours in _PARTS.items()}
+    own: dict[str, Any] = {part: parts.pop(part) for part in _OF_A_THEME}
+    parts |= dict.fromkeys(("scrollbar-hover", "scrollbar-active"), own["primary"])
+    parts |= dict.fromkeys(
+        ("scrollbar-background-hover", "scrollbar-background-active", "scrollbar-corner-color"),
+        parts["scrollbar-background"],
     )
-
-
-def _light() -> Theme:
-    return Theme(
-        name="qtui-light",
-        dark=False,
-        primary="#20578f",
-        secondary="#56789c",
-        accent="#8a5a00",
-        warning="#8a5a00",
-        error="#a92b35",
-        success="#2d6f2a",
-        foreground="#22272d",
-        background="#fbfaf7",
-        surface="#f2f0eb",
-        panel="#e6e3dc",
-        variables={
-            **FIELDS_ON_LIGHT,
-            "quiet": "#5c646e",
-            "faint": "#b7b7b0",
-            "cursor": "#dbe5f0",
-            **_scrollbar("#cfccc4", "#20578f", "#f2f0eb"),
-            "footer-background": "#f2f0eb",
-            "block-cursor-background": "#dbe5f0",
-            "block-cursor-foreground": "#101418",
-            "input-selection-background": "#20578f 25%",
-        },
-    )
-
-
-def _contrast() -> Theme:
-    return Theme(
-        name="qtui-contrast",
-        primary="#ffffff",
-        secondary="#d0d0d0",
-        accent="#ffd75f",
-        warning="#ffd75f",
-        error="#ff8787",
-        success="#87ff87",
-        foreground="#ffffff",
-        background="#000000",
-        surface="#000000",
-        panel="#1c1c1c",
-        variables={
-            "field-sign": "#ff87d7",
-            "field-exponent": "#ffd75f",
-            "field-mantissa": "#87d7ff",
-            "quiet": "#d0d0d0",
-            "faint": "#808080",
-            "cursor": "#4e4e4e",
-            **_scrollbar("#808080", "#ffffff", "#1c1c1c"),
-            "footer-background": "#000000",
-            "block-cursor-background": "#ffffff",
-            "block-cursor-foreground": "#000000",
-            "input-selection-background": "#5f5f5f",
-        },
-    )
-
-
-def _dark_256() -> Theme:
-    return Theme(
-        name="qtui-dark",
-        primary="#87afd7",
-        secondary="#5f87af",
-        accent="#d7af5f",
-        warning="#d7af5f",
-        error="#d78787",
-        success="#87af87",
-        foreground="#d0d0d0",
-        background="#121212",
-        surface="#1c1c1c",
-        panel="#262626",
-        variables={
-            "field-sign": "#d787af",
-            "field-exponent": "#d7af5f",
-            "field-mantissa": "#87afd7",
-            "quiet": "#949494",
-            "faint": "#585858",
-            "cursor": "#303030",
-            **_scrollbar("#444444", "#87afd7", "#1c1c1c"),
-            "footer-background": "#1c1c1c",
-            "block-cursor-background": "#303030",
-            "block-cursor-foreground": "#eeeeee",
-            "input-selection-background": "#005f87",
-        },
-    )
-
-
-def _light_256() -> Theme:
-    return Theme(
-        name="qtui-light",
-        dark=False,
-        primary="#005faf",
-        secondary="#5f87af",
-        accent="#875f00",
-        warning="#875f00",
-        error="#af0000",
-        success="#005f00",
-        foreground="#262626",
-        background="#ffffff",
-        surface="#eeeeee",
-        panel="#dadada",
-        variables={
-            "field-sign": "#af005f",
-            "field-exponent": "#875f00",
-            "field-mantissa": "#005faf",
-            "quiet": "#5f5f5f",
-            "faint": "#a8a8a8",
-            "cursor": "#d7d7ff",
-            **_scrollbar("#c6c6c6", "#005faf", "#eeeeee"),
-            "footer-background": "#eeeeee",
-            "block-cursor-background": "#d7d7ff",
-            "block-cursor-foreground": "#000000",
-            "input-selection-background": "#afd7ff",
-        },
-    )
+    parts["footer-background"] = own["surface"]
+    return Theme(f"qtui-{name}", **own, warning=own["accent"], dark=dark, variables=parts)
 
 
 def _ansi(name: str, *, dark: bool) -> Theme:

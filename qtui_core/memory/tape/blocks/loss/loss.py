@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from qtui_core.memory.replay.record import Component, Label
@@ -11,6 +12,8 @@ from qtui_core.memory.tape.operations.loss import cross_entropy
 from qtui_core.memory.tape.operations.pointwise import clone
 from qtui_core.memory.tape.operations.views import part
 from qtui_core.memory.tape.tape import Tape, Tensor
+
+CrossEntropy = Callable[[Tape, Tensor, Tensor], Tensor]
 
 LOGITS: Final = Label("logits", Component.LOSS)
 UPCAST: Final = Label("logits in float32", Component.LOSS)
@@ -27,7 +30,9 @@ def causal_loss(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tenso
     return cross_entropy(tape, logits, shifted)
 
 
-def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+def causal_loss_4_48(
+    tape: Tape, logits: Tensor, labels: Tensor, batch: int, entropy: CrossEntropy = cross_entropy
+) -> Tensor:
     """ForCausalLMLoss of transformers 4.48: in addition, all logits except the last of each
     sequence are copied to be contiguous."""
     logits = tape.to(logits, "fp32", UPCAST)
@@ -37,20 +42,12 @@ def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> 
     shifted_logits = clone(tape, part(tape, logits, kept * vocabulary))
     tape.operation("clone")
     shifted = tape.new(kept, "int64", LABELS)
-    return cross_entropy(tape, shifted_logits, shifted)
+    return entropy(tape, shifted_logits, shifted)
 
 
-def loss_in_place(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
-    """The loss of transformers 4 with Unsloth's cross entropy, from logits of any dtype
-    (FastForCausalLMLoss of fms-acceleration)."""
-    logits = tape.to(logits, "fp32", UPCAST)
-    tokens = labels.elements
-    vocabulary = logits.elements // tokens
-    kept = tokens - batch
-    shifted_logits = clone(tape, part(tape, logits, kept * vocabulary))
-    tape.operation("clone")
-    shifted = tape.new(kept, "int64", LABELS)
-    return cross_entropy_in_place(tape, shifted_logits, shifted)
+#: The loss of transformers 4 with Unsloth's cross entropy, from logits of any dtype
+#: (FastForCausalLMLoss of fms-acceleration).
+loss_in_place: Final = partial(causal_loss_4_48, entropy=cross_entropy_in_place)
 
 
 def plain_loss(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
