@@ -104,7 +104,7 @@ def test_the_verdict_says_what_the_control_says():
     assert said({}).verdict == ""
     found = known()
     verdict = said(found).verdict
-    assert "at 2 bits it is 0.05 nats better and recovers 50% of PTQ's loss." in verdict
+    assert "0.05 nats better at 2 bits (50% of PTQ's loss back)." in verdict
     assert "stays ahead" not in verdict
     del found["null 0.0003 0"]
     assert said(found).verdict == ""
@@ -112,7 +112,7 @@ def test_the_verdict_says_what_the_control_says():
     assert row["seen"] == "no difference"
     assert said(known(trained=1.1)).rows[0]["seen"] == "worse"
     spoilt = known(ptq=0.81, control=0.85, trained=0.83, null=0.8501, after=0.84)
-    assert "and ends below fp32 as it was" in said(known(trained=0.7)).verdict
+    assert "(below fp32 as it was)" in said(known(trained=0.7)).verdict
     found = said(spoilt)
     assert "At 2 bits PTQ of the model as it is stays ahead of both" in found.verdict
     assert found.notes == ("Training at lr 0.0003 alone moved the held-out loss in fp32 by +0.04.",)

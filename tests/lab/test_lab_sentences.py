@@ -132,7 +132,7 @@ def test_qat_that_diverged_is_told_with_its_step():
     runs["qat 4 0"] = made_run(0.80)
     found = concluded("qat", runs, bits=(2, 4))
     assert "at 2 bits QAT diverged at step 3 (a.weight), so take a lower --lr" in found.verdict
-    assert "at 4 bits it is 0.01 nats better" in found.verdict
+    assert "0.01 nats better at 4 bits" in found.verdict
     assert found.rows[0]["seen"] == "diverged"
     runs["control 0.0003 0"] = made_run(1.0, float("nan"), **ILL)
     runs["qat 2 0"] = made_run(0.9)

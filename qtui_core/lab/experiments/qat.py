@@ -346,14 +346,14 @@ def _verdict(
             said.append(f"at {width.bits} bits {width.diverged}, so take a lower --lr")
             continue
         if width.seen == "no difference":
-            said.append(f"at {width.bits} bits no difference that this run can see")
+            said.append(f"no difference at {width.bits} bits that this run can see")
             continue
         share = _recovered(width, start) or 0
-        back = f" and recovers {share:.0%} of PTQ's loss" if share > 0 else ""
+        back = f" ({share:.0%} of PTQ's loss back)" if share > 0 else ""
         if share >= 1:
-            back = " and ends below fp32 as it was"
+            back = " (below fp32 as it was)"
         by = abs(fmean(width.better))
-        said.append(f"at {width.bits} bits it is {by:.2g} nats {width.seen}{back}")
+        said.append(f"{by:.2g} nats {width.seen} at {width.bits} bits{back}")
     text = (
         f"QAT beside equal training and then PTQ, {settings['steps']} steps, {seeds}: "
         f"{'; '.join(said)}."
@@ -390,7 +390,7 @@ def _cost(settings: Mapping[str, Any], known: Sequence[_Width], start: Untouched
         return ""
     least = min(helps, key=lambda width: width.bits)
     return (
-        f" What QAT stores is what PTQ stores: at {least.bits} bits "
+        f" At {least.bits} bits it stores what PTQ does, "
         f"{format_bytes(_stored(start, least.bits, settings))} in place of "
-        f"{format_bytes(4 * start.weights)}; while it trains it holds float32."
+        f"{format_bytes(4 * start.weights)}; training holds float32."
     )

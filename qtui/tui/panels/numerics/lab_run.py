@@ -81,6 +81,9 @@ class LabRun:
     left: list[LabTold] = field(default_factory=list)
     held: bool = False
     _each: int = 1
+    _on_the_way: LabChart | None = None
+    """The picture of the courses; the same object until there is another step, so that a key which
+    changes a setting need not draw it anew."""
 
     @property
     def over(self) -> bool:
@@ -102,6 +105,7 @@ class LabRun:
         elif isinstance(told, StepSeen):
             self.steps[told.job] = told.step, told.steps
             if told.value is not None:
+                self._on_the_way = None
                 course = self.courses.setdefault(told.job, [])
                 if course and told.step <= course[-1][0]:
                     course.clear()  # the next of several runs of a job
@@ -125,7 +129,7 @@ class LabRun:
         """Begins to tell a recording from its start."""
         self.begun, self.result, self.fault = recording.begun, None, ""
         self.complaint = recording.complaint
-        self.jobs, self.steps, self.courses = {}, {}, {}
+        self.jobs, self.steps, self.courses, self._on_the_way = {}, {}, {}, None
         self.left = list(recording.told)
         self._each = max(1, -(-len(self.left) // PLAYED))
         self.phase = LabPhase.PLAYING
@@ -154,11 +158,14 @@ class LabRun:
         found = self.result.findings.pictures if self.result else ()
         if found or not self.courses:
             return found
-        lines = tuple(
-            LabLine(job, tuple(v for _, v in course), tuple(float(s) for s, _ in course))
-            for job, course in self.courses.items()
-        )
-        return (LabChart("on their way: what each part says, step by step", "step", "", lines),)
+        if self._on_the_way is None:
+            lines = tuple(
+                LabLine(job, tuple(v for _, v in course), tuple(float(s) for s, _ in course))
+                for job, course in self.courses.items()
+            )
+            title = "on their way: what each part says, step by step"
+            self._on_the_way = LabChart(title, "step", "", lines)
+        return (self._on_the_way,)
 
     def differing(self, other: LabRun | None = None) -> str:
         """Its settings that are not those of another run, or not the usual ones, in words."""

@@ -130,6 +130,7 @@ class NumericsPanel(AskingPanel):
             shown.top = max(0, shown.top + by)
         else:
             self._choose(shown.place + by)
+            return
         self.draw()
 
     def _show_run(self, by: int) -> None:

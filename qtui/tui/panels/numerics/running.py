@@ -201,8 +201,9 @@ class ExperimentRuns:
 
         async def work() -> None:
             found = await asyncio.to_thread(_earlier, name, known)
-            shown.keep_earlier(name, found)
-            self._panel.draw()
+            if found:
+                shown.keep_earlier(name, found)
+                self._panel.draw()
 
         self._panel.do(work, f"{RECORDING} {name}")
 
