@@ -1,4 +1,4 @@
-"""A recording that is written while a run goes on."""
+"""Writes the recording of a run or an experiment while it runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ ToldT = TypeVar("ToldT")
 
 
 class Keeper(Generic[ToldT]):
-    """Records a run from what tells how it begins (`first`), in a `with` statement. A disk that
-    takes nothing stops the recording and not the run.
+    """A context manager that writes the messages of a run to a new file of a folder. If the disk is
+    full, the recording ends and the run continues.
 
-    `stem` is how names of recordings begin, in one word of those of its kind, of which `most` are
-    kept in the folder. `to_line` makes a line of what is told.
+    Args:
+        folder: made if it does not exist.
+        stem: how the file's name begins; its first word is the kind of recording.
+        most: how many recordings of this kind the folder keeps; the oldest are deleted.
+        to_line: turns a message into a line of the file.
+        first: the class of the message that begins a recording; earlier messages are not written.
 
     Attributes:
-        path: of the recording; None before it begins, and where none could be made.
-        complaint: a sentence on a recording that could not be made, or ends before the run does.
+        path: the recording; None before it begins, and if it cannot be written.
+        complaint: a sentence if the recording cannot be written, or ends before the run; else "".
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class Keeper(Generic[ToldT]):
         return self
 
     def write(self, told: ToldT) -> None:
-        """Adds a line, as long as there is a recording."""
+        """Writes a message, unless the recording has failed or not begun."""
         if self.complaint:
             return
         try:
@@ -61,7 +65,7 @@ class Keeper(Generic[ToldT]):
             self.complaint = f"{what}: {why}."
 
     def _begin(self, told: ToldT) -> None:
-        """The recording with its first line; then the oldest goes."""
+        """Makes the file with its first line, then deletes the oldest recordings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         stem = f"{self._stem}-{datetime.now():%Y%m%d-%H%M%S}"
         names = (f"{stem}.jsonl" if at == 1 else f"{stem}-{at}.jsonl" for at in count(1))
@@ -73,7 +77,7 @@ class Keeper(Generic[ToldT]):
                 recorder.write(told)
             except OSError as error:
                 recorder.__exit__(type(error), error, None)
-                if isinstance(error, FileExistsError):  # another app had it in the same second
+                if isinstance(error, FileExistsError):  # another app made it in the same second
                     continue
                 raise
             self._recorder, self.path = recorder, path
@@ -81,7 +85,7 @@ class Keeper(Generic[ToldT]):
         self._forget_old()
 
     def _forget_old(self) -> None:
-        """Recordings of this kind alone: a file that a user put there has another name."""
+        """Deletes only recordings of this kind, by their names: users may put other files there."""
         kind = self._stem.partition("-")[0]
         own = re.compile(rf"{kind}(-[a-z0-9-]+)?-(\d{{8}}-\d{{6}}(-\d+)?)\.jsonl")
         found = ((own.fullmatch(path.name), path) for path in self._folder.iterdir())

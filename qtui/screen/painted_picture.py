@@ -1,4 +1,4 @@
-"""A picture of texts in which pictures of reports stand: their paints as styles of the
+"""A widget that draws the pictures of reports: it turns their paints into styles of the
 terminal."""
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from qtui.screen.widgets.drawing import Drawing, Ramp, palette_color
 from qtui.screen.widgets.heatmap.ramps import brightness
 from qtui.screen.widgets.text_picture import Put, TextPicture, Tone
 
-#: The hues in the palette of 256 colours, and in that of 16.
+#: The hues of lines in the 256-colour and in the 16-colour palette.
 _HUES_256: Final = (74, 172, 36, 169, 98, 142, 73)
 _HUES_16: Final = (4, 3, 2, 5, 12, 6, 1)
-#: Paints that are tones of every picture.
+#: Paint -> the tone of TextPicture that it is drawn in.
 _TONES: Final = {
     "title": "value", "label": "label", "quiet": "quiet", "faint": "quiet", "floor": "quiet",
     "point": "strong", "": "value",
 }  # fmt: skip
-#: Magnitudes that are lost or behind something are drawn in the lower part of the greys.
+#: The share of the grey ramp for magnitudes that are lost or lie behind something.
 _GREYS: Final = 0.35
 
 
 def brush_of(drawing: Drawing) -> Brush:
-    """What the terminal can draw."""
+    """What the terminal can draw, for `qtui.report.pictures`."""
     return Brush(ascii=drawing.ascii, shaded=not drawing.ramp.has_colors)
 
 
 def as_texts(lines: Sequence[PaintedLine], at: int = 0) -> list[list[Put]]:
-    """Lines of a picture for a PaintedPicture, `at` columns to the right."""
+    """The lines of a report's picture as lines of a PaintedPicture, moved `at` columns right."""
     return [
         [
             Put(at + each.column, each.text, cast(Tone, _TONES.get(each.paint, each.paint)))
@@ -46,7 +46,8 @@ def as_texts(lines: Sequence[PaintedLine], at: int = 0) -> list[list[Put]]:
 
 
 class PaintedPicture(TextPicture):
-    """Also knows the paints of lines and of magnitudes."""
+    """A TextPicture that also draws the paints of lines (`hue`) and of magnitudes (`heat`,
+    `grey`)."""
 
     def style_of(self, tone: str) -> Style:
         if tone.startswith("hue"):
@@ -70,7 +71,7 @@ def _hue(number: int, depth: Depth) -> Style:
 
 
 def _magnitude(share: float, ramp: Ramp) -> Style:
-    """A ground with an ink that is read on it."""
+    """A background from the ramp, with a black or white foreground that is readable on it."""
     if not ramp.has_colors:
         return Style.null()
     ground = ramp.color(ramp.level(min(share, 0.9999)))

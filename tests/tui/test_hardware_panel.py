@@ -86,7 +86,7 @@ async def test_without_a_gpu(running: Running, estimator: HardwareHere) -> None:
         assert "No GPU is here" in panel.sentence
         for size in ((120, 40), (80, 24)):
             await resized(pilot, size)
-            assert "of the catalogue: no GPU is here" in screen_text(pilot.app)
+            assert "from the catalogue: this machine has no GPU" in screen_text(pilot.app)
         await pilot.press("v", "v", "v")
         await settled(pilot)
         assert "On the A100 SXM4 80GB a step takes" in panel.sentence
@@ -190,9 +190,9 @@ class TestLive:
         async with running(start_panel="hardware") as pilot:
             panel = await show(pilot, GpusView)
             text = screen_text(pilot.app)
-            assert "memory not told" in text
-            assert "The driver does not tell processes here." in text
-            assert "No GPU says how much memory it has" in panel.sentence
+            assert "memory not reported" in text
+            assert "The driver does not report processes here." in text
+            assert "No GPU reports its memory" in panel.sentence
 
     async def test_a_lost_gpu_says_so(self, running: Running, estimator: HardwareHere) -> None:
         estimator.gpus = [DeviceReading("0", "NVIDIA L4", lost=True)]
@@ -273,7 +273,7 @@ class TestMeasuring:
             assert "700 GB/s     81%" in text
             assert "not here: not compiled for this device" in text
             assert "75% of what is stated" in panel.sentence
-            assert "388 times" in panel.sentence  # 271.5e12 / 700e9
+            assert "388 operations a byte" in panel.sentence  # 271.5e12 / 700e9
 
     async def test_a_processor_is_no_gpu(self, running: Running, estimator: HardwareHere) -> None:
         estimator.facts = {"kind": "cpu", "name": "Some CPU", "capability": None}

@@ -38,7 +38,7 @@ async def test_what_was_not_weighed_is_not_said_to_save_nothing(
         assert "not weighed" in screen_text(pilot.app)
         await show(pilot, "Savings")
         text = screen_text(pilot.app)
-        assert "changes are not weighed: a trace covers one plan" in text
+        assert "savings are not known: a trace covers one plan" in text
         assert "no single change" not in text
 
 
@@ -134,7 +134,7 @@ async def test_a_map_says_what_fits_when_all_of_it_is_known(running: Running) ->
         for place in ((64, 32768), (1, 256), (8, 2048)):
             panel.shown.cells = {k: v for k, v in cells.items() if k != place}
             panel.draw()
-            assert panel.sentence == "Looking along the edge of what fits RTX 4090."
+            assert panel.sentence == "Computing which cells fit RTX 4090."
         panel.shown.cells = {**cells, (8, 2048): replace(cells[8, 2048], verdict=None)}
         panel.draw()
-        assert panel.sentence == "Looking along the edge of what fits RTX 4090."
+        assert panel.sentence == "Computing which cells fit RTX 4090."

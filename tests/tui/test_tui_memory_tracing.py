@@ -26,7 +26,7 @@ async def test_a_trace_takes_the_place_of_the_estimate(
         await ready(pilot)
         text = screen_text(pilot.app)
         assert "traced peak 8.6 GiB" in text
-        assert "traced, not estimated: nothing changes at the peak" in text
+        assert "traced, not estimated: the peak stays the same" in text
         assert panel.sentence == "The traced run needs 10 GiB."
 
 
@@ -47,7 +47,7 @@ async def test_a_trace_is_given_up(
         await until(pilot, lambda: estimator.given_up == ["trace"])
         await settled(pilot)
         assert panel.phase is AskingPhase.READY
-        assert "The trace was given up" in panel.sentence
+        assert "The trace was cancelled" in panel.sentence
         assert "Esc stops" not in screen_text(pilot.app)
         assert panel.shown.current
         await pilot.press("right")
@@ -100,7 +100,7 @@ async def test_an_unknown_family_offers_the_trace(
         await pilot.press("t")
         await until(pilot, lambda: estimator.count("trace") == 1)
         await settled(pilot)
-        assert "run over tensors without values" in panel.sentence
+        assert "run on tensors without values" in panel.sentence
         assert "without values" in panel.body.picture.text
         await pilot.press("escape")
         await until(pilot, lambda: panel.phase is AskingPhase.FAILED)

@@ -1,1 +1,1 @@
-"""What every panel is: its body, its sentence, its keys, and the questions that it asks."""
+"""The base classes of panels and views: body, sentence, keys, and requests to the engine."""

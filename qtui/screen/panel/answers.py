@@ -1,24 +1,25 @@
-"""Answers of the engine, remembered, so that going back to what was seen costs nothing."""
+"""A cache of the engine's answers, so that a tensor or scheme that was shown before is shown at
+once."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-#: Answers kept; the oldest goes first.
+#: The most answers in the cache; the oldest is dropped first.
 KEPT = 64
 
 Key = tuple[Any, ...]
 
 
 class Answers:
-    """Answers by all that was asked for."""
+    """Answers by key; a key names everything that the answer depends on."""
 
     def __init__(self) -> None:
         self._answers: dict[Key, Any] = {}
 
     async def remembered(self, key: Key, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer to what `key` names: the one from before, or that of `ask`."""
+        """Returns the cached answer of a key; without one, asks and caches the answer."""
         if key in self._answers:
             return self._answers[key]
         answer = await ask()
@@ -26,20 +27,20 @@ class Answers:
         return answer
 
     def put(self, key: Key, answer: Any) -> None:
-        """The answer from now on."""
+        """Caches an answer, and drops the oldest if there are more than KEPT."""
         self._answers.pop(key, None)
         self._answers[key] = answer
         if len(self._answers) > KEPT:
             del self._answers[next(iter(self._answers))]
 
     def known(self, key: Key) -> Any:
-        """The answer from before; None without one."""
+        """Returns the cached answer, or None."""
         return self._answers.get(key)
 
     def forget(self, is_outdated: Callable[[Key], bool]) -> None:
-        """What is no longer true."""
+        """Drops the answers whose keys are outdated."""
         self._answers = {k: answer for k, answer in self._answers.items() if not is_outdated(k)}
 
     def clear(self) -> None:
-        """Another model: nothing is true any more."""
+        """Drops all answers, as the model changed."""
         self._answers.clear()

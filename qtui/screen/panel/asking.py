@@ -1,4 +1,5 @@
-"""The life of a question: asked, answered, refused, failed, given up, or lost with its process."""
+"""A panel that asks a child process, and shows what becomes of each request: answered, refused,
+failed, cancelled, or lost with the process."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from qtui_core.errors import ModelError, QtuiError, UsageError
 
 #: The group of the work that opens a model.
 OPENING: Final = "open"
-#: Someone who holds a key down wants what they stop at.
+#: Seconds until a request is sent: while a key is held down, only the last choice is requested.
 PAUSE_SECONDS: Final = 0.08
-#: What comes sooner replaces what was before it without a blank between them.
+#: Seconds until old content is cleared; an answer that comes sooner replaces it without a blank.
 GRACE_SECONDS: Final = 0.25
 
 Work = Callable[[], Awaitable[None]]
@@ -33,7 +34,7 @@ ViewT = TypeVar("ViewT", bound=View[Any])
 
 
 class AskingPhase(StrEnum):
-    """Where the panel is. `failed` concerns what was asked for, `lost` the engine itself."""
+    """The state of the panel. FAILED: the last request failed. LOST: the engine's process ended."""
 
     OPENING = "opening"
     WORKING = "working"
@@ -47,24 +48,24 @@ TROUBLE: Final = (AskingPhase.FAILED, AskingPhase.LOST)
 
 
 class AskingPanel(Panel):
-    """A panel that asks a child process for what it shows, and shows it in several views.
+    """A panel that asks a child process for its content, and shows it in several views.
 
-    Its work goes through `do` or `ask`; whatever becomes of it ends in `say`, `refused`, `failed`
-    or `engine_lost`, so that a subclass has to know what to ask, how to draw it (`show_phase`,
-    `draw`) and what it means (`meaning`).
+    A subclass sends requests with `do` or `ask`, which call `refused`, `failed` or `engine_lost`
+    if a request has no answer. The subclass defines what to request, how to draw the answer
+    (`show_phase`, `draw`) and its sentence (`meaning`).
 
     (Textual calls `on_mount` of every class of a widget: subclasses must not call this one.)
 
     Attributes:
-        views: one of each class in VIEWS, in the order of their tabs.
-        view: the one on the screen.
-        tabs: their titles on a line, which the body lays out.
-        told: what was last said to be done, or why there is nothing.
-        refusal: why the last thing asked for is impossible, until something else is done.
+        views: an object of each class in VIEWS, in the order of their tabs.
+        view: the view on the screen.
+        tabs: the line with the titles of the views; the body lays it out.
+        status: the text of the phase: what is being done, or why there is no content.
+        refusal: why the last request is impossible; empty after the next action.
     """
 
     ENGINE: ClassVar[str] = "engine"
-    """The process that the panel asks: as it is called on the screen, and by the app."""
+    """The process that the panel asks: its name on the screen, and an attribute of the app."""
 
     VIEWS: ClassVar[tuple[type[View[Any]], ...]]
 
@@ -74,11 +75,11 @@ class AskingPanel(Panel):
     phase: reactive[AskingPhase] = reactive(AskingPhase.OPENING, init=False)
 
     silence: reactive[str] = reactive("", init=False, repaint=False)
-    """That the engine does not answer, as a sentence; empty while it does."""
+    """The sentence that the engine does not answer; empty while it does."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.told = ""
+        self.status = ""
         self.refusal = ""
         self._own_sentence = ""
         self._late = 0
@@ -102,26 +103,26 @@ class AskingPanel(Panel):
         found: EngineClient = getattr(self.qtui, self.ENGINE)
         return found
 
-    # What a subclass knows
+    # What a subclass defines
 
     def begin_again(self) -> None:
-        """Asks anew for what is chosen, after a stop, a failure or a loss."""
+        """Repeats the requests of the current choice, after a stop, a failure or a lost engine."""
 
     def show_phase(self) -> None:
-        """Shows the phase and what is `told`."""
+        """Shows the phase and the text in `status`."""
 
     def draw(self) -> None:
-        """Shows the view with all that is known, and what it means."""
+        """Draws the view from everything that is known, and sets the sentence."""
 
     def focus_view(self) -> None:
-        """Moves the focus to where work starts in the view."""
+        """Moves the focus to the main part of the view."""
 
     def meaning(self) -> str:
-        """What is shown means this; or why there is nothing, or what is being done."""
+        """The sentence: what the content means, why there is none, or what is being done."""
         return ""
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Whether an action can be done now; only then is its key shown."""
+        """Whether an action is possible now; the footer shows only keys of such actions."""
         if action == "restart":
             return self.can_restart
         if action == "in_view":
@@ -135,16 +136,16 @@ class AskingPanel(Panel):
     # Asking
 
     def do(self, work: Work, group: str) -> None:
-        """Runs what waits for the engine; newer work of the group takes its place."""
+        """Runs work that waits for the engine. Newer work of the same group cancels it."""
 
         async def run() -> None:
             try:
                 await work()
             except RequestCancelled:
-                pass  # something newer is on its way
+                pass  # a newer request replaced this one
             except EngineLost as error:
-                # Told already where it was lost just now, but not where it was asked again;
-                # and an engine that was closed or restarted is not lost.
+                # `_engine_changed` has shown a loss that happened just now, but not one before this
+                # request. An engine that was closed or restarted is not lost.
                 if self.engine.state is EngineState.LOST:
                     self.engine_lost(str(error))
             except UsageError as error:
@@ -154,23 +155,22 @@ class AskingPanel(Panel):
                     self.post_message(ModelFailed(self.qtui.model, str(error)))
                 self.failed(str(error))
 
-        # A function, because a coroutine that is replaced before it starts is never awaited.
+        # A function, because a coroutine that is cancelled before it starts is never awaited.
         _: Worker[None] = self.run_worker(run, group=group, exclusive=True)
 
     def ask(self, work: Work, group: str) -> None:
-        """The same of an engine that is there: another question is another try, and starts one
-        that was lost."""
+        """Like `do`, but restarts a lost engine first."""
 
-        async def awake() -> None:
+        async def restarted() -> None:
             if self.engine.state is EngineState.LOST:
                 await self.engine.restart()
             await work()
 
-        self.do(awake, group)
+        self.do(restarted, group)
 
     def if_late(self, clear: Callable[[], None]) -> None:
-        """Takes away what is of the question before, if the answer to this one is long in
-        coming."""
+        """Calls `clear`, which removes the content of an earlier request, if the answer takes
+        longer than GRACE_SECONDS."""
         self._late = asked = self._late + 1
 
         def late() -> None:
@@ -180,12 +180,12 @@ class AskingPanel(Panel):
         self.set_timer(GRACE_SECONDS, late)
 
     def give_up(self, *groups: str) -> None:
-        """Ends what waits for an answer in these groups."""
+        """Cancels the work of these groups."""
         for group in groups:
             self.workers.cancel_group(self, group)
 
     def action_restart(self) -> None:
-        """Begins again, with another process where that is lost or does not answer."""
+        """Repeats the requests; first restarts the engine if it is lost or does not answer."""
         self.end_silent()
         if self.engine.state is EngineState.LOST:
             self.say(AskingPhase.OPENING, f"Starting the {self.ENGINE}")
@@ -197,16 +197,16 @@ class AskingPanel(Panel):
         await self.engine.restart()
         self.begin_again()
 
-    # Saying
+    # The phase and the sentence
 
     @property
     def trouble(self) -> str:
-        """Why there is nothing to show; empty where there is."""
-        return self.told if self.phase in TROUBLE else ""
+        """Why there is no content; empty if there is no trouble."""
+        return self.status if self.phase in TROUBLE else ""
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is waited for."""
+        """Whether the panel waits for an answer."""
         return self.phase in (AskingPhase.OPENING, AskingPhase.WORKING)
 
     @property
@@ -214,8 +214,8 @@ class AskingPanel(Panel):
         return self.phase in (AskingPhase.STOPPED, *TROUBLE) or bool(self.silence)
 
     def say(self, phase: AskingPhase, text: str = "") -> None:
-        """Goes to another phase; `text` says what is being done, or why nothing is."""
-        self.phase, self.told = phase, text
+        """Sets the phase; `text` says what is being done, or why nothing is."""
+        self.phase, self.status = phase, text
         if phase in TROUBLE:
             self.refusal = ""
         self.show_phase()
@@ -224,25 +224,25 @@ class AskingPanel(Panel):
         self.refresh_bindings()
 
     def speak(self) -> None:
-        """The sentence: what is impossible, or what is shown means."""
+        """Sets the sentence: the refusal, or else the meaning of the content."""
         self.sentence = self.refusal or self.meaning()
 
     def forget_refusal(self) -> None:
-        """Something else is done now: the sentence is about the picture again."""
+        """Removes a refusal, so that the sentence is about the content again."""
         if self.refusal:
             self.refusal = ""
             self.speak()
 
     def refused(self, sentence: str) -> None:
-        """What was asked for is not possible; what is shown stays true."""
+        """Shows why a request is impossible. The content stays, as it is still correct."""
         self.refusal = sentence
         self.speak()
 
     def failed(self, sentence: str) -> None:
-        """What was asked for could not be had."""
+        """Shows why a request failed, in place of the content."""
         self.say(AskingPhase.FAILED, sentence)
 
-    # An engine that is lost, or does not answer
+    # A lost or silent engine
 
     def _engine_changed(self, state: EngineState, detail: str) -> None:
         lost = state is EngineState.LOST
@@ -251,27 +251,29 @@ class AskingPanel(Panel):
             self.engine_lost(detail)
 
     def engine_lost(self, sentence: str) -> None:
-        """The engine's process is gone, and with it everything in flight. May be called again
+        """Shows that the engine's process ended; all its requests have failed. May be called again
         for the same loss."""
         self.say(AskingPhase.LOST, f"{self._named(sentence)}\nr starts it again.")
 
     def _named(self, sentence: str) -> str:
-        """What a client says of its process, in the word of the screen."""
+        """A sentence of the client, with the name that the screen uses for the process."""
         return sentence.replace("The engine", f"The {self.ENGINE}")
 
     @property
     def waits_for_engine(self) -> bool:
-        """Whether what is shown is from the engine, and old where that does not answer."""
+        """Whether the content comes from the engine, so that it is old while the engine is
+        silent."""
         return True
 
     def validate_sentence(self, sentence: str) -> str:
-        """While the engine is silent, its silence is told in place of the panel's own sentence."""
+        """While the engine does not answer, replaces the panel's own sentence by one that says
+        so."""
         self._own_sentence = sentence
         if not (self.silence and self.waits_for_engine):
             return sentence
         return (
-            f"{self.silence} What is shown is from before. Esc ends it and r starts it anew; where "
-            "it answers after all, everything goes on."
+            f"{self.silence} The screen shows older content. Wait until it answers, or end it with "
+            "Esc and start it again with r."
         )
 
     def watch_silence(self) -> None:
@@ -281,7 +283,7 @@ class AskingPanel(Panel):
         self.refresh_bindings()
 
     def end_silent(self) -> bool:
-        """Ends an engine that does not answer; whether it was one."""
+        """Ends an engine that does not answer. Returns whether it was silent."""
         silent = bool(self.silence)
         if silent:
             self.engine.kill()
@@ -300,7 +302,7 @@ class AskingPanel(Panel):
         return next(view for view in self.views if isinstance(view, kind))
 
     def show_view(self, view: View[Any]) -> None:
-        """Turns to a view; what was refused in the one before is forgotten."""
+        """Shows a view, and removes a refusal of the previous one."""
         self.refusal = ""
         self.view = view
         self.tabs.active = self.views.index(view)
@@ -309,11 +311,11 @@ class AskingPanel(Panel):
         self.focus_view()
 
     def action_view(self, by: int) -> None:
-        """The view `by` places further, from the last on to the first."""
+        """Shows the view `by` places further; after the last comes the first."""
         self.show_view(self.views[(self.tabs.active + by) % len(self.views)])
 
     def action_in_view(self, title: str, action: str) -> None:
-        """An action of the view with this title, which is shown."""
+        """Runs an action of the current view, whose title is `title`."""
         _, name, own = parse(action)
         getattr(self.view, f"action_{name}")(*own)
 

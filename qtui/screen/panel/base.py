@@ -1,4 +1,4 @@
-"""What every panel is: a body, one sentence below it, and the hooks the shell calls."""
+"""The base of panels: a body, one sentence below it, and hooks that the shell calls."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from qtui.screen.widgets.sentence import Sentence
 
 
 class Panel(ShellHooks, Container):
-    """One tab's content.
+    """The content of one tab.
 
-    A subclass names itself, composes its body in `compose_body`, and writes `sentence` whenever
-    what it shows changes: one line, computed from the data, that says what the picture means and
-    what to do about it. Bindings carry ids that start with PANEL_ID ("quantize.filter").
+    A subclass composes its body in `compose_body`, and sets `sentence` whenever its content
+    changes. The sentence is computed from the data; it says what the picture means and what to do.
+    The ids of its bindings start with PANEL_ID ("quantize.filter").
     """
 
     PANEL_ID: ClassVar[str]
     TITLE: ClassVar[str]
     NUMBER: ClassVar[int]
     HELP: ClassVar[str] = ""
-    """Markdown, shown by `?`. The keys are listed below it by the shell."""
+    """Markdown, shown by `?`. The shell lists the keys below it."""
 
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = ()
-    """Widgets of this panel that declare bindings of their own, so that these can be rebound."""
+    """Widget classes of this panel with bindings of their own, so that users can rebind these."""
 
     sentence: reactive[str] = reactive("", init=False, repaint=False)
 
@@ -51,35 +51,35 @@ class Panel(ShellHooks, Container):
 
     @property
     def qtui(self) -> Host:
-        """The app, as panels know it."""
+        """The app, with the attributes that panels use."""
         return cast("Host", self.app)
 
     @property
     def drawing(self) -> Drawing:
-        """Ramps and glyphs of this terminal."""
+        """The colour ramps and glyphs of this terminal."""
         return self.qtui.drawing
 
     def drawing_changed(self) -> None:
-        """The colours of the terminal changed: everything is drawn anew."""
+        """Draws everything again, as the colours changed."""
         for widget in self.query(Widget):
             if isinstance(widget, DrawnLines):
                 widget.redraw()
             widget.refresh()
 
-    # Hooks. The shell calls them; each does nothing unless the panel has something to do.
+    # Hooks, which the shell calls. By default they do nothing.
 
     def activate(self) -> None:
-        """The panel's tab is now shown. Move the focus to where work starts."""
+        """Called when the panel's tab is shown: moves the focus to the main part."""
 
     def open_model(self, model: str) -> None:
-        """The app's model is now `model` (also called once, when the panel is first built)."""
+        """Called when the app's model changes to `model`, and once when the panel is built."""
 
     def show_value(self, value: Fraction | float, origin: str) -> None:
-        """Another panel sent a value; `origin` says in words where it came from."""
+        """Called when another panel sends a value; `origin` says in words where it came from."""
 
     def unfinished(self) -> str:
-        """What goes on that leaving would end, as a sentence; empty where nothing does."""
+        """A sentence about running work that quitting would end; empty if there is none."""
         return ""
 
     async def finish(self) -> None:
-        """Ends what is unfinished, in order: the app is about to leave."""
+        """Called before the app quits: ends running work in order."""

@@ -1,4 +1,4 @@
-"""Questions to a process, typed, with their answers remembered."""
+"""Typed requests to a child process, whose answers are cached."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 class Feed:
-    """What a panel asks of its process. Every question may raise QtuiError (EngineLost among them)
-    and RequestCancelled."""
+    """The requests of a panel to its process. Each may raise QtuiError (also EngineLost) and
+    RequestCancelled."""
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
@@ -27,8 +27,9 @@ class Feed:
         key: Key | None = None,
         **options: Any,
     ) -> T:
-        """The answer, as a dataclass; where a `key` names all that is asked for, the one from
-        before. `options` are those of `EngineClient.request`."""
+        """Sends a request, and returns its answer as a dataclass. With a `key`, which names
+        everything that the answer depends on, a cached answer is returned instead. `options` are
+        those of `EngineClient.request`."""
 
         async def request() -> T:
             return (await self.engine.request(method, params, **options)).read(answer)

@@ -1,4 +1,4 @@
-"""What the shell asks of a panel, and a panel of the view that it shows."""
+"""The hooks that the shell calls on a panel, and a panel on its current view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class PaletteEntry:
-    """A line of the command palette, "noun: Verb". Yield it only while it can be done."""
+    """A line of the command palette, "noun: Verb". Yield it only while the command works."""
 
     title: str
     help: str
@@ -20,28 +20,29 @@ class PaletteEntry:
 
 
 class ShellHooks:
-    """Each does nothing unless who is asked has something to do or to give."""
+    """Hooks of panels and views. By default they return nothing."""
 
     def palette(self) -> Iterable[PaletteEntry]:
-        """Entries beyond the bindings, which the shell lists by itself."""
+        """Entries besides the bindings, which the shell lists by itself."""
         return ()
 
     def copy_text(self) -> str | None:
-        """What `y` copies: plain text, or None when there is nothing."""
+        """The plain text that a copy takes; None if there is none."""
         return None
 
     def export_data(self) -> dict[str, Any] | None:
-        """What `e` writes beside the picture: JSON-ready data, or None."""
+        """The data that an export writes as JSON beside the picture; None if there is none."""
         return None
 
     def export_table(self) -> Iterable[Sequence[object]] | None:
-        """What `e` writes as CSV beside the picture: a header and rows of texts and numbers."""
+        """The rows that an export writes as CSV beside the picture, a header first; None if there
+        are none."""
         return None
 
     def export_picture(self) -> str | None:
-        """The picture that `e` writes, as SVG; None where that is of the whole screen."""
+        """The picture that an export writes, as SVG; None for a picture of the whole screen."""
         return None
 
     def maximise_target(self) -> Widget | None:
-        """What `z` fills the screen with: the big picture."""
+        """The widget that a zoom fills the screen with; None if there is none."""
         return None

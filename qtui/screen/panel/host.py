@@ -1,4 +1,4 @@
-"""What a panel needs of the app that it is in."""
+"""The attributes and methods of the app that panels use."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Severity = Literal["information", "warning", "error"]
 
 
 class Host(Protocol):
-    """The app, as panels know it."""
+    """The app, with the attributes that panels use."""
 
     drawing: Drawing
     model: str
     looks_ahead: bool
-    """Whether processes are started before anything is asked of them."""
+    """Whether the app starts child processes before their first request."""
     recording: Path | None
-    """A recording that the Train panel is still to open."""
+    """The recording that the Train panel will open; None if there is none."""
     chosen: tuple[RunPlan, GpuChoice | None] | None
-    """The plan and the GPU that the panels about memory share; None before one chose."""
+    """The plan and the GPU that the panels share; None until one is chosen."""
     looked_at: tuple[str, Subject] | None
-    """The model and what of it the Quantize panel looks at; None while that is nothing."""
+    """The model and the subject that the Quantize panel shows; None if it shows none."""
     farewell: str
-    """What is said once the app is left: where the last run is recorded."""
+    """The sentence that is printed after the app quits: where the last run is recorded."""
 
     @property
     def engine(self) -> EngineClient:
@@ -42,10 +42,10 @@ class Host(Protocol):
 
     @property
     def panel(self) -> Any:
-        """The panel that is shown."""
+        """The current panel."""
 
     def set_device(self, text: str) -> None:
-        """The right end of the header line."""
+        """Sets the text at the right end of the header line."""
 
     def tell(self, text: str, severity: Severity = "information") -> None:
         """Shows a sentence for a few seconds and writes it to the log."""

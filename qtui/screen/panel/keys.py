@@ -1,4 +1,4 @@
-"""The keys of a panel."""
+"""Makes the key bindings of panels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def panel_binding(
     priority: bool = False,
     key_display: str | None = None,
 ) -> Binding:
-    """A binding under the id that a configuration rebinds, "quantize.filter"; most are in the
-    help only and not in the footer (`show`)."""
+    """A binding whose id, such as "quantize.filter", the configuration can rebind. The footer shows
+    it only with `show`; the help always does."""
     return Binding(
         key,
         action,

@@ -1,4 +1,4 @@
-"""A view: one way to look at what a panel knows."""
+"""The base of views: each is one way to show the data of a panel."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ ShownT = TypeVar("ShownT")
 
 
 class View(ShellHooks, Generic[ShownT]):
-    """One tab of a panel: what it draws of what is shown (`ShownT`), and what that means.
+    """One tab of a panel: it draws the panel's state (`ShownT`), and says what the picture means.
 
-    To add one, write a subclass in a file `*_view.py` of the panel's room, with TITLE, HELP, `draw`
-    and `meaning`, and name it in the `VIEWS` of the panel, at the place of its tab. `AskingPanel`
-    makes one object of each (`views`), says which is on the screen (`view`), and changes that
-    (`show_view`). The panel itself has to
+    To add one, write a subclass in a file `*_view.py` of the panel's folder, with TITLE, HELP,
+    `draw` and `meaning`, and add it to `VIEWS` of the panel, in the order of the tabs.
+    `AskingPanel` makes an object of each class (`views`), keeps the current one (`view`), and
+    changes it (`show_view`). The panel itself has to
 
     - make its keys with `view_keys(PANEL_ID, VIEWS)` and its help with `views_help(VIEWS)`,
     - lay out its `tabs` in the body,
-    - draw the view when something is new, in `draw`:
+    - draw the view whenever its data changes, in `draw`:
       `self.body.picture.show(partial(self.view.draw, self.shown))`; then `self.speak()`,
-    - say what it means, in `meaning`: `self.view.meaning(self.shown)`.
+    - return the view's sentence in `meaning`: `self.view.meaning(self.shown)`.
     """
 
     TITLE: ClassVar[str]
     HELP: ClassVar[str] = ""
-    """Markdown, a part of the help of the panel."""
+    """Markdown, a part of the panel's help."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = ()
-    """Bindings of actions of this view. They work wherever the focus of the panel is, while the
-    view is shown; their ids start with the PANEL_ID."""
+    """Bindings of this view's actions. While the view is shown they work wherever the focus is;
+    their ids start with PANEL_ID."""
 
     CURSOR: ClassVar[bool] = False
-    """Whether it has lines or cells to choose from."""
+    """Whether the view has lines or cells to choose from."""
 
     def __init__(self, panel: AskingPanel) -> None:
         self.panel = panel
 
     def opened(self) -> None:
-        """The view has been turned to: ask for what only it shows; it is drawn after this."""
+        """Called when the view comes to the screen, before `draw`: requests what only it shows."""
 
     def draw(self, shown: ShownT, canvas: Canvas) -> Sequence[TextLine]:
-        """Lines of text for the room there is. One with widgets of its own draws by these."""
+        """Returns lines of text that fit the canvas. A view with its own widgets returns none."""
         return ()
 
     def meaning(self, shown: ShownT) -> str:
-        """The sentence below it: what it means right now, and what to do."""
+        """Returns the sentence below the view: what it means now, and what to do."""
         return ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether an action of KEYS can be done now."""
+        """Whether an action of KEYS is possible now."""
         return True
 
 
 def view_keys(panel_id: str, views: Sequence[type[View[Any]]]) -> list[Binding]:
-    """The keys from view to view, and those of the views as keys of the panel, whose
+    """The keys that change the view, and the views' own keys as keys of the panel, whose
     `action_in_view` runs them."""
-    # "GPUs" stays as it is.
+    # "GPUs" keeps its capitals.
     titles = (view.TITLE if view.TITLE[1].isupper() else view.TITLE.lower() for view in views)
-    told = f"Next view: {', '.join(titles)}"
+    tooltip = f"Next view: {', '.join(titles)}"
     return [
-        panel_binding(panel_id, "v", "view(1)", "View", "view", told, show=True),
-        panel_binding(panel_id, "V", "view(-1)", "View back", "view_back", "View before"),
+        panel_binding(panel_id, "v", "view(1)", "View", "view", tooltip, show=True),
+        panel_binding(panel_id, "V", "view(-1)", "View back", "view_back", "Previous view"),
         *(
             replace(key, action=f"in_view({view.TITLE!r}, {key.action!r})")
             for view in views
@@ -81,5 +81,5 @@ def view_keys(panel_id: str, views: Sequence[type[View[Any]]]) -> list[Binding]:
 
 
 def views_help(views: Sequence[type[View[Any]]]) -> str:
-    """What the help of a panel says of its views."""
+    """The part of a panel's help that describes its views."""
     return "".join(view.HELP for view in views)

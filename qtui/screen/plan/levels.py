@@ -92,7 +92,7 @@ def change_text(shown: Shown, minus: str) -> str:
     old = before.peak_allocated_bytes if whole else before.peak_live_bytes
     new = after.peak_allocated_bytes if whole else after.peak_live_bytes
     if old == new:
-        return f"{shown.change}: nothing changes at the peak"
+        return f"{shown.change}: the peak stays the same"
     level = "at the peak" if whole else "of tensors at the peak"
     ends = list(dict.fromkeys((format_bytes(old), format_bytes(new))))
     text = f"{shown.change}: {signed(new - old, minus)} {level} ({' → '.join(ends)}"

@@ -53,7 +53,7 @@ class PlanPanel(AskingPanel):
         self.feed = MemoryFeed(self.engine)
         self.shown = Shown(self.qtui.model, gpus=catalogue())
         self._possible: RunPlan | None = None
-        """The last plan that was estimated: one that cannot be gives way to it."""
+        """The last plan that was estimated; it replaces a plan that proves impossible."""
         self._past: list[tuple[RunPlan, GpuChoice | None]] = []
         self._asked_live = False
 
@@ -85,7 +85,7 @@ class PlanPanel(AskingPanel):
     # Opening
 
     def open_model(self, model: str) -> None:
-        """The app has another model: the plan and the GPU stay."""
+        """Opens another model; the plan and the GPU stay."""
         before = self.shown
         self.feed.answers.clear()
         self.shown = Shown(
@@ -131,7 +131,7 @@ class PlanPanel(AskingPanel):
         if facts.traceable:
             text += "\nt runs that trace here."
             if before is not None:
-                text = "The plan is another one than was traced.\nt traces this one."
+                text = "The trace was of another plan.\nt traces this one."
         self.say(AskingPhase.FAILED, text)
         self.shown.before, self.shown.gpu_change = before, gpu_change
 
@@ -174,7 +174,7 @@ class PlanPanel(AskingPanel):
         self.draw()
 
     def fill_views(self) -> None:
-        """The estimate is there: request what only some views show."""
+        """Called when the estimate is known: requests what only some views show."""
 
     # Showing
 
@@ -190,7 +190,7 @@ class PlanPanel(AskingPanel):
             self.shown.forget()
         self.draw()
         if self.phase is AskingPhase.OPENING:
-            self.sentence = self.told
+            self.sentence = self.status
 
     def begin_again(self) -> None:
         if self.known:
@@ -204,8 +204,8 @@ class PlanPanel(AskingPanel):
         return self.shown.facts is not None and not self.shown.facts.unknown
 
     def refused(self, sentence: str) -> None:
-        """The plan is impossible: go back to the one before. If there is none, only the form
-        helps."""
+        """Goes back to the previous plan, as this one is impossible. Without a previous one, the
+        user has to change the form."""
         if self._possible is None:
             self.failed(sentence)
             self.refusal = sentence
@@ -220,7 +220,7 @@ class PlanPanel(AskingPanel):
     # Choosing a field
 
     def _choose_field(self, by: int) -> None:
-        """The next field, or the one before."""
+        """Moves to another field of the form, `by` lines down."""
         self.refusal = ""
         self.shown.knob = (self.shown.knob + by) % len(form_fields(self.shown))
         self.draw_form()

@@ -24,7 +24,7 @@ from qtui_core.models.quoting import printable
 
 
 class TensorOrder(StrEnum):
-    """`model`: as in the files, in natural order. `worst`: lowest SQNR first."""
+    """The order of the list. MODEL: as in the files, in natural order. WORST: lowest SQNR first."""
 
     MODEL = "model"
     NAME = "name"
@@ -74,14 +74,14 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     ]  # fmt: skip
 
     class Highlighted(Message):
-        """The cursor is on another tensor. (Typing a filter only marks one.)"""
+        """The cursor moved to another tensor. (Typing a filter only marks one.)"""
 
         def __init__(self, entry: TensorEntry) -> None:
             super().__init__()
             self.entry = entry
 
     class Chosen(Message):
-        """Enter, or a click on the tensor under the cursor."""
+        """A tensor was chosen: by Enter, or by a click on the tensor under the cursor."""
 
         def __init__(self, entry: TensorEntry) -> None:
             super().__init__()
@@ -285,7 +285,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         end = at + len(words[0])
         found = self.get_component_rich_style("tensors--match")
         match = base + Style(bold=found.bold, underline=found.underline)
-        if not base.reverse:  # that would have the colour of the background
+        if not base.reverse:  # reversed, the match's colour would become its background
             match += Style(color=found.color)
         parts = [(name[:at], base), (name[at:end], match), (name[end:], base)]
         return [Segment(text, style) for text, style in parts if text]

@@ -1,4 +1,4 @@
-"""A panel that looks at one tensor of a model, with the others at its side."""
+"""A panel that shows one tensor of a model, with a list of all tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from qtui.screen.widgets.view_tabs import ViewTabs
 
 
 class TensorBody(Container):
-    """The tensors at the side, and a title for the one that is shown. Where a narrow screen has no
-    room for them, they take the place of something else while the class `-listing` is set. A
-    subclass arranges them."""
+    """Has the list of tensors, and a title for the current one. On a narrow screen the list
+    replaces another part while the class `-listing` is set. A subclass arranges the parts."""
 
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__()
@@ -29,44 +28,45 @@ class TensorBody(Container):
 
     @property
     def typing(self) -> bool:
-        """Whether keys are text for one of the fields."""
+        """Whether a text field has the focus."""
         return self.side.typing
 
     @property
     def listing(self) -> bool:
-        """Whether the tensors stand where something else is otherwise."""
+        """Whether the list of tensors replaces another part now."""
         return self.has_class("-listing") and self.has_class("-narrow")
 
     @property
     def can_leave(self) -> bool:
-        """Whether a field or the list has been entered that Escape leaves."""
+        """Whether Escape leaves a text field or the list."""
         return self.typing or self.listing
 
     def leave(self) -> None:
-        """Leaves the innermost of them; nothing that was typed takes effect."""
+        """Leaves the text field, or else the list; the typed text is dropped."""
         if self.side.typing:
             self.side.drop_filter()
         else:
             self.show_picture()
 
     def show_picture(self) -> None:
-        """Moves to the picture; on a narrow screen it has its place again."""
+        """Shows the picture in place of the list."""
         self.remove_class("-listing")
 
     def show_list(self) -> None:
-        """Moves to the list of tensors."""
+        """Shows the list of tensors, and moves the focus to it."""
         self.add_class("-listing")
         self.screen.set_focus(self.side.list)
 
 
 class TensorPanel(AskingPanel):
-    """`shown.entry` is the tensor that is looked at, and `shown.choose` takes another."""
+    """A panel whose state `shown` has the current tensor in `entry`, and changes it in
+    `choose`."""
 
     body: TensorBody
     shown: Any
 
     def look(self, *, pause: bool = False) -> None:
-        """Reads the chosen tensor; with a pause, unless another one is chosen at once."""
+        """Reads the chosen tensor; with `pause` only if no other is chosen in PAUSE_SECONDS."""
 
     @on(TensorList.Highlighted)
     def _tensor_changed(self, message: TensorList.Highlighted) -> None:

@@ -1,4 +1,4 @@
-"""The left side of the panel: the model's tensors, their filter, and their count."""
+"""The left side of a panel: the list of the model's tensors, its filter, and their count."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qtui.screen.tensors.list import TensorList, TensorOrder, rank_text, sqnr_ke
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 
-# A model has thousands of tensors; nobody reads more than a few numbers a second.
+# Seconds between two updates of the count while tensors are measured: nobody reads more of them.
 COUNT_SECONDS = 0.25
 
 
 class TensorSide(Vertical):
-    """A list with a line above it for the filter and one below that says what is listed."""
+    """The list of tensors, with the filter above it, and a line below that says what is listed."""
 
     DEFAULT_CSS = """
     TensorSide {
@@ -44,7 +44,7 @@ class TensorSide(Vertical):
         self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
         self._notes: tuple[str, ...] = ()
-        """What is said of the list, from the longest text to the shortest; empty: its order."""
+        """Texts about the list, the longest first; without any, its order is named."""
         self._stepped_to = ""
         self._counted = 0.0
         self.ranked_by = ""
@@ -85,7 +85,7 @@ class TensorSide(Vertical):
 
     def start_filter(self) -> None:
         self.add_class("-filtering")
-        self.screen.set_focus(self.field)  # not focus(), which waits: keys may arrive together
+        self.screen.set_focus(self.field)  # focus() acts later, after keys of the same packet
 
     def drop_filter(self) -> None:
         """Shows all tensors again, with the cursor on the current one."""
@@ -104,7 +104,7 @@ class TensorSide(Vertical):
     @on(Input.Submitted)
     def _filter_kept(self, event: Input.Submitted) -> None:
         event.stop()
-        if self.list.open_current():  # otherwise nothing matches, and the text can be corrected
+        if self.list.open_current():  # otherwise nothing matches, and the user corrects the text
             self.set_class(bool(event.value), "-filtering")
             self.screen.set_focus(self.list)
 
@@ -138,9 +138,9 @@ class TensorSide(Vertical):
             self._count()
 
     def ranks_stopped(self) -> None:
-        """No more tensors will be measured, and the numbers of some rank nothing."""
+        """Drops the numbers of tensors that were measured: without the others they rank nothing."""
         self.forget_ranks()
-        self._notes = ("not ranked, w does",) if self.list.order is TensorOrder.WORST else ()
+        self._notes = ("not ranked: press w",) if self.list.order is TensorOrder.WORST else ()
         self._count()
 
     def ranks_done(self, scheme: str, *, sampled: bool) -> None:
@@ -152,8 +152,8 @@ class TensorSide(Vertical):
         self._count()
 
     def step_worst(self, direction: int) -> None:
-        """Chooses the next tensor in the ranking, which begins with the worst (or the one
-        before)."""
+        """Chooses the next (1) or previous (-1) tensor of the ranking, which begins with the
+        worst."""
         listed = [entry.name for entry in self.list.shown if entry.name in self._sqnr]
         ranking = sorted(listed, key=lambda name: sqnr_key(self._sqnr[name]))
         if not ranking:

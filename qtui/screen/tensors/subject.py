@@ -1,5 +1,5 @@
-"""The current subject: a tensor of the model or what flows through its module, unchanged or with an
-outlier added."""
+"""The subject of a panel: a tensor of the model, or the captured input or output of its module;
+unchanged, or with an injected outlier."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """The name of the tensor, and what of its module is shown."""
+        """The name of the tensor; for an activation, "input of" and the name of the module."""
         if self.source == WEIGHT:
             return self.tensor
         return f"{self.source} of {self.tensor.removesuffix('.weight')}"
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What was changed, in a few words each."""
+        """The changes to the values, each in a few words."""
         put = self.inject
         if put is None:
             return ()

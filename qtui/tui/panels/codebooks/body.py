@@ -21,8 +21,8 @@ SHORT = 26
 
 
 class CodebooksBody(TensorBody):
-    """Views and settings on top, below them the picture; the tensors stand at its left on a
-    wide screen, and in its place while the class `-listing` is set on others."""
+    """Views and settings on top, the picture below them. On a wide screen the list of tensors is at
+    its left; on others it replaces the picture while the class `-listing` is set."""
 
     DEFAULT_CSS = """
     CodebooksBody {
@@ -99,7 +99,7 @@ class CodebooksBody(TensorBody):
     # What is shown
 
     def show_title(self, entry: TensorEntry | None, words: tuple[str, ...] = ()) -> None:
-        """Name the tensor that is looked at, if one is; `words` say what was done to it."""
+        """Shows the name of the current tensor, if there is one; `words` say how it was changed."""
         if entry is None:
             self.title_line.subject, self.title_line.details = "", ()
             return
@@ -109,6 +109,6 @@ class CodebooksBody(TensorBody):
         self.title_line.details = (*words, shape, printable(entry.dtype), size)
 
     def show(self, draw: Draw, *, titled: bool) -> None:
-        """A picture; `titled` says whether it is of the tensor."""
+        """Shows a picture; `titled` says whether it is of the tensor, which is then named."""
         self.set_class(not titled, "-untitled")
         self.picture.show(draw)

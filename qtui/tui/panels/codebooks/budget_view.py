@@ -1,4 +1,5 @@
-"""Where the bits go, and what another block size or double quantization would change."""
+"""The bits per parameter of each scheme by part, and what another block size or double quantization
+would change."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ NOTHING = "–"
 
 
 class BudgetView(CodebooksView):
-    """Where the bits of each scheme go, and the same over block sizes."""
+    """The bits per parameter of each scheme by part, and of the first format by block size."""
 
     TITLE = "Budget"
     HELP = "**Budget**: where the bits go, and what block size and double quantization change.\n"
@@ -40,8 +41,8 @@ class BudgetView(CodebooksView):
         ]
 
     def meaning(self, shown: CodebooksShown) -> str:
-        """What double quantization saves at this block size, and whether a smaller block with it
-        would be better for fewer bits."""
+        """What double quantization saves at this block size, and whether a smaller block with
+        double quantization is more accurate at fewer bits."""
         row = next((row for row in shown.sweep if row.size == shown.block), None)
         if row is None or row.nested is None:
             return "[ and ] change the block size, { and } the nested block, d double quantization."
@@ -56,7 +57,7 @@ class BudgetView(CodebooksView):
         entry = shown.entry
         stored = 8 * entry.nbytes / entry.elements if entry and entry.elements else math.inf
         if nested.bits >= stored:
-            return f"{text}: with it too no fewer bits than the {stored:.4g} that are stored."
+            return f"{text}: even then it takes no fewer than the {stored:.4g} bits stored now."
         text += f": {100 * (1 - nested.budget.bytes / plain.budget.bytes):.1f}% of the bytes"
         if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
             return f"{text} saved."
@@ -81,7 +82,7 @@ class BudgetView(CodebooksView):
 
 
 def _table(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-    # Names in full where all columns then fit, else more columns.
+    # Full names if all columns fit then; otherwise short names, so that more columns fit.
     width = max(COLUMN, 2 + max(len(each.name) for each in shown.budgets))
     if LABELS + width * len(shown.budgets) > canvas.width:
         width = COLUMN
@@ -109,12 +110,12 @@ def _table(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
 
 
 def _bits(value: float | None) -> str:
-    """Six places: 32 bits for 64 x 256 elements are 0.001953."""
+    """Six decimal places: 32 bits for 64 x 256 elements are 0.001953."""
     return NOTHING if value is None else f"{value:.6f}"
 
 
 def _around(sweep: tuple[SweepRow, ...], block: int, room: int) -> tuple[SweepRow, ...]:
-    """As many rows as fit, the current block among them."""
+    """As many rows as fit, including the current block size."""
     if room >= len(sweep):
         return sweep
     room = max(0, room)

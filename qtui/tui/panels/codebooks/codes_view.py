@@ -1,4 +1,4 @@
-"""The codes of each scheme as a histogram, and what they cost below."""
+"""How often each scheme uses each code, as a histogram, with the bits and errors below it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from qtui_core.dataclass import dataclass
 LABELS = 11
 GAP = 1
 NOTHING = "–"
-#: Bits per parameter that count as equal, as in the sentence.
+#: Differences that count as none: in bits per parameter, and in dB.
 SAME_BITS = 0.02
 SAME_DB = 0.05
-#: The code under the cursor takes a line below the numbers.
+#: Lines for the code under the cursor, below the numbers.
 DETAIL = 1
-#: A picture with fewer lines than this has only some of the numbers below it: entropy, unused
-#: codes, bits, decibels, and those to the best.
+#: Below this height only these rows of numbers are shown: entropy, unused codes, bits per
+#: parameter, SQNR, and its distance to the best.
 SHORT, BRIEF = 15, (0, 2, 3, 5, 7)
 EIGHTHS = 8
-#: Cells of a bar that lies, and of a column from which on there is room for one.
+#: The least cells of a horizontal bar, and of a column that has one.
 LEAST_BAR = 6
 BARRED = 8 + LEAST_BAR + 6
-#: Cells of a count, and lines of bars that stand above a table.
+#: Cells of a count, and the least height of vertical bars above a table.
 COUNT, LEAST_STANDING = 7, 6
 
 
@@ -38,15 +38,15 @@ class CodesView(CodebooksView):
 
     TITLE = "Codes"
     HELP = """\
-**Codes**: how often each code is used, in ascending order of the levels, beside what a Gaussian
-tensor of this shape would have (dots, or lines across the bars). An *entropy* below the bits of
-a code says that some codes are rare; *never* are patterns that no element can get: the second
-zero of FP4, the lowest code of restricted integers.
+**Codes**: how often each code is used, in ascending order of the levels. Dots, or lines across the
+bars, mark how often a Gaussian tensor of this shape would use it. If the *entropy* is below the
+bits of a code, some codes are rare. *never* marks codes that no element can get: the second zero of
+FP4, the lowest code of restricted integers.
 
 """
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-        """One column a scheme, as many as fit around the chosen one."""
+        """A column for each scheme: as many as fit, including the chosen one."""
         first, count = _visible(shown, canvas.width)
         columns = shown.columns[first : first + count]
         if not columns:
@@ -76,8 +76,14 @@ zero of FP4, the lowest code of restricted integers.
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The schemes that are drawn: where each starts, how wide all are, which of all is `first`,
-    and the scheme and the code (places among those drawn) that the cursor is on."""
+    """The layout of the schemes that are drawn.
+
+    Attributes:
+        starts: the first cell of each column.
+        inner: the width of every column in cells.
+        first: the index of the first drawn column among all.
+        cursor: the column, as an index of `columns`, and the bar under the cursor.
+    """
 
     columns: Sequence[CodeColumn]
     starts: Sequence[int]
@@ -88,7 +94,7 @@ class SideBySide:
 
 
 def _visible(shown: CodebooksShown, width: int) -> tuple[int, int]:
-    """The first column that is drawn, and how many."""
+    """The index of the first column that is drawn, and the number of columns."""
     count = max(1, min(len(shown.columns), (width - LABELS + GAP) // (MOST_BARS + GAP)))
     chosen = min(shown.chosen, max(0, len(shown.columns) - 1))
     first = min(max(0, chosen - count + 1), max(0, len(shown.columns) - count))
@@ -115,7 +121,7 @@ def _names(side: SideBySide) -> list[Put]:
 
 
 def _rows(side: SideBySide, barred: bool) -> list[list[Put]]:
-    """A line for each code, with bars that lie or without."""
+    """A line for each code, with a horizontal bar if `barred`."""
     top = max(_largest(each.bars) for each in side.columns) if barred else None
     return [
         [
@@ -129,8 +135,8 @@ def _rows(side: SideBySide, barred: bool) -> list[list[Put]]:
 
 
 def _row_bar(side: SideBySide, bar: Bar, place: tuple[int, int], top: float | None) -> list[Put]:
-    """A code: its level, unless `top` is None a bar with a mark where a Gaussian's would end,
-    and how many elements it has, as far as there is room."""
+    """The line of a code: its level, and its share of the elements with their number if that fits.
+    Unless `top` is None also a bar, with a mark where a Gaussian tensor's bar would end."""
     at, row = place
     start, inner = side.starts[at], side.inner
     puts = [Put(start, f"{_level_text(bar):>7}", "cursor" if place == side.cursor else "label")]
@@ -163,7 +169,8 @@ def _level_text(bar: Bar) -> str:
 
 
 def _standing(side: SideBySide, height: int) -> list[list[Put]]:
-    """Bars from the bottom up; a dot where a Gaussian's would end. A click above a bar is on it."""
+    """Vertical bars, with dots where a Gaussian tensor's bars would end. A click above a bar also
+    chooses it."""
     glyphs = side.glyphs
     lines: list[list[Put]] = [[] for _ in range(height + 1)]
     for at, drawn in enumerate(side.columns):
@@ -192,8 +199,8 @@ def _standing(side: SideBySide, height: int) -> list[list[Put]]:
 
 
 def _foot(bar: Bar, here: bool, glyphs: Glyphs) -> tuple[str, Tone]:
-    """What stands below a bar: the cursor, a ring where the code is unused, nothing where no
-    element can have it."""
+    """The sign below a bar: the cursor, a ring for an unused code, a blank for a code that no
+    element can get."""
     if here:
         return glyphs.marker, "cursor"
     if bar.count:
@@ -221,7 +228,7 @@ def _numbers(shown: CodebooksShown, side: SideBySide) -> list[list[Put]]:
 
     def behind(column: CodeColumn) -> str:
         if not column.total:
-            return NOTHING  # no element is finite
+            return NOTHING  # no element is a finite number
         if column.error.sqnr_db is None:
             return "no error"
         return "best" if is_best(column) else f"{column.error.sqnr_db - best:.1f} dB"
@@ -250,7 +257,7 @@ def _entropy_text(column: CodeColumn) -> str:
 
 
 def _unused_text(column: CodeColumn) -> str:
-    """Codes without an element; those that no element can have are apart."""
+    """The number of unused codes, and separately of those that no element can get."""
     never = len(column.unreachable)
     text = str(len(column.unused)) if column.unused else "none"
     return f"{text}, {never} never" if never else text
@@ -269,7 +276,8 @@ def _detail(shown: CodebooksShown, canvas: Canvas) -> list[Put]:
 
 
 def code_text(column: CodeColumn, index: int) -> str:
-    """A code or a run of codes: pattern, level, elements, and what a Gaussian would have."""
+    """A sentence about a bar, which is a code or a run of codes: bit pattern, level, number of
+    elements, and the share of a Gaussian tensor."""
     bar = column.bars[index]
     if len(bar.codes) == 1:
         what = f"code {bar.codes[0]:0{column.scheme.bits}b}, level {_level_text(bar)}"
@@ -279,7 +287,7 @@ def code_text(column: CodeColumn, index: int) -> str:
         what = f"{len(bar.codes)} codes, levels {span}"
     text = f"{column.name} {what}: {bar.count:,} elements, {100 * bar.share:.2f}%"
     if bar.never:
-        return f"{text}: no element can have it"
+        return f"{text}: no element can get it"
     if bar.expected is not None:
         text += f" (Gaussian {100 * bar.expected:.2f}%)"
     return text

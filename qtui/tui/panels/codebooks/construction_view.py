@@ -1,4 +1,4 @@
-"""NF4 from normal quantiles, one step after the other."""
+"""How NF4 is constructed from normal quantiles, step by step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class ConstructionColumn:
-    """A column of the table: the step from which on it is known, and where it ends."""
+    """A column of the table: the first step that knows its values, and the cell it ends before."""
 
     title: str
     step: int
@@ -41,21 +41,21 @@ FIELDS = (
         lambda level: f"{level.float32_ulps:+d}" if level.float32_ulps else "exact",
     ),
 )  # fmt: skip
-#: Zero is put in by the third step; until then its line is empty.
+#: The step (from 0) that inserts the level zero; until then its line is empty.
 ZERO_STEP = 2
 EIGHTHS = 8
 
 
 class ConstructionView(CodebooksView):
-    """How NF4 is made, as far as the steps have come."""
+    """The construction of NF4 up to the current step."""
 
     TITLE = "Construction"
     HELP = "**Construction**: how NF4 is made from normal quantiles, step by step.\n"
     TITLED = False
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-        """A line a level, as far as the steps have come; below it, where there is room, the levels
-        under the density they come from."""
+        """A line for each level with the values known at the current step. Below them, if there is
+        room, the normal density with the levels under it."""
         construction = shown.construction
         if construction is None:
             return []
@@ -96,13 +96,13 @@ class ConstructionView(CodebooksView):
         return f"{shown.step + 1}. {step.title}: {step.sentence}"
 
     def move(self, shown: CodebooksShown, by: int) -> None:
-        """Another step."""
+        """Moves to another step."""
         if shown.construction is not None:
             shown.step = max(0, min(len(shown.construction.steps) - 1, shown.step + by))
 
 
 def _tone(field: ConstructionColumn, step: int, title: bool) -> Tone:
-    """What this step added stands out; the rest is as it was."""
+    """The tone of a column: values that the current step added stand out."""
     newest = max(each.step for each in FIELDS if each.step <= step)
     if title:
         return "heading" if field.step == newest else "label"

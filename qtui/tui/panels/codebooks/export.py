@@ -1,11 +1,11 @@
-"""What the Codebooks panel shows, as JSON."""
+"""The contents of the Codebooks panel as JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from qtui.engine.answers.codes import CodeColumn, SchemeBudget
-from qtui.screen.tensors.facts import ERRORS
+from qtui.screen.tensors.exported_fields import ERRORS
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui_core.answers.codes import EqualBits, NF4Construction
 from qtui_core.codec import to_plain
@@ -16,7 +16,7 @@ _COUNTED = (
 
 
 def panel_data(shown: CodebooksShown, view: str, sentence: str) -> dict[str, Any] | None:
-    """Everything behind the four views; None before there is anything."""
+    """The data of all four views; None before any is known."""
     if shown.entry is None or not shown.current:
         return None
     return {

@@ -1,4 +1,4 @@
-"""What the Codebooks panel asks of the engine, typed, and remembered while it is looked at."""
+"""The requests of the Codebooks panel to the engine, whose answers are cached."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class CodebooksFeed(Feed):
-    """Answers by what was asked. Every method may raise QtuiError (EngineLost among them) and
-    RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
 
     async def index(self, model: str) -> ModelIndex:
-        """The tensors of a model, which is opened where no other panel has."""
+        """The tensors of a model; opens the model if no other panel has."""
         params = {"model": model}
         found = await self.ask(ModelIndex, "model_index", params, kind="codebooks.index")
         self.answers.clear()
@@ -44,7 +43,8 @@ class CodebooksFeed(Feed):
         resized: bool,
         on_progress: ProgressCallback,
     ) -> CodesSideBySide:
-        """Each scheme on what is looked at, and the sentence about all of them."""
+        """The codes and errors of each scheme on the subject, and the sentence that compares
+        them. `resized` says that the schemes were resized to equal bits per parameter."""
         texts = list(map(str, schemes))
         params = {"model": model, **subject.params, "schemes": texts, "resized": resized}
         key = ("columns", model, subject, tuple(schemes), resized)
@@ -55,7 +55,7 @@ class CodebooksFeed(Feed):
     async def equal_bits(
         self, schemes: Sequence[Scheme], shape: tuple[int, ...]
     ) -> tuple[EqualBits, ...]:
-        """The schemes at the bits per parameter of the first one."""
+        """Each scheme with groups of the size that gives it the first one's bits per parameter."""
         params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
         return (await self.ask(AtEqualBits, "equal_bits", params, kind=None)).schemes
 
@@ -69,7 +69,8 @@ class CodebooksFeed(Feed):
     async def sweep(
         self, name: str, nested_block: int, sizes: Sequence[int], shape: tuple[int, ...]
     ) -> tuple[SweepRow, ...]:
-        """A codebook format over block sizes, with and without double quantization."""
+        """The bits and the Gaussian SQNR of a codebook format for each block size, with and without
+        double quantization."""
         schemes = []
         for size in sizes:
             plain = Scheme(name, PerBlock(size))
@@ -83,7 +84,7 @@ class CodebooksFeed(Feed):
     async def read(
         self, shown: CodebooksShown, entry: TensorEntry, on_progress: ProgressCallback
     ) -> TensorAnswers:
-        """Everything about a tensor under the schemes that were asked for."""
+        """Everything that the panel shows of a tensor under the chosen schemes."""
         subject = Subject(entry.name)
         equal: tuple[EqualBits, ...] = ()
         if shown.at_equal_bits:
@@ -103,7 +104,7 @@ class CodebooksFeed(Feed):
 
 
 def _with_and_without(schemes: Sequence[Scheme], nested: int) -> list[Scheme]:
-    """The schemes, codebooks with and without double quantization."""
+    """The schemes; those with codebooks twice, without and with double quantization."""
     found = []
     for scheme in schemes:
         found.append(resize_scheme(scheme, double_quantization=False))

@@ -9,11 +9,12 @@ from textual.binding import BindingType
 from qtui.screen.panel.keys import panel_binding
 
 HELP = """\
-Schemes of few bits side by side, code by code, on a real tensor.
+Low-bit schemes side by side, code by code, on a real tensor.
 
 {views}
-Schemes compare only at *equal bits per parameter*, scales counted. `=` gives every scheme groups
-of such a size that all take the bits of the first one; sizes need not be powers of two.
+Schemes can be compared only at *equal bits per parameter*, scales included. `=` chooses the group
+size of every scheme so that it takes as many bits as the first one; sizes need not be powers of
+two.
 """
 
 _binding = partial(panel_binding, "codebooks")
@@ -29,25 +30,25 @@ CODEBOOKS_BINDINGS: list[BindingType] = [
              "Give all schemes the bits per parameter of the first one", show=True,
              key_display="="),
     _binding("s", "type_scheme", "Schemes", "type",
-             "Type the schemes to compare, the first one sets the bits", show=True,
+             "Type the schemes to compare; the first one sets the bits", show=True,
              priority=True),
-    _binding("x", "remove", "Remove", "remove", "Take the chosen scheme out"),
+    _binding("x", "remove", "Remove", "remove", "Remove the chosen scheme"),
     _binding("right_square_bracket", "block(1)", "Block", "larger",
              "Larger blocks and groups", show=True, key_display="]"),
     _binding("left_square_bracket", "block(-1)", "Smaller", "smaller",
              "Smaller blocks and groups", key_display="["),
     _binding("right_curly_bracket", "nested_block(1)", "Larger nested", "nested_larger",
-             "More scales share a constant under double quantization", key_display="}"),
+             "Double quantization: more scales share a constant", key_display="}"),
     _binding("left_curly_bracket", "nested_block(-1)", "Smaller nested", "nested_smaller",
-             "Fewer scales share a constant under double quantization", key_display="{"),
+             "Double quantization: fewer scales share a constant", key_display="{"),
     _binding("d", "double_quantization", "Double quant", "double_quantization",
              "Double quantization of the scales of nf4 and fp4", show=True),
     _binding("n", "tensor(1)", "Next tensor", "next_tensor", "Next tensor", show=True),
     _binding("p", "tensor(-1)", "Previous tensor", "previous_tensor", "Previous tensor"),
     _binding("t", "tensors", "Tensors", "tensors", "Go to the list of tensors", show=True),
     _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", priority=True),
-    _binding("left,h", "move(-1)", "Left", "left", "The code, or the step, before"),
-    _binding("right,l", "move(1)", "Right", "right", "The next code, or step"),
-    _binding("up,k", "pick(-1)", "Up", "up", "The scheme before"),
+    _binding("left,h", "move(-1)", "Left", "left", "The previous code or step"),
+    _binding("right,l", "move(1)", "Right", "right", "The next code or step"),
+    _binding("up,k", "pick(-1)", "Up", "up", "The previous scheme"),
     _binding("down,j", "pick(1)", "Down", "down", "The next scheme"),
 ]  # fmt: skip

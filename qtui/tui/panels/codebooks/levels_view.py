@@ -1,4 +1,4 @@
-"""The levels of each scheme under the density of the values they are to follow."""
+"""The levels of each scheme, below the density of the tensor's scaled values."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from qtui.tui.panels.codebooks.view import CodebooksView
 EIGHTHS = 8
 AXIS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 MOST_LABEL = 22
-#: Lines that a density needs to have a shape.
+#: The least height of the density.
 LEAST_HEIGHT = 3
 
 
 class LevelsView(CodebooksView):
-    """Where each scheme puts its levels, under the density of the values."""
+    """The density of the scaled values, and the levels of each scheme below it."""
 
     TITLE = "Levels"
     HELP = """\
-**Levels**: the values of the tensor over the absmax of their group, and where each scheme puts
-its levels.
+**Levels**: the density of the tensor's values, each divided by the absmax of its group, and the
+levels of each scheme.
 """
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-        """The density of the chosen scheme's scaled values on top, then a line a scheme."""
+        """The density of the chosen scheme's scaled values, then a line for each scheme."""
         column = shown.column
         if column is None:
             return []
@@ -67,7 +67,7 @@ def _title(column: CodeColumn) -> str:
 
 
 def rebinned(values: Sequence[float], width: int) -> list[float]:
-    """The same mass in `width` bins, split where edges do not meet."""
+    """The same distribution in `width` bins; a value is split if its bin overlaps two new ones."""
     out = [0.0] * width
     scale = width / len(values)
     for index, value in enumerate(values):
@@ -86,7 +86,7 @@ def _density(
     total = max(1, column.total)
     shares = rebinned([count / total for count in column.density], width)
     expected = rebinned(column.expected_density, width) if column.expected_density else []
-    # The extremes of the groups stand in the last bins; a picture scaled to them shows no more.
+    # The outermost bins hold the extreme of every group; scaled to them, the rest would be flat.
     inner = [*shares[1:-1], *expected[1:-1]] or [1.0]
     top = max(inner) or max([*shares, *expected]) or 1.0
     lines = []
@@ -108,7 +108,7 @@ def _density(
 
 
 def _ticks(column: CodeColumn, label: int, width: int, canvas: Canvas) -> list[Put]:
-    """A tick where a level is."""
+    """A tick at each level."""
     line = [canvas.glyphs.baseline] * width
     for level, code in zip(column.levels, column.codes, strict=True):
         if code not in column.unreachable and math.isfinite(level):
@@ -117,7 +117,7 @@ def _ticks(column: CodeColumn, label: int, width: int, canvas: Canvas) -> list[P
 
 
 def place_of(level: float, width: int) -> int:
-    """The cell of a level; those a little beyond -1 and 1 are drawn at the ends."""
+    """The cell of a level; levels slightly beyond -1 and 1 are drawn at the ends."""
     return max(0, min(width - 1, int((level + 1) / 2 * width)))
 
 

@@ -40,7 +40,7 @@ TENSOR = "tensor"
 
 
 class CodebooksPanel(TensorPanel):
-    """One model, one tensor, and some schemes on it."""
+    """Shows several schemes on one tensor of a model."""
 
     PANEL_ID = "codebooks"
     TITLE = "Codebooks"
@@ -66,7 +66,7 @@ class CodebooksPanel(TensorPanel):
         self.shown = CodebooksShown(self.qtui.model)
         self._followed: Subject | None = None
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def activate(self) -> None:
         self.body.show_picture()
@@ -112,12 +112,12 @@ class CodebooksPanel(TensorPanel):
         self.body.side.list.select(followed.tensor if followed else index.first_choice.name)
 
     def _subject_of_quantize(self) -> Subject | None:
-        """What the Quantize panel looks at, if that is a tensor of this model."""
+        """The subject of the Quantize panel, if it is a tensor of this model."""
         model, subject = self.qtui.looked_at or ("", None)
         return subject if model == self.shown.model else None
 
     def _follow(self) -> None:
-        """Go to what was chosen in the Quantize panel since this one was shown."""
+        """Shows the tensor that was chosen in the Quantize panel since this panel was left."""
         subject = self._subject_of_quantize()
         if subject is None or subject == self._followed or self.shown.index is None:
             return
@@ -128,8 +128,8 @@ class CodebooksPanel(TensorPanel):
             self.body.side.list.select(subject.tensor)
 
     def _words(self, entry: TensorEntry) -> tuple[str, ...]:
-        """That the outlier which the Quantize panel has put into this tensor is not in it here:
-        what is advised is for the model's own values."""
+        """A note that the outlier injected in the Quantize panel is not in the tensor here: this
+        panel's advice is for the model's own values."""
         followed = self._followed
         if followed is None or followed.tensor != entry.name or followed.inject is None:
             return ()
@@ -138,7 +138,7 @@ class CodebooksPanel(TensorPanel):
     # Looking at a tensor
 
     def look(self, *, pause: bool = False) -> None:
-        """Read the chosen tensor under the schemes; what was being read gives up."""
+        """Reads the chosen tensor under the schemes; cancels the previous reading."""
         entry = self.shown.entry
         if entry is None:
             return
@@ -146,7 +146,7 @@ class CodebooksPanel(TensorPanel):
         if self.engine.state is EngineState.LOST:
             self.engine_lost(self.engine.detail)
         elif not entry.readable:
-            self.failed(f"{printable(entry.dtype)} is a dtype that is not read yet.")
+            self.failed(f"qtui cannot read the dtype {printable(entry.dtype)} yet.")
         elif not entry.elements:
             self.failed("This tensor is empty: there are no codes to count.")
         else:
@@ -162,7 +162,7 @@ class CodebooksPanel(TensorPanel):
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         if pause:
             await asyncio.sleep(PAUSE_SECONDS)
-        # All at once: what is shown, copied and exported belongs together.
+        # All answers at once: what is shown, copied and exported is then of one tensor.
         self.shown.take(await self.feed.read(self.shown, entry, self._show_fraction))
         self.phase = AskingPhase.READY
         self.body.title_line.activity = ""
@@ -179,7 +179,7 @@ class CodebooksPanel(TensorPanel):
         self.give_up(OPENING, TENSOR)
         if not self.shown.current:
             self.shown.forget()
-        self.say(AskingPhase.STOPPED, "Stopped; r goes on")
+        self.say(AskingPhase.STOPPED, "Stopped; r continues")
 
     def begin_again(self) -> None:
         if self.shown.entry is None:
@@ -190,11 +190,11 @@ class CodebooksPanel(TensorPanel):
     # Showing
 
     def show_phase(self) -> None:
-        """What is known stays on the screen while new is on its way."""
+        """Shows the phase. Known answers stay on the screen while new ones are awaited."""
         title = self.body.title_line
         title.fraction = None
         if not self.trouble and self.shown.columns:
-            title.activity = "" if self.phase is AskingPhase.WORKING else self.told
+            title.activity = "" if self.phase is AskingPhase.WORKING else self.status
             return
         title.activity = ""
         if self.trouble:
@@ -205,13 +205,13 @@ class CodebooksPanel(TensorPanel):
         shown, view = self.shown, self.view
         self.body.settings.update(self._settings())
         ready = view.ready(shown)
-        draw = partial(view.draw, shown) if ready else centred(self.told)
+        draw = partial(view.draw, shown) if ready else centred(self.status)
         self.body.show(draw, titled=view.TITLED or not ready)
         self.speak()
 
     def meaning(self) -> str:
         ready = self.view.ready(self.shown)
-        return self.view.meaning(self.shown) if ready else self.told.split("\n")[0]
+        return self.view.meaning(self.shown) if ready else self.status.split("\n")[0]
 
     def _settings(self) -> str:
         shown = self.shown
@@ -225,7 +225,7 @@ class CodebooksPanel(TensorPanel):
     def refused(self, sentence: str) -> None:
         self.body.title_line.activity = ""
         if self.phase is AskingPhase.WORKING and self.shown.columns:
-            self.phase = AskingPhase.READY  # what is shown stays true
+            self.phase = AskingPhase.READY  # the content is still correct
         super().refused(sentence)
 
     # The cursor
@@ -243,7 +243,7 @@ class CodebooksPanel(TensorPanel):
 
     @on(TextPicture.Picked)
     def _picked(self, message: TextPicture.Picked) -> None:
-        """A click on a code of a scheme."""
+        """Moves the cursor to the code that was clicked."""
         message.stop()
         if isinstance(message.pick, tuple):
             self.refusal = ""
@@ -258,7 +258,7 @@ class CodebooksPanel(TensorPanel):
     # Schemes
 
     def _change(self, change: Callable[[CodebooksShown], None]) -> bool:
-        """Changes the schemes, or says why they cannot be; whether they were changed."""
+        """Changes the schemes, or shows why that is impossible. Returns whether it was possible."""
         try:
             change(self.shown)
         except UsageError as error:

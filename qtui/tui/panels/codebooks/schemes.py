@@ -1,4 +1,4 @@
-"""The schemes that stand side by side, and what the keys make of them."""
+"""How keys and typed text change the schemes that are compared."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from qtui_core.errors import UsageError
 from qtui_core.schemes.scheme import Family, Scheme, check_side_by_side
 from qtui_core.schemes.stepping import resize_scheme
 
-#: Sizes of blocks and groups, and how many scales share a constant.
+#: The sizes that keys choose, of blocks and groups (in elements) and of nested blocks (in scales).
 SIZES: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def type_schemes(shown: CodebooksShown, text: str) -> None:
-    """Those that were typed, each once. Raises UsageError for a text that is none, and for schemes
-    that cannot be shown side by side."""
+    """Compares the typed schemes, without duplicates. Raises UsageError for a text that is no
+    scheme, and for schemes that cannot be compared code by code."""
     words = text.replace(",", " ").split()
     if not words:
         raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
@@ -27,10 +27,10 @@ def type_schemes(shown: CodebooksShown, text: str) -> None:
 
 
 def remove_chosen(shown: CodebooksShown) -> None:
-    """All but the one that the cursor is on. Raises UsageError for the last one."""
+    """Removes the scheme under the cursor. Raises UsageError for the last one."""
     if len(shown.asked) < 2:
-        raise UsageError("The last scheme stays: s types others in its place.")
-    # Two that were asked for may have become the same at equal bits.
+        raise UsageError("The last scheme cannot be removed: s types others in its place.")
+    # At equal bits two of the schemes may have become the same; both are removed.
     column = shown.column
     now = [row.scheme for row in shown.equal]
     if len(now) != len(shown.asked):
@@ -45,7 +45,8 @@ def remove_chosen(shown: CodebooksShown) -> None:
 
 
 def step_block(shown: CodebooksShown, by: int) -> None:
-    """Larger or smaller blocks. Raises UsageError where there are none, and at the ends."""
+    """Takes the next larger (1) or smaller (-1) size of blocks and groups. Raises UsageError if no
+    scheme has any, and at the ends of SIZES."""
     if not shown.has_blocks:
         raise UsageError("None of these schemes has blocks or groups whose size can be changed.")
     size = _step(shown.block, by)
@@ -55,24 +56,24 @@ def step_block(shown: CodebooksShown, by: int) -> None:
 
 
 def step_nested_block(shown: CodebooksShown, by: int, *, budget: bool) -> None:
-    """More or fewer scales that share a constant. Raises UsageError where none do, unless the
-    `budget` shows what it would be if they did, and at the ends."""
+    """Lets more (1) or fewer (-1) scales share a constant of double quantization. Raises UsageError
+    at the ends of SIZES, and if double quantization is off, unless the `budget` is shown, which
+    also has the bits with double quantization."""
     if not shown.double_quantization and not budget:
         raise UsageError("Double quantization is off here: d turns it on.")
     size = _step(shown.nested_block, by)
     if size == shown.nested_block:
         raise UsageError(
-            f"A constant of double quantization is shared by {SIZES[0]} to {SIZES[-1]:,} scales "
-            "here."
+            f"Here {SIZES[0]} to {SIZES[-1]:,} scales share a constant of double quantization."
         )
     shown.nested_block = size
     _resize(shown, nested=size)
 
 
 def turn_double_quantization(shown: CodebooksShown) -> None:
-    """On where it is off. Raises UsageError where no scheme can have it."""
+    """Turns double quantization on or off. Raises UsageError if no scheme can have it."""
     if not any(scheme.family is Family.CODEBOOK for scheme in shown.asked):
-        raise UsageError("Double quantization is for nf4 and fp4, and none of these is one.")
+        raise UsageError("Only nf4 and fp4 have double quantization; neither is compared here.")
     on = not shown.double_quantization
     _resize(shown, double_quantization=on, nested=shown.nested_block)
 
@@ -83,7 +84,7 @@ def _resize(shown: CodebooksShown, **changes: Any) -> None:
 
 
 def _step(size: int, by: int) -> int:
-    """The next larger or smaller one, the outermost at the ends."""
+    """The next larger or smaller of SIZES; at the ends the same."""
     if by > 0:
         return next((each for each in SIZES if each > size), SIZES[-1])
     return next((each for each in reversed(SIZES) if each < size), SIZES[0])

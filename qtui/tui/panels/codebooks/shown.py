@@ -1,4 +1,4 @@
-"""What the Codebooks panel shows at the moment."""
+"""The current state of the Codebooks panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtui_core.schemes.formats import NESTED_BLOCK
 from qtui_core.schemes.granularity import PerBlock, PerGroup
 from qtui_core.schemes.scheme import FIXED_GRANULARITY, Scheme
 
-#: All take 4.5 bits per parameter but the one with a zero point, which takes 4.5625.
+#: The scheme with a zero point takes 4.5625 bits per parameter, all others 4.5.
 FIRST_SCHEMES = tuple(map(Scheme.parse, (
     "nf4:block64", "int4:group64", "int4:group64:asym", "fp4:block64", "e2m1:group64", "nvfp4",
 )))  # fmt: skip
@@ -20,8 +20,16 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class TensorAnswers:
-    """What is known of schemes on a tensor: each of them, the sentence about all, where their bits
-    go, and the same over block sizes; `equal` are the schemes at equal bits, if that was asked."""
+    """The answers about a tensor under the schemes.
+
+    Attributes:
+        read: the subject.
+        equal: the schemes at equal bits per parameter; empty if that was not requested.
+        columns: codes and errors of each scheme.
+        verdict: the sentence that compares the schemes.
+        budgets: the bits of each scheme by part.
+        sweep: the bits of the first codebook format by block size.
+    """
 
     read: Subject
     equal: tuple[EqualBits, ...]
@@ -33,13 +41,13 @@ class TensorAnswers:
 
 @dataclass
 class CodebooksShown:
-    """Filled piece by piece; None or empty is what is not known yet.
+    """The state is filled piece by piece; None or empty means not known yet.
 
-    `asked` are the schemes as they were chosen, `columns` what is known of them on the tensor,
-    resized as in `equal` where that is not empty, and `verdict` is the sentence about them.
-    They are of the subject `read`, which is not yet `subject` while that is being read: the
-    tensor as it is stored, whatever the Quantize panel has put into it. `chosen` is the scheme and
-    `code` the bar that the cursor is on; `step` is that of the construction.
+    `asked` are the schemes that the user chose. `columns`, `verdict`, `budgets`, `sweep` and
+    `equal` are the answers of TensorAnswers; they belong to the subject `read`, which differs from
+    `subject` while that is being read. The subject is the tensor as stored, without an outlier that
+    the Quantize panel injected. The cursor is on scheme `chosen` and bar `code`; `step` is the
+    current step of the construction of NF4.
     """
 
     model: str
@@ -61,7 +69,7 @@ class CodebooksShown:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """The schemes that are shown."""
+        """The names of the schemes that are shown."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -71,22 +79,22 @@ class CodebooksShown:
 
     @property
     def current(self) -> bool:
-        """Whether what is known is of the tensor that is named."""
+        """Whether the answers belong to the current subject."""
         return bool(self.columns) and self.read == self.subject
 
     @property
     def subject(self) -> Subject | None:
-        """What is looked at."""
+        """The chosen tensor as stored; None before one is chosen."""
         return None if self.entry is None else Subject(self.entry.name)
 
     @property
     def block(self) -> int:
-        """The size of the blocks or groups of the first scheme that has any."""
+        """The block or group size of the first scheme that has one."""
         return next(filter(None, map(group_size, self.asked)), BLOCK)
 
     @property
     def has_blocks(self) -> bool:
-        """Whether any of the schemes has blocks or groups of a size that it says."""
+        """Whether any scheme has blocks or groups whose size can be chosen."""
         return any(map(group_size, self.asked))
 
     @property
@@ -94,7 +102,7 @@ class CodebooksShown:
         return any(scheme.double_quantization for scheme in self.asked)
 
     def choose(self, entry: TensorEntry) -> None:
-        """Another tensor; what is known stays until its own is."""
+        """Chooses a tensor; the answers about the previous one stay until its own are known."""
         self.entry = entry
 
     def take(self, answers: TensorAnswers) -> None:
@@ -102,13 +110,13 @@ class CodebooksShown:
         self.verdict, self.budgets, self.sweep = answers.verdict, answers.budgets, answers.sweep
 
     def forget(self) -> None:
-        """What is known is of no use any more."""
+        """Drops all answers about a tensor."""
         self.columns, self.verdict, self.read = (), "", None
         self.budgets, self.sweep, self.equal = (), (), ()
 
 
 def group_size(scheme: Scheme) -> int | None:
-    """The size of its blocks or groups, where that is chosen and not part of the format."""
+    """The size of a scheme's blocks or groups; None without any, or if the format fixes it."""
     granularity = scheme.granularity
     if scheme.family in FIXED_GRANULARITY or not isinstance(granularity, PerBlock | PerGroup):
         return None

@@ -1,4 +1,4 @@
-"""A view of the schemes side by side."""
+"""The base of the views of the Codebooks panel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from qtui.tui.panels.codebooks.shown import CodebooksShown
 
 
 class CodebooksView(View[CodebooksShown]):
-    """The cursor stands on a code of a scheme, and the sentence is about all schemes."""
+    """A view whose cursor is on a code of a scheme, and whose sentence compares the schemes."""
 
     TITLED: ClassVar[bool] = True
-    """Whether it is of the tensor, which is then named above it."""
+    """Whether the view shows the tensor, which is then named above it."""
 
     def ready(self, shown: CodebooksShown) -> bool:
         """Whether there is something to draw."""
@@ -22,7 +22,7 @@ class CodebooksView(View[CodebooksShown]):
         return shown.verdict
 
     def move(self, shown: CodebooksShown, by: int) -> None:
-        """The cursor goes to another code."""
+        """Moves the cursor to another code."""
         if shown.column is not None:
             last = len(shown.column.bars) - 1
             shown.code = max(0, min(last, min(shown.code, last) + by))

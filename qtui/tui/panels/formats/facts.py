@@ -1,4 +1,4 @@
-"""What is known about the value in the chosen format, as labelled lines."""
+"""The facts about the value in the chosen format, as labelled lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def value_facts(state: FormatsState, row: FormatRow, width: int) -> tuple[Fact, 
     fmt = row.format
     heading = Fact("", f"{fmt.title} {row.hex}".strip(), row.kind.value if row.kind else "")
     if row.decoded is None or row.value is None:
-        return (heading, Fact("value", "no code stands for it", tone="warning"))
+        return (heading, Fact("value", "no code for it", tone="warning"))
     room = max(10, width - 12)
     facts = [heading]
     facts += _field_facts(row)
@@ -89,13 +89,13 @@ def _neighbour(value: Exact | None, room: int) -> str:
 
 
 def _power(value: Fraction) -> str:
-    """ "= 2^-7" for a power of two, which every ulp is."""
+    """ "= 2^-7" for a power of two. Every ulp is one."""
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     return f"= 2^{exponent}"
 
 
 def interval_of(state: FormatsState, row: FormatRow) -> Interval | None:
-    """The reals that become the row's code under the rounding mode chosen."""
+    """The real numbers that become the row's code under the chosen rounding mode."""
     if row.code is None:
         return None
     return rounding_interval(row.format, row.code, state.rounding, state.saturate)
@@ -112,7 +112,7 @@ def interval_text(interval: Interval | None) -> str:
 
 
 def limit_facts(fmt: Format) -> tuple[Fact, ...]:
-    """What the format can hold."""
+    """The limits of the format."""
     if not isinstance(fmt, FloatFormat):
         return (
             Fact("", f"{fmt.title} holds", _reach(fmt)),

@@ -9,15 +9,15 @@ from textual.binding import BindingType
 from qtui.screen.panel.keys import panel_binding
 
 HELP = """\
-One value, and the bits that stand for it in every format: **s**ign, **e**xponent, **m**antissa,
-**i**nteger. A star marks the format whose bits made the value.
+One value and its bits in every format: **s**ign, **e**xponent, **m**antissa, **i**nteger. A star
+marks the format whose bits gave the value.
 
 Type a number (`0.1`, `-1/3`, `1e-3`, `0x1.8p3`, `inf`, `nan`), or the bits of the chosen format
 as hex (`0x3d`) or binary (`0b00111101`); `e4m3:0x3d` names the format itself.
 
-The line at the bottom shows the numbers of several formats around the value: a tick is one
-number, a bar is many (higher for every doubling), the ◆ is what the value becomes, and the
-bracket holds all that becomes the same.
+The line at the bottom shows the numbers of several formats around the value. A tick is one number;
+a bar is several, and grows with each doubling of their count. The ◆ is the number that the value
+becomes, and the bracket marks all values that become this number.
 """
 
 _binding = partial(panel_binding, "formats")
@@ -31,11 +31,11 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
     _binding("space,enter", "flip", "Flip", "flip", "Flip the bit under the cursor",
              show=True, key_display="Spc"),
-    # Priority: acted on before the next key is even looked at. What is typed right behind it
-    # over a slow line would else reach the grid, where digits are panels.
+    # Priority: Textual then runs the action before it handles the next key. Otherwise digits that
+    # arrive in the same packet would not reach the field and would change the panel.
     _binding("i,slash", "edit", "Type", "edit", "Type a number, hex (0x) or bits (0b)",
              show=True, key_display="i", priority=True),
-    _binding("escape", "leave", "Back", "leave", "Leave the field, keep the value",
+    _binding("escape", "leave", "Back", "leave", "Leave the field and keep the value",
              show=True, key_display="Esc"),
     _binding("plus,equals_sign", "step(1)", "Next", "next", "Go to the next larger number",
              show=True, key_display="+"),
@@ -43,11 +43,11 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("r", "next_rounding", "Rounding", "rounding", "Take the next rounding mode",
              show=True),
     _binding("s", "next_saturation", "Saturate", "saturation",
-             "Choose what too large values become", show=True),
-    _binding("d", "draw", "Draw", "draw", "Draw new random bits to round by", show=True),
-    _binding("t", "ranges", "Ranges", "view", "Show what each format can hold", show=True),
-    _binding("right_square_bracket", "zoom(-1)", "Zoom in", "zoom_in", "Narrow the line"),
-    _binding("left_square_bracket", "zoom(1)", "Zoom out", "zoom_out", "Widen the line"),
+             "Choose what happens to values that are too large", show=True),
+    _binding("d", "draw", "Draw", "draw", "Draw new bits for stochastic rounding", show=True),
+    _binding("t", "ranges", "Ranges", "view", "Show the range of each format", show=True),
+    _binding("right_square_bracket", "zoom(-1)", "Zoom in", "zoom_in", "Zoom the number line in"),
+    _binding("left_square_bracket", "zoom(1)", "Zoom out", "zoom_out", "Zoom the number line out"),
     _binding("home", "move_bit(-64)", "First bit", "first_bit", "Move to the sign bit"),
     _binding("end", "move_bit(64)", "Last bit", "last_bit", "Move to the lowest bit"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which numbers of which formats lie around a value: the data of the panel's number line."""
+"""The numbers of several formats around a value: the data of the panel's number line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qtui_core.formats.scalar import is_finite, unbounded_code
 STEPS_SHOWN = 12
 ZOOM_RANGE = range(-6, 13)
 
-# What the chosen format is compared with, as far as there is room; then the others.
+# The formats drawn below the chosen one, as many as fit; after these come the others.
 FIRST_COMPANIONS = ("fp32", "bf16", "fp16", "e4m3", "e5m2", "e2m1", "int8", "tf32", "e3m2", "e2m3")
 
 
 @dataclass(frozen=True)
 class LineWindow:
-    """A stretch of the real line cut into `cells` equal cells of `step`; `centre` lies in the
-    middle of cell `middle`, where the chosen format's numbers are `spacing` apart."""
+    """A part of the real line in `cells` equal cells of width `step`. `centre` lies in the middle
+    of cell `middle`; there the numbers of the chosen format are `spacing` apart."""
 
     centre: Fraction
     spacing: Fraction
@@ -37,11 +37,11 @@ class LineWindow:
         return self.cells // 2
 
     def edge(self, cell: int) -> Fraction:
-        """The lower end of a cell, not part of it; the upper end is."""
+        """The lower end of a cell. A cell contains its upper end but not its lower."""
         return self.centre + (cell - self.middle - Fraction(1, 2)) * self.step
 
     def cell_of(self, value: Fraction) -> int | None:
-        """The cell a value falls into, None outside."""
+        """The cell that contains a value; None outside the window."""
         cell = math.ceil((value - self.edge(0)) / self.step) - 1
         return cell if 0 <= cell < self.cells else None
 
@@ -49,7 +49,7 @@ class LineWindow:
 def window_around(fmt: Format, value: Exact, cells: int, zoom: int) -> LineWindow:
     """About STEPS_SHOWN steps of `fmt` around `value`, times 2^zoom.
 
-    Where the value is out of the format's range, the line is centred on the end of the range.
+    If the value is outside the range of `fmt`, the line is centred on the end of the range.
     """
     inside = min(max(value, fmt.min), fmt.max)
     nearest = decode(fmt, encode(fmt, inside, Rounding.NEAREST_EVEN, saturate=True))
@@ -58,15 +58,15 @@ def window_around(fmt: Format, value: Exact, cells: int, zoom: int) -> LineWindo
     assert spacing is not None
     if is_finite(value) and abs(Fraction(value) - centre) <= spacing:
         centre = Fraction(value)
-    # A power of two, so that formats with more mantissa bits fall on cells evenly too.
+    # A power of two, so that the numbers of formats with more mantissa bits also fit the cells.
     wanted = max(1, cells // STEPS_SHOWN)
     cells_a_step = 1 << ((wanted + wanted // 2).bit_length() - 1)
     return LineWindow(centre, spacing, spacing * Fraction(2) ** zoom / cells_a_step, cells)
 
 
 def numbers_up_to(fmt: Format, value: Fraction) -> int:
-    """An index of the largest finite number of `fmt` that is <= `value`: they are counted from
-    zero up and down, so a difference of two indices is how many numbers lie between."""
+    """The index of the largest finite number of `fmt` that is <= `value`. Zero has index 0, and the
+    next larger number has the next index, so that a difference of indices counts numbers."""
     if not isinstance(fmt, FloatFormat):
         steps = value / fmt.step
         count = steps.numerator // steps.denominator
@@ -81,7 +81,7 @@ def numbers_up_to(fmt: Format, value: Fraction) -> int:
 
 
 def number_at(fmt: Format, index: int) -> Fraction:
-    """The number that `numbers_up_to` counts as `index`; both zeros are index 0."""
+    """The number with an index of `numbers_up_to`."""
     code = index if index >= 0 else fmt.sign_bit | -index
     if not isinstance(fmt, FloatFormat):
         code = index & (fmt.code_count - 1)
@@ -89,17 +89,17 @@ def number_at(fmt: Format, index: int) -> Fraction:
 
 
 def count_by_cell(fmt: Format, window: LineWindow) -> tuple[int, ...]:
-    """How many numbers of `fmt` each cell holds; cells with FULL or more may all say FULL."""
+    """The count of numbers of `fmt` in each cell; a count of FULL may stand for more."""
     cells = window.cells
     first, last = numbers_up_to(fmt, window.edge(0)), numbers_up_to(fmt, window.edge(cells))
-    if last - first <= cells // 4:  # few: cheaper to place each than to ask every edge
+    if last - first <= cells // 4:  # few: placing each is faster than counting up to every edge
         counts = [0] * cells
         for index in range(first + 1, last + 1):
             cell = window.cell_of(number_at(fmt, index))
             assert cell is not None
             counts[cell] += 1
         return tuple(counts)
-    # Numbers thin out away from zero, so the ends of the window are its thinnest cells.
+    # Numbers are further apart away from zero, so an end of the window has the fewest in a cell.
     low, high = numbers_up_to(fmt, window.edge(1)), numbers_up_to(fmt, window.edge(cells - 1))
     if min(low - first, last - high) >= FULL:
         return (FULL,) * cells
@@ -109,7 +109,8 @@ def count_by_cell(fmt: Format, window: LineWindow) -> tuple[int, ...]:
 
 
 def track(fmt: Format, window: LineWindow, represented: Exact | None) -> FormatTrack:
-    """How many numbers of `fmt` each cell holds, and where the represented value is."""
+    """The track of a format: the count of its numbers in each cell, and the cell of the
+    represented value."""
     counts = count_by_cell(fmt, window)
     at = None
     if represented is not None and is_finite(represented):
@@ -137,7 +138,7 @@ def ruler(
     cells: int,
     zoom: int,
 ) -> Ruler | None:
-    """The line around `value`; None for NaN, which is nowhere on it."""
+    """The number line around `value`; None for NaN."""
     if isinstance(value, float) and math.isnan(value):
         return None
     window = window_around(chosen, value, cells, zoom)

@@ -37,7 +37,7 @@ from qtui_core.formats.text import Typed
 
 
 class FormatsPanel(Panel):
-    """The value is one state; everything drawn is computed from it anew."""
+    """Shows one value in every format. Everything on the screen is computed from `state`."""
 
     PANEL_ID = "formats"
     TITLE = "Formats"
@@ -48,8 +48,7 @@ class FormatsPanel(Panel):
 
     state: reactive[FormatsState] = reactive(initial_state, init=False, repaint=False)
     ranges: reactive[bool] = reactive(False, init=False, repaint=False)
-    """Whether what each format can hold stands right of the names, where there is not room for all
-    columns, and not its value."""
+    """Whether a screen without room for all columns shows the ranges and not the values."""
 
     zoom: reactive[int] = reactive(0, init=False, repaint=False)
 
@@ -118,7 +117,7 @@ class FormatsPanel(Panel):
 
     def _show_origin(self, text: str) -> None:
         label = self.query_one("#formats-origin", Label)
-        if str(label.content) != text:  # an update lays the whole screen out again
+        if str(label.content) != text:  # an update makes Textual lay out the whole screen
             label.update(text)
 
     @property
@@ -128,7 +127,7 @@ class FormatsPanel(Panel):
     def _show_rows(self) -> None:
         grid, state = self.grid, self.state
         if not grid.size.width:
-            return  # not laid out yet; its first size brings it back here
+            return  # not laid out yet; `_grid_resized` calls this again
         layout = grid_layout(grid.size.width, ranges=self.ranges)
         grid.name_width = layout.name_width
         grid.exponent_width = layout.exponent_width
@@ -161,15 +160,15 @@ class FormatsPanel(Panel):
             zoom=self.zoom,
         )
 
-    # Verbs from outside
+    # Setting the value
 
     def show_value(self, value: Exact, origin: str) -> None:
-        """Looks at a value that another panel sent."""
+        """Shows a value that another panel sent."""
         self._set(verbs.with_value(self.state, value, origin))
         self.screen.set_focus(self.grid)
 
     def _set(self, state: FormatsState) -> None:
-        """A new value: the field shows it too."""
+        """Sets the state, and shows its value in the field."""
         self.state = state
         self._show_text()
 
@@ -181,7 +180,7 @@ class FormatsPanel(Panel):
     # Typing
 
     def action_edit(self) -> None:
-        # Not focus(), which waits for its turn.
+        # focus() acts later, after keys of the same packet.
         self.screen.set_focus(self.query_one(Input))
 
     def action_leave(self) -> None:
@@ -190,7 +189,7 @@ class FormatsPanel(Panel):
         self.sentence = summarize(self.rows)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Text pasted outside the field is a value too."""
+        """Takes text that is pasted outside the field as a value."""
         event.stop()
         self._take(event.text.strip())
 
@@ -201,7 +200,7 @@ class FormatsPanel(Panel):
 
     @on(Input.Blurred, "#formats-value")
     def _left(self) -> None:
-        """What was typed and not entered is forgotten: the field shows the value."""
+        """Drops typed text that was not entered: the field shows the value again."""
         self._show_text()
 
     def _take(self, text: str) -> None:
@@ -269,7 +268,7 @@ class FormatsPanel(Panel):
         self.zoom = max(ZOOM_RANGE.start, min(self.zoom + by, ZOOM_RANGE.stop - 1))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
+        """Whether an action is possible now; the footer shows only keys of such actions."""
         typing = self.is_mounted and self.query_one(Input).has_focus
         if typing or action == "leave":
             return typing and action in ("leave", "move_row")
@@ -279,7 +278,7 @@ class FormatsPanel(Panel):
             return self.state.rounding is Rounding.STOCHASTIC
         return True
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def palette(self) -> Iterable[PaletteEntry]:
         for name, value in verbs.landmarks(self.state.chosen):

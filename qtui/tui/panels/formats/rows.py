@@ -10,7 +10,7 @@ from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.table import FormatOutcome, FormatRow
 
-# What is said in place of an error, where the size of the error is not the point.
+# The word in place of an error, for outcomes where its size does not matter.
 LOST = {
     FormatOutcome.UNDERFLOW: "underflow",
     FormatOutcome.SATURATED: "saturated",
@@ -21,7 +21,7 @@ LOST = {
 
 @dataclass(frozen=True)
 class GridLayout:
-    """How wide the parts of the grid are."""
+    """The widths of the parts of the grid, in cells."""
 
     name_width: int
     exponent_width: int
@@ -47,8 +47,8 @@ _RANGE = (
 
 
 def grid_layout(width: int, *, ranges: bool) -> GridLayout:
-    """What fits: names, bits, value and error always; then the ranges, all the bits of FP64,
-    ulp, class, relative error and hex."""
+    """The parts that fit: always names, bits, value and error; with more room the ranges, all bits
+    of FP64, ulp, class, relative error and hex."""
     name = 12 if width >= 76 else 9
     left = width - 2 - name - 1
     if ranges and width < 160:
@@ -78,14 +78,14 @@ def grid_layout(width: int, *, ranges: bool) -> GridLayout:
 
 
 def bit_row(row: FormatRow, layout: GridLayout, *, pinned: bool) -> BitRow:
-    """One line of the grid. `pinned` marks the format whose bits the value was made from."""
+    """One line of the grid. `pinned` marks the format whose bits gave the value."""
     cells = tuple(_CELLS[column.title](row, column.width) for column in layout.columns)
     name = row.format.title + ("*" if pinned else "")
     return BitRow(name, fields_of(row) if layout.bits_width else (), cells)
 
 
 def fields_of(row: FormatRow) -> tuple[BitField, ...]:
-    """The fields with their letters; a value without a code shows none of its bits as digits."""
+    """The fields of the code with their letters. Without a code there are no digits."""
     fmt = row.format
     fields: list[BitField] = []
     if fmt.signed:
@@ -102,7 +102,7 @@ def fields_of(row: FormatRow) -> tuple[BitField, ...]:
 
 
 def fitted(value: Exact | None, width: int) -> str:
-    """The value in as many digits as `width` holds, with an ellipsis where that is not all."""
+    """The value in at most `width` characters, with an ellipsis if digits are left out."""
     if value is None:
         return ""
     digits = min(26, width)
@@ -114,7 +114,7 @@ def fitted(value: Exact | None, width: int) -> str:
 
 
 def compact(value: Exact, width: int) -> str:
-    """The value exactly where that fits, else rounded: 0.015625, but 3.403e+38."""
+    """The exact value if it fits, else a rounded one: 0.015625, but 3.403e+38."""
     text = format_exact(value, width)
     if len(text) <= width and "…" not in text:
         return text
@@ -151,7 +151,7 @@ def _ulp(row: FormatRow, width: int) -> str:
 
 
 def _limit(name: str) -> Callable[[FormatRow, int], str]:
-    """A cell with a limit of the format. Integers have a step and neither kind of small number."""
+    """Makes the cell of a limit of the format; empty for limits that integers do not have."""
 
     def cell(row: FormatRow, width: int) -> str:
         fmt = row.format
@@ -179,7 +179,8 @@ _CELLS: dict[str, Callable[[FormatRow, int], str]] = {
 
 
 def table_text(rows: Sequence[FormatRow]) -> str:
-    """The table as plain text, for the clipboard: one line a format, columns by tabs."""
+    """The table as plain text for the clipboard: a line for each format, columns separated by
+    tabs."""
     lines = ["format\tbits\thex\tvalue\terror\tulp\tclass"]
     for row in rows:
         bits = " ".join(field.bits for field in fields_of(row) if field.kind != "padding")

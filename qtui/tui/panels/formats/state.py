@@ -1,4 +1,4 @@
-"""What the Formats panel is looking at, and the verbs that change it. No widgets here."""
+"""The state of the Formats panel, and the functions that change it. Has no widgets."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from qtui_core.formats.text import parse_input, parse_value
 FORMAT_LIST: tuple[Format, ...] = tuple(FORMATS.values())
 RANDOM_BIT_COUNT = 32
 
-# How saturation is chosen: the format's own rule, or one for all.
+# Setting on the screen -> whether values saturate; None is each format's own rule.
 SATURATION: dict[str, bool | None] = {"by format": None, "on": True, "off": False}
 
 
 @dataclass(frozen=True)
 class FormatsState:
-    """One value seen through every format.
+    """One value, and how it is encoded in every format.
 
-    `code` is set while the value was made from a bit pattern of `source`: that format then shows
-    exactly those bits (one NaN of many, -0) instead of encoding the value again.
+    If the value was made from a code, `code` has its bits and `source` its format. That format then
+    shows exactly these bits (such as one NaN of many, or -0) and does not encode the value again.
     """
 
     value: Exact
@@ -78,7 +78,7 @@ class FormatsState:
 
 
 def initial_state() -> FormatsState:
-    """One tenth: no format here holds it."""
+    """The state at the start: one tenth, which no format represents exactly."""
     return FormatsState(parse_value("0.1"), "one tenth")
 
 
@@ -87,8 +87,8 @@ def with_value(state: FormatsState, value: Exact, origin: str) -> FormatsState:
 
 
 def with_text(state: FormatsState, text: str) -> FormatsState:
-    """A number sets the value; hex or bits set the code of the chosen format, or of the format
-    that is named before a colon. Raises UsageError."""
+    """Sets the value from typed text: a number, or the hex or binary code of the chosen format, or
+    of the format before a colon. Raises UsageError for any other text."""
     typed = parse_input(text, state.chosen)
     if typed.format is None or typed.code is None:
         return with_value(state, typed.value, "typed")
@@ -96,21 +96,21 @@ def with_text(state: FormatsState, text: str) -> FormatsState:
 
 
 def with_code(state: FormatsState, fmt: Format, code: int, origin: str) -> FormatsState:
-    """The value is now what `code` of `fmt` stands for, and `fmt` is the one chosen."""
+    """Sets the value to the number of a code of `fmt`, and chooses `fmt`."""
     value = decode(fmt, code).value
     return replace(state, value=value, origin=origin, chosen=fmt, source=fmt, code=code)
 
 
 def with_bit_toggled(state: FormatsState, fmt: Format, bit: int) -> FormatsState:
-    """Flips bit `bit` (0 the highest) of the value's code in `fmt`; the outcome is the value."""
-    # Where the format has no code for the value (NaN in INT8), start from all zeros.
+    """Sets the value to its code in `fmt` with bit `bit` flipped (0 is the highest)."""
+    # If the format has no code for the value (NaN in INT8), starts from all zeros.
     code = state.row(fmt).code or 0
     flipped = code ^ (1 << (fmt.bits - 1 - bit))
     return with_code(state, fmt, flipped, f"bits of {fmt.title}")
 
 
 def stepped(state: FormatsState, up: bool) -> FormatsState | None:
-    """The nearest number of the chosen format above (below) the value; None where there is none."""
+    """Sets the value to the next number of the chosen format above or below; None without one."""
     row = state.row(state.chosen)
     if row.code is None or row.value is None:
         return None
@@ -123,12 +123,12 @@ def stepped(state: FormatsState, up: bool) -> FormatsState | None:
 
 
 def with_new_draw(state: FormatsState) -> FormatsState:
-    """Other random bits for stochastic rounding."""
+    """Draws new random bits for stochastic rounding."""
     return replace(state, random_bits=random.getrandbits(RANDOM_BIT_COUNT))
 
 
 def landmarks(fmt: Format) -> list[tuple[str, Exact]]:
-    """Values worth looking at in a format, with what they are."""
+    """Special values of a format, each with its name."""
     values: list[tuple[str, Exact]] = [("largest number", fmt.max), ("lowest number", fmt.min)]
     if isinstance(fmt, FloatFormat):
         values.append(("smallest normal", fmt.min_normal))
@@ -154,7 +154,7 @@ def with_saturation(state: FormatsState, saturate: bool | None) -> FormatsState:
 
 
 def value_text(value: Exact) -> str:
-    """The value as the field shows it: text that, typed again, gives the same value."""
+    """The text of the value in the field; typed again it gives the same value."""
     text = format_exact(value, 40)
     if "…" not in text:
         return text

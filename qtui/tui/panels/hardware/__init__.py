@@ -1,1 +1,1 @@
-"""Panel 7: what the machine is, what it does now, and what limits a plan on it."""
+"""Panel 7: the GPUs of the machine, what they do now, and what limits a plan on them."""

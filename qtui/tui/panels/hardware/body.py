@@ -1,4 +1,4 @@
-"""How the Hardware panel is laid out: the views, what is shown, and one picture."""
+"""The layout of the Hardware panel: the views' names, a title, and one picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT = 26
 
 
 class HardwareBody(Container):
-    """All views are texts, so one picture serves them."""
+    """All views draw text, so they share one picture."""
 
     DEFAULT_CSS = """
     HardwareBody {

@@ -1,4 +1,4 @@
-"""What the Hardware panel shows, as JSON and CSV."""
+"""The contents of the Hardware panel as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtui_core.memory.devices.hierarchy import hierarchy
 
 
 def panel_data(shown: HardwareShown, sentence: str) -> dict[str, Any]:
-    """The device, its levels and rates, what was measured, and the operations under its roofs."""
+    """The device, its memory levels and rates, measured rates, and the operations on it."""
     device = shown.device
     return {
         "device": device.name,
@@ -32,7 +32,7 @@ def panel_data(shown: HardwareShown, sentence: str) -> dict[str, Any]:
 
 
 def operations_table(shown: HardwareShown) -> Iterable[Sequence[object]]:
-    """A header, and a row an operation."""
+    """A header, and a row for each operation."""
     yield (
         "operation", "group", "times", "operations", "bytes", "operations_per_byte",
         "attainable_per_second", "seconds", "waits_for", "fused_bytes", "fusing_saves_seconds",

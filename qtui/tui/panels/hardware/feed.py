@@ -1,4 +1,4 @@
-"""What the Hardware panel asks the estimator's process, typed."""
+"""The requests of the Hardware panel to the estimator's process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qtui_core.telemetry.readings import DeviceReading
 
 
 class HardwareFeed(Feed):
-    """Every method may raise QtuiError (EngineLost among them) and RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
 
     async def gpus(self) -> tuple[DeviceReading, ...]:
-        """The GPUs as they are now."""
+        """The current readings of the GPUs."""
         return (await self.ask(Readings, "gpus")).gpus
 
     async def operations(self, shown: HardwareShown) -> tuple[RunPlan, tuple[Operation, ...]]:
-        """The plan with nothing left open, and its operations."""
+        """The plan with a value for every option, and its operations."""
         device = shown.choice.device
         params = OperationsRequest(
             model=shown.model,
@@ -41,8 +41,8 @@ class HardwareFeed(Feed):
         on_facts: Callable[[DeviceFacts], None],
         on_rate: Callable[[MeasuredRate], None],
     ) -> None:
-        """Measures a GPU of this machine by its label, or what there is ("auto"); each rate is
-        told as it comes."""
+        """Measures a device of this machine: the GPU with the label `on`, or for "auto" the first
+        GPU or else the processor. Calls `on_facts` once, and `on_rate` after each measurement."""
 
         def told(_: float, data: dict[str, Any]) -> None:
             line = from_plain(RateTold, data)

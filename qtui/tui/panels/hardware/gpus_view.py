@@ -1,4 +1,4 @@
-"""All GPUs as they are now, and the processes on them."""
+"""The current state of all GPUs, and their processes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."
 BAR: Final = 20
-#: Of a GPU, where there is room.
+#: Lines for each GPU, if there is room.
 LINES: Final = 4
 
 
 class GpusView(View[HardwareShown]):
-    """What each GPU does now."""
+    """The current state of each GPU."""
 
     TITLE = "GPUs"
     HELP = """\
-**GPUs**: every GPU twice a second, and the processes on it. A value that the driver does not tell
-is a dash, each by itself.
+**GPUs**: every GPU and the processes on it, read twice a second. A dash marks a value that the
+driver does not report.
 """
 
     def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-        """Some lines a GPU, or one where there are many, and one a process; or why not."""
+        """Several lines for each GPU, or one if there are many, and one for each process; without
+        GPUs a text that says why."""
         if shown.gpus is None:
             return [[Put(0, "asking the driver", "quiet")]]
         if not shown.gpus:
@@ -51,8 +52,8 @@ is a dash, each by itself.
             return "The driver is being asked."
         if not shown.gpus:
             return (
-                f"{NONE_HERE} The other views are of the {shown.device.name}, of the catalogue: "
-                "choose the GPU that you have in mind with g, and look at Operations."
+                f"{NONE_HERE} The other views show the {shown.device.name} of the catalogue: "
+                "choose a GPU with g, and look at Operations."
             )
         fullest = [
             each for each in shown.gpus if each.memory_total and each.memory_used is not None
@@ -60,11 +61,11 @@ is a dash, each by itself.
         lost = [each.label for each in shown.gpus if each.lost]
         if lost:
             return (
-                f"The driver no longer reaches GPU {', '.join(lost)}: what ran there is gone. "
-                "dmesg tells why (look for Xid); a reset or restart of the machine brings it back."
+                f"The driver no longer reaches GPU {', '.join(lost)}: its processes have failed. "
+                "dmesg says why (look for Xid). Reset the GPU, or restart the machine."
             )
         if not fullest:
-            return "No GPU says how much memory it has: MIG without permission, or unified memory."
+            return "No GPU reports its memory: MIG without permission, or unified memory."
         free = max(fullest, key=lambda each: (each.memory_total or 0) - (each.memory_used or 0))
         left = (free.memory_total or 0) - (free.memory_used or 0)
         count = sum(len(each.processes or ()) for each in shown.gpus)
@@ -118,7 +119,7 @@ def _gpu(reading: DeviceReading, shown: HardwareShown, canvas: Canvas) -> list[T
         lines.append([Put(0, "last minute", "label"), Put(12, _spark(shares, glyphs), "bar")])
     if reading.mig:
         lines.append(
-            [Put(0, "cut into slices (MIG), which follow; it says no share itself", "quiet")]
+            [Put(0, "partitioned (MIG): its slices follow, and report their own use", "quiet")]
         )
     if reading.unified:
         lines.append([Put(0, "shares the memory of the machine and has none of its own", "quiet")])
@@ -127,7 +128,7 @@ def _gpu(reading: DeviceReading, shown: HardwareShown, canvas: Canvas) -> list[T
 
 
 def _in_one_line(reading: DeviceReading, canvas: Canvas) -> TextLine:
-    """What counts most, for a machine with many."""
+    """The most important values of a GPU on one line, for a machine with many."""
     glyphs = canvas.glyphs
     name = (reading.name or "GPU").removeprefix("NVIDIA ")
     line = [
@@ -148,7 +149,7 @@ def _in_one_line(reading: DeviceReading, canvas: Canvas) -> TextLine:
 
 def _memory(reading: DeviceReading) -> str:
     if reading.memory_used is None or reading.memory_total is None:
-        return "not told"
+        return "not reported"
     return f"{format_bytes(reading.memory_used)} of {format_bytes(reading.memory_total)}"
 
 
@@ -170,12 +171,12 @@ def _processes_heading(
     if processes:
         return headings((0, "GPU"), (-14, "process"), (-26, "memory"), (28, "name"))
     told = any(reading.processes is not None for reading in gpus)
-    text = "No process is on a GPU." if told else "The driver does not tell processes here."
+    text = "No process uses a GPU." if told else "The driver does not report processes here."
     return [Put(0, text, "quiet")]
 
 
 def _process(label: str, row: ProcessReading, canvas: Canvas) -> TextLine:
-    memory = "not told" if row.memory is None else format_bytes(row.memory)
+    memory = "unknown" if row.memory is None else format_bytes(row.memory)
     name = row.name or "hidden (another user's, or outside this container)"
     return [
         Put(0, label),

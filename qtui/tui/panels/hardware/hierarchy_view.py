@@ -1,4 +1,4 @@
-"""The memories of the device: what each holds, how fast it is, and who says so."""
+"""The memory levels of the device: size, bandwidth, and the source of each figure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.words import seconds, speed
 from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 
-#: Where texts behind the figures begin.
+#: The column of the texts after the figures.
 _AFTER = 47
 
 
 class HierarchyView(View[HardwareShown]):
-    """Each memory with what it holds and how fast it is."""
+    """The size and bandwidth of each memory level."""
 
     TITLE = "Hierarchy"
     HELP = """\
-**Hierarchy**: registers, L1 and shared memory, L2, memory: what each holds and gives, and who says
-so: *stated* by the vendor, *derived* from a width it states and the highest clock, *measured*.
+**Hierarchy**: the size and bandwidth of registers, L1 and shared memory, L2, and memory. A figure
+is *stated* by the vendor, *derived* from a stated width and the highest clock, or *measured*.
 """
 
     def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-        """A line of figures and one of source for each level, from the arithmetic outwards."""
+        """For each level a line of figures and one with their source, registers first."""
         device = shown.device
         levels = hierarchy(device)
         if not levels:
             text = (
-                f"Nothing but its memory is known of {device.name}: the catalogue does not have "
-                "it. m asks CUDA and measures."
+                f"Only the memory of {device.name} is known, as it is not in the catalogue. m asks "
+                "CUDA and measures it."
             )
             return paragraphs([text], canvas.width, "value")
         titles = headings((0, "level"), (-32, "holds"), (-45, "gives"), (_AFTER, "source"))
@@ -47,7 +47,7 @@ so: *stated* by the vendor, *derived* from a width it states and the highest clo
             sources = [f"{level.name}: {_source(level, shown)}" for level in levels]
             apart = [[], *paragraphs(sources, canvas.width)]
             together = paragraphs(["; ".join(sources)], canvas.width)
-            # Where there is little room, where the figures are from goes before the rest of them.
+            # If there is little room, the lines about sources are left out first.
             fits = len(lines) + len(below) + len(apart) <= canvas.height
             below = [*below, *apart] if fits else [*together, *below]
         return [*lines, *below][: canvas.height]
@@ -62,21 +62,21 @@ so: *stated* by the vendor, *derived* from a width it states and the highest clo
             (each for each in levels if each.bandwidth), key=lambda each: each.bandwidth or 0
         )
         text = (
-            f"What stays in the {fast.name} of the {device.name} comes "
-            f"{(fast.bandwidth or 0) / max(1, memory.bandwidth or 1):,.0f} times as fast as from "
-            f"its memory, which holds {memory.bytes / max(1, fast.bytes):,.0f} times as much"
+            f"Data in the {fast.name} of the {device.name} is read "
+            f"{(fast.bandwidth or 0) / max(1, memory.bandwidth or 1):,.0f} times as fast as data "
+            f"in its memory, which holds {memory.bytes / max(1, fast.bytes):,.0f} times as much"
         )
         once = seconds(memory.bytes / (memory.bandwidth or 1))
         return (
-            f"{text}; reading all of it once takes {once}: use a byte again before it goes back, "
-            "as fused kernels do."
+            f"{text}. Reading that once takes {once}: use each byte several times per read, as "
+            "fused kernels do."
         )
 
 
 def _source(level: MemoryLevel, shown: HardwareShown) -> str:
     words = f"{level.basis}: {level.source}" if level.basis else level.source
     if level.name == MEMORY and shown.measured_here:
-        words += "; size as CUDA tells"
+        words += "; size from CUDA"
     return words
 
 
@@ -102,7 +102,7 @@ def _level(
 
 
 def _bar(level: MemoryLevel, levels: tuple[MemoryLevel, ...], canvas: Canvas, width: int) -> str:
-    """As long as its bandwidth on a scale of powers of ten, from a third of the slowest."""
+    """A bar for the bandwidth on a logarithmic scale that starts at a third of the slowest."""
     speeds = [each.bandwidth for each in levels if each.bandwidth]
     if not level.bandwidth or not speeds:
         return ""
@@ -111,7 +111,7 @@ def _bar(level: MemoryLevel, levels: tuple[MemoryLevel, ...], canvas: Canvas, wi
 
 
 def _wait(level: MemoryLevel, levels: tuple[MemoryLevel, ...]) -> str:
-    """How much faster it is than the device's memory."""
+    """How many times as fast as the device's memory a level is."""
     memory = levels[-1].bandwidth
     if level is levels[-1] or not level.bandwidth or not memory:
         return ""
@@ -127,5 +127,5 @@ def _facts(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
         parts.append(f"compute capability {capability}")
     if device.architecture:
         parts.append(device.architecture)
-    said = "sizes as CUDA tells them here" if shown.measured_here else "sizes of the catalogue"
+    said = "sizes from CUDA" if shown.measured_here else "sizes from the catalogue"
     return paragraphs([", ".join([*parts, said])], canvas.width)

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from qtui.screen.panel.keys import panel_binding
 
 HELP = """\
-The machine: what its GPUs do now, what they are, and what limits the plan on them.
+The GPUs of this machine: what they do now, how fast they are, and what limits the plan on them.
 
 {views}
 The plan is the one of the Memory panel. `g` chooses another device.
@@ -21,13 +21,13 @@ URGENT_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart", "Start the estimator again", show=True),
 ]
 HARDWARE_BINDINGS: list[BindingType] = [
-    _binding("up,k", "move(-1)", "Choose", "up", "The operation before", show=True,
+    _binding("up,k", "move(-1)", "Choose", "up", "The previous operation", show=True,
              key_display="↑↓"),
     _binding("down,j", "move(1)", "Down", "down", "The next operation"),
-    _binding("g", "gpu(1)", "GPU", "gpu", "The next device: of this machine, then the catalogue",
+    _binding("g", "gpu(1)", "GPU", "gpu", "The next device: of this machine, then of the catalogue",
              show=True),
-    _binding("G", "gpu(-1)", "GPU back", "gpu_back", "The device before"),
+    _binding("G", "gpu(-1)", "GPU back", "gpu_back", "The previous device"),
     _binding("m", "measure", "Measure", "measure",
-             "Measure products and a copy on this machine", show=True),
+             "Measure matrix products and a copy on this machine", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop measuring", show=True),
 ]  # fmt: skip

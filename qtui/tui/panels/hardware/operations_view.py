@@ -1,5 +1,4 @@
-"""The operations of the plan: what each computes and moves, what it waits for, and what fusing
-saves."""
+"""The operations of the plan: what each computes and moves, what limits it, what fusing saves."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ class OperationsView(View[HardwareShown]):
 
     TITLE = "Operations"
     HELP = """\
-**Operations**: the same as a list. Times are bounds: no step is shorter. Of norms, activations and
-rotations only the forward passes are counted.
+**Operations**: the same as a list. Times are lower bounds: no step is shorter. Of norms,
+activations and rotary embeddings only the forward passes are counted.
 """
     CURSOR = True
 
     def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-        """A line an operation, the longest first, and the chosen one in full below."""
+        """A line for each operation, the longest first, and the details of the chosen one."""
         placed = shown.placed
         if not placed:
             return nothing(shown, canvas)
@@ -53,11 +52,11 @@ rotations only the forward passes are counted.
 
 
 def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """Why there is nothing to draw."""
+    """A text that says why there is nothing to draw."""
     text = shown.why or (
         "The operations of the plan are being counted."
         if shown.roofs is not None
-        else f"No rates are known of {shown.device.name}: m measures it."
+        else f"No rates of {shown.device.name} are known: m measures it."
     )
     return paragraphs([text], canvas.width, "value")
 
@@ -93,12 +92,12 @@ def _operation(each: Placed, index: int, here: bool, whole: float, canvas: Canva
 
 
 def detail_lines(each: Placed, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """The chosen operation with its formula, the level it presses, and what fusing saves."""
+    """The chosen operation: its intensity, formula, limit, and what fusing saves."""
     operation = each.operation
     texts = [
         f"{operation.name}: {count(operation.operations)} operations over "
-        f"{format_bytes(operation.bytes)}, {ratio(operation.intensity)} a byte; from "
-        f"{ratio(each.ridge)} on, the {shown.device.name} would compute and not wait.",
+        f"{format_bytes(operation.bytes)}, {ratio(operation.intensity)} a byte; below "
+        f"{ratio(each.ridge)} the {shown.device.name} waits for memory.",
         f"{operation.formula}; {operation.source}.",
         _pressed(each),
     ]
@@ -113,19 +112,19 @@ def _pressed(each: Placed) -> str:
     operation = each.operation
     if each.presses == "memory":
         return (
-            f"Presses the memory: its units could do {rate(each.rate)}, "
-            f"bytes come for {rate(each.attainable)}."
+            f"Limited by the memory: the units could do {rate(each.rate)}, the memory allows "
+            f"{rate(each.attainable)}."
         )
     if each.presses == "L2":
         return (
-            f"Presses L2: {format_bytes(operation.l2_bytes)} pass between it and the "
+            f"Limited by L2: {format_bytes(operation.l2_bytes)} pass between it and the "
             "multiprocessors, in tiles of 128 rows."
         )
-    return f"Presses the {each.units}, fed from registers and shared memory: {rate(each.rate)}."
+    return f"Limited by the {each.units}: {rate(each.rate)}, from registers and shared memory."
 
 
 def operations_meaning(shown: HardwareShown) -> str:
-    """How long a step takes at least, what it waits for, and what fusing would spare."""
+    """The least time of a step, the share of it that waits for memory, and what fusing saves."""
     placed = shown.placed
     if not placed:
         return shown.why or f"The operations on {shown.device.name} are not known yet."
@@ -134,13 +133,13 @@ def operations_meaning(shown: HardwareShown) -> str:
     saved = sum(each.saves_seconds for each in placed)
     most = max(placed, key=lambda each: each.saves_seconds)
     text = (
-        f"On the {shown.device.name} a step takes {seconds(whole)} at least, {waits / whole:.0%} "
+        f"On the {shown.device.name} a step takes at least {seconds(whole)}, {waits / whole:.0%} "
         f"of it waiting for memory; the longest is {placed[0].operation.name} with "
         f"{placed[0].seconds / whole:.0%}"
     )
     if most.saves_seconds:
         text += (
-            f"; fusing would spare {seconds(saved)}, most of it in {most.operation.name}: "
+            f"; fusing would save {seconds(saved)}, most of it in {most.operation.name}: "
             f"{most.operation.fused}"
         )
     return text + "."

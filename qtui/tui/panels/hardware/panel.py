@@ -1,4 +1,4 @@
-"""Panel 7: what the machine is, what it does now, and what limits a plan on it."""
+"""Panel 7: the GPUs of the machine, and what limits a plan on them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
-#: Twice a second, while the panel is looked at.
+#: Seconds between two readings of the GPUs while the panel is shown.
 LIVE_SECONDS: Final = 0.5
 LIVE, OPERATIONS, MEASURE = "live", "operations", "measure"
 
 
 class HardwarePanel(AskingPanel):
-    """The keys, what they change, and what is asked meanwhile."""
+    """Shows the GPUs of this machine, and the plan's operations on a device."""
 
     PANEL_ID = "hardware"
     TITLE = "Hardware"
@@ -59,7 +59,7 @@ class HardwarePanel(AskingPanel):
         self._asking = False
         self._timer = self.set_interval(LIVE_SECONDS, self._ask_live)
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def activate(self) -> None:
         self.screen.set_focus(self.body.picture)
@@ -85,10 +85,10 @@ class HardwarePanel(AskingPanel):
     def export_table(self) -> Iterable[Sequence[object]] | None:
         return operations_table(self.shown) if self.shown.placed else None
 
-    # The plan of the app
+    # The app's plan
 
     def _adopt(self, *, anew: bool = False) -> None:
-        """The plan and the GPU that were chosen in another panel, if they are others now."""
+        """Takes the plan and the GPU of the other panels, if they changed or `anew`."""
         chosen = self.qtui.chosen
         shown = self.shown
         if chosen is not None:
@@ -107,10 +107,11 @@ class HardwarePanel(AskingPanel):
         shown.resolved, shown.operations = await self.feed.operations(shown)
         self.say(AskingPhase.READY)
 
-    # The GPUs of this moment
+    # Reading the GPUs
 
     def _ask_live(self) -> None:
-        """One question at a time: a driver that hangs must not pile them up."""
+        """Reads the GPUs, unless a reading is under way: with a driver that hangs, requests would
+        pile up."""
         if self._asking or self.qtui.panel is not self or self.engine.state is EngineState.LOST:
             return
         self.do(self._live, LIVE)
@@ -177,7 +178,8 @@ class HardwarePanel(AskingPanel):
         self._take(choices[(at + by) % len(choices)])
 
     def _take(self, choice: DeviceChoice) -> None:
-        """Another device: kernels that a plan finds on it may be others too."""
+        """Chooses a device, and counts the operations again: the plan may use other kernels on
+        it."""
         self.shown.choice = choice
         self.draw()
         self.ask(self._count, OPERATIONS)
@@ -214,7 +216,7 @@ class HardwarePanel(AskingPanel):
             return "" if shown.choice.known else "not in the catalogue"
         if shown.gpus is None:
             return ""
-        return "of the catalogue" if shown.gpus else "of the catalogue: no GPU is here"
+        return "from the catalogue" if shown.gpus else "from the catalogue: this machine has no GPU"
 
     def _details(self) -> tuple[str, ...]:
         plan = self.shown.resolved
@@ -222,7 +224,7 @@ class HardwarePanel(AskingPanel):
             return ()
         return (plan.method, f"batch {plan.batch}", f"{plan.sequence:,} tokens")
 
-    # What can go wrong
+    # Failures
 
     def show_phase(self) -> None:
         if self.phase is AskingPhase.LOST:
@@ -246,7 +248,7 @@ def _choice_of(name: str, otherwise: DeviceChoice) -> DeviceChoice:
 
 
 def _header(reading: DeviceReading) -> str:
-    """The device as the header line names it."""
+    """The text of the device in the header line."""
     from qtui.report.numbers import format_bytes
 
     if reading.memory_used is None or reading.memory_total is None:

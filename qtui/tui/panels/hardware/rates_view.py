@@ -1,4 +1,4 @@
-"""Operations a second by type: what the vendor states, and what was measured here."""
+"""Operations per second by data type: stated by the vendor, and measured on this machine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.words import rate, ratio, speed
 from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 
-#: Columns: where figures end.
+#: The cells before which the columns of figures end.
 _STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51
 
 
 class RatesView(View[HardwareShown]):
-    """Each type with its rate, as stated and as measured."""
+    """The stated and the measured rate of each data type."""
 
     TITLE = "Rates"
     HELP = """\
-**Rates**: operations a second by type as the vendor states them; `m` measures this machine in a
-process of its own (the processor, where there is no GPU).
+**Rates**: operations per second by data type, as the vendor states them. `m` measures this machine
+in a process of its own (the processor, if there is no GPU).
 """
 
     def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-        """A line a type, then memory, then where the figures are from."""
+        """A line for each data type, one for the memory, then the sources of the figures."""
         device = shown.device
         measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
         titles = (-_STATED, "stated"), (-_RIDGE, "op/byte"), (-_MEASURED, _measured_what(shown))
@@ -54,24 +54,24 @@ process of its own (the processor, where there is no GPU).
             where = f"the {device.name} here" if facts.kind == "cuda" else "this processor"
             return (
                 f"Measured on {where}: bf16 products at {rate(best.per_second)}{of}, and copies "
-                f"at {speed(copied.per_second)}; so a byte must be used "
-                f"{ratio(best.per_second / (copied.per_second or 1))} times, or memory is waited "
-                "for."
+                f"at {speed(copied.per_second)}: below "
+                f"{ratio(best.per_second / (copied.per_second or 1))} operations a byte it waits "
+                "for memory."
             )
         dtype = next((name for name in ("bf16", "fp16", "fp32") if name in device.rates), None)
         if dtype is None:
-            return f"No rates are known of {device.name}. m measures it."
+            return f"No rates of {device.name} are known. m measures it."
         stated = device.rates[dtype]
         return (
             f"The {device.name} does {rate(stated)} in {dtype} and reads "
-            f"{speed(device.bandwidth)}: under {ratio(stated / device.bandwidth)} operations a "
-            "byte it waits for memory. Larger batches give products more; Operations says which "
-            "of the plan wait."
+            f"{speed(device.bandwidth)}: below {ratio(stated / device.bandwidth)} operations a "
+            "byte it waits for memory. Larger batches raise the operations a byte of products; "
+            "the view Operations says which operations wait."
         )
 
 
 def _measured_what(shown: HardwareShown) -> str:
-    """Beside what a GPU states, figures of a processor say whose they are."""
+    """The heading of measured rates; names the processor if they are not of the GPU shown."""
     on_cpu = shown.facts is not None and shown.facts.kind == "cpu"
     return "processor" if on_cpu else "measured"
 
@@ -120,7 +120,7 @@ def _sources(shown: HardwareShown) -> list[str]:
     if shown.choice.known:
         found.append(f"Stated, dense: {device.source}. {device.note}".strip())
     found.append(
-        "op/byte: the operations that must be done with a byte of the memory, or it waits."
+        "op/byte: with fewer operations for each byte, the memory limits the rate."
     )
     facts = shown.facts
     if facts is None:

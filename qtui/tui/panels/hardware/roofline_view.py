@@ -1,5 +1,5 @@
-"""The roofline: operations a second against operations a byte, both in powers of ten, and the
-operations of the plan under it."""
+"""The roofline (Williams, Waterman, Patterson 2009): operations per second against operations per
+byte, both logarithmic, with the operations of the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtui.tui.panels.hardware.words import rate, ratio, scaled_up, seconds, spee
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.compute.operation import Placed, Roofs
 
-#: Columns before the picture, and of the list beside it where there is room.
+#: Cells left of the picture, and of the list at its right if there is room.
 _LEFT: Final = 8
 _LIST: Final = 40
 _LONG_LIST: Final = 64
@@ -28,7 +28,8 @@ VERY_WIDE: Final = 160
 
 @dataclass(frozen=True)
 class Axes:
-    """Powers of ten at the edges: of operations a byte, and of operations a second."""
+    """The edges of the picture as base-10 logarithms: x of operations per byte, y of operations per
+    second."""
 
     left: float
     right: float
@@ -42,24 +43,24 @@ class Axes:
         return max(0, min(self.width - 1, int(share * self.width)))
 
     def row(self, operations: float) -> int:
-        """From the ground up."""
+        """The row of a rate, counted from the bottom."""
         share = (log10(operations) - self.bottom) / (self.top - self.bottom)
         return max(0, min(self.height - 1, int(share * self.height)))
 
 
 class RooflineView(View[HardwareShown]):
-    """Each operation at its operations a byte, under the roofs of the device."""
+    """The operations of the plan under the roofs of the device."""
 
     TITLE = "Roofline"
     HELP = """\
-**Roofline**: each operation of the plan at its operations a byte. Under the slope it waits for
-memory, under the flat roofs for the units of its type. The dotted slope above is L2; a dotted roof
-below the other is what was measured here.
+**Roofline**: operations per second against operations per byte. Below the slope an operation is
+limited by the memory, below a flat roof by the units of its data type. The dotted slope above is
+L2; a dotted roof below the stated one was measured on this machine.
 """
     CURSOR = True
 
     def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-        """The picture, a list of what its letters mean, and the chosen operation."""
+        """The picture, the meaning of its letters, and the chosen operation."""
         placed, roofs = shown.placed, shown.roofs
         if not placed or roofs is None:
             return nothing(shown, canvas)
@@ -67,7 +68,7 @@ below the other is what was measured here.
         details = detail_lines(placed[at], shown, canvas)[:3]
         beside = canvas.width >= WIDE
         width = canvas.width - (_list_width(canvas) + 2 if beside else 0)
-        # The picture comes first where there is little room.
+        # If there is little room, the picture is more important than the list.
         listed = 0 if beside or canvas.height < 8 else min(len(placed), max(2, canvas.height // 5))
         height = canvas.height - len(details) - listed - 2
         if height < 4:
@@ -86,7 +87,7 @@ below the other is what was measured here.
 
 
 def axes_of(placed: Sequence[Placed], roofs: Roofs, width: int, height: int) -> Axes:
-    """Around everything that is drawn, in whole powers of ten on the x axis."""
+    """Axes that contain everything; the x axis ends at whole powers of ten."""
     intensities = [each.operation.intensity for each in placed]
     rates = [each.rate for each in placed]
     left = floor(log10(min(*intensities, 1.0)))
@@ -103,8 +104,8 @@ def picture(
     glyphs: Glyphs,
     reached: tuple[float, float] | None = None,
 ) -> list[list[Put]]:
-    """The roofs as lines, the operations as letters, and the axes. `reached` are bytes and
-    operations a second that were measured: a roof below the stated one, dotted."""
+    """The roofs as lines, the operations as letters, and the axes. `reached` are measured bytes and
+    operations per second, drawn as a dotted roof."""
     ascii = glyphs.full == "#"
     cells: dict[tuple[int, int], tuple[str, str]] = {}
     dtypes = list(dict.fromkeys(each.operation.dtype for each in placed))
@@ -144,8 +145,8 @@ def picture(
 
 
 def _roof(bandwidth: float, top: float, axes: Axes, stroke: Stroke) -> Track:
-    """The lower of bandwidth times intensity and the rate, as shares of the height; nothing below
-    the ground."""
+    """A roof as a line: at each column the smaller of bandwidth times intensity and `top`, as a
+    share of the height; None below the picture."""
     values: list[float | None] = []
     points = axes.width * ACROSS
     for point in range(points):
@@ -157,7 +158,7 @@ def _roof(bandwidth: float, top: float, axes: Axes, stroke: Stroke) -> Track:
 
 
 def _free(each: Placed, axes: Axes, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
-    """The cell of an operation; where another stands there, a free one below or beside it."""
+    """The cell of an operation; if it is taken, a free cell below or beside it."""
     row, column = axes.row(each.attainable), axes.column(each.operation.intensity)
     for shift in range(axes.width):
         for x in (column + shift, column - shift):
@@ -168,7 +169,7 @@ def _free(each: Placed, axes: Axes, taken: set[tuple[int, int]]) -> tuple[int, i
 
 
 def _runs(cells: dict[tuple[int, int], tuple[str, str]], y: int, width: int) -> list[Put]:
-    """The cells of a row, those of one tone that touch together."""
+    """The cells of a row as texts; neighbours of the same tone are one text."""
     puts: list[Put] = []
     for x in range(width):
         if (y, x) not in cells:
@@ -183,7 +184,7 @@ def _runs(cells: dict[tuple[int, int], tuple[str, str]], y: int, width: int) -> 
 
 
 def _row_label(axes: Axes, y: int) -> str:
-    """The power of ten that lies in this row, if one does."""
+    """The label of the power of ten in this row; blank without one."""
     step = (axes.top - axes.bottom) / axes.height
     low = axes.bottom + y * step
     power = ceil(low - 1e-9)
@@ -194,7 +195,7 @@ def _row_label(axes: Axes, y: int) -> str:
 
 
 def _below(axes: Axes, glyphs: Glyphs) -> list[list[Put]]:
-    """The ground line, and powers of ten of operations a byte under it."""
+    """The x axis, and below it the powers of ten of operations per byte."""
     labels: list[Put] = []
     free = 0
     for power in range(round(axes.left), round(axes.right) + 1):
@@ -218,10 +219,10 @@ def _label_roofs(
     axes: Axes,
     taken: set[tuple[int, int]],
 ) -> None:
-    """Names of the roofs in the empty room: flat ones over their left end, the slope beside it."""
+    """Names the roofs in empty cells: flat roofs above their left end, the slope beside it."""
     for dtype in dtypes:
         if dtype not in roofs.rates:
-            continue  # computed in another, which has a roof of its own
+            continue  # computed in another data type, whose roof is drawn
         top = roofs.rates[dtype]
         text = f"{dtype} {rate(top)}"
         row = axes.row(top)
@@ -241,7 +242,7 @@ def _put_free(
     text: str,
     taken: set[tuple[int, int]],
 ) -> None:
-    """A text where it covers nothing, in this row or the next two above."""
+    """Writes a text in this row or one of the two above, where it covers nothing."""
     for y in range(row, min(axes.height, row + 3)):
         line = lines[axes.height - 1 - y]
         start, end = _LEFT + column, _LEFT + column + len(text)
@@ -257,7 +258,7 @@ def _list_width(canvas: Canvas) -> int:
 def _list(
     placed: Sequence[Placed], at: int, room: int, canvas: Canvas, beside: bool
 ) -> list[list[Put]]:
-    """What the letters mean, the chosen one marked."""
+    """The meaning of the letters, with the chosen operation marked."""
     width = _list_width(canvas) if beside else canvas.width
     found: list[list[Put]] = []
     for index in window(len(placed), at, room) if room else ():

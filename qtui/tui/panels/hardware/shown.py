@@ -1,4 +1,4 @@
-"""What the Hardware panel shows at the moment."""
+"""The current state of the Hardware panel."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from qtui_core.memory.devices.rates import (
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
-#: What is shown on a machine without a GPU until another is chosen.
+#: The device that is shown first on a machine without a GPU.
 FIRST: Final = "A100 SXM4 80GB"
-#: Readings that are kept to be drawn: a minute of two a second.
+#: Readings of a GPU that are kept: one minute, at two per second.
 KEPT: Final = 120
 
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """A device that can be looked at. `here` is its label among the GPUs of this machine; empty
-    for one of the catalogue; `known` is whether the catalogue has it."""
+    """A device that can be shown. `here` is its label among the GPUs of this machine, "" for one of
+    the catalogue; `known` says whether the catalogue has it."""
 
     device: Device
     here: str = ""
@@ -42,7 +42,7 @@ class DeviceChoice:
 
     @staticmethod
     def of_reading(reading: DeviceReading) -> DeviceChoice:
-        """A GPU of this machine, as the catalogue knows it or by its memory alone."""
+        """A GPU of this machine: its entry in the catalogue, or a device with its memory alone."""
         try:
             return DeviceChoice(find_device(reading.name or ""), reading.label)
         except UsageError:
@@ -52,13 +52,16 @@ class DeviceChoice:
 
 @dataclass
 class HardwareShown:
-    """Filled piece by piece; None is what is not known yet.
+    """The state is filled piece by piece; None means not known yet.
 
-    `gpus` are the readings of this moment, `history` those before, (utilisation, share of memory)
-    by label. `facts` and `rates` are of the device that was measured, which is `measured_on` among
-    the GPUs of this machine. `operations` are those of
-    `plan` on `model`; `why` says why there are none. `usual` is whether nobody chose the plan, so
-    that its sequence gives way to a model with fewer positions.
+    Attributes:
+        gpus: the latest readings.
+        history: label -> earlier readings as (utilisation, share of memory).
+        facts, rates: of the device that was measured.
+        measured_on: the label of that device.
+        operations: of `plan` on `model`.
+        why: why there are no operations.
+        usual: whether no user chose the plan; its sequence is then cut to the model's positions.
     """
 
     model: str
@@ -78,13 +81,13 @@ class HardwareShown:
 
     @property
     def choices(self) -> tuple[DeviceChoice, ...]:
-        """Those of this machine, then the catalogue."""
+        """The GPUs of this machine, then the catalogue."""
         here = [DeviceChoice.of_reading(reading) for reading in self.gpus or ()]
         return (*here, *(DeviceChoice(device) for device in DEVICES))
 
     @property
     def measured_here(self) -> bool:
-        """Whether what was measured is the device that is shown."""
+        """Whether the measured device is the one shown."""
         return (
             self.facts is not None
             and self.facts.kind == "cuda"
@@ -94,7 +97,7 @@ class HardwareShown:
 
     @property
     def device(self) -> Device:
-        """The device that is shown, with what it tells of itself where it was asked."""
+        """The device that is shown; with the facts that CUDA reports, if it was measured."""
         if not self.measured_here or self.facts is None:
             return self.choice.device
         if self.choice.known:
@@ -103,14 +106,14 @@ class HardwareShown:
 
     @property
     def roofs(self) -> Roofs | None:
-        """None for a device of which no rates are known."""
+        """The roofs of the device; None if its rates are not known."""
         device = self.device
         return Roofs.of(device) if "fp32" in device.rates and device.bandwidth else None
 
     @property
     def reached(self) -> tuple[float, float] | None:
-        """Bytes and operations a second that were measured on the device that is shown, of a copy
-        and of the fastest product; None where it was not measured."""
+        """Measured bytes per second of a copy and operations per second of the fastest product on
+        the device shown; None if it was not measured."""
         copies = [each.per_second for each in self.rates if each.what == COPY and each.per_second]
         products = [
             each.per_second for each in self.rates if each.what == PRODUCT and each.per_second
@@ -121,7 +124,7 @@ class HardwareShown:
 
     @property
     def placed(self) -> tuple[Placed, ...]:
-        """The operations on the device, those that take longest first."""
+        """The operations with their times on the device, the longest first."""
         roofs = self.roofs
         if roofs is None:
             return ()
@@ -129,7 +132,7 @@ class HardwareShown:
         return tuple(sorted(found, key=lambda each: -each.seconds))
 
     def take_gpus(self, gpus: tuple[DeviceReading, ...]) -> None:
-        """The readings of this moment."""
+        """Takes the latest readings, and adds them to the history."""
         self.gpus = gpus
         for reading in gpus:
             past = self.history.setdefault(reading.label, deque(maxlen=KEPT))
@@ -138,12 +141,12 @@ class HardwareShown:
 
 
 def _same(reported: str, name: str) -> bool:
-    """Whether a device that torch names so is the one of the catalogue."""
+    """Whether torch's name of a device means the device `name` of the catalogue."""
     try:
         return find_device(reported).name == name
     except UsageError:
         return reported == name
 
 
-#: Letters of operations in the roofline, in the order of the list.
+#: The letters of operations in the roofline, in the order of the list.
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"

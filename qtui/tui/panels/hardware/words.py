@@ -1,4 +1,4 @@
-"""Figures of hardware as people read them."""
+"""Rates, bandwidths and times of hardware as text with units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def scaled_up(value: float) -> tuple[float, str]:
-    """(number under a thousand, its prefix)."""
+    """A number as (number below 1000, decimal prefix)."""
     for step, prefix in _STEPS:
         if value >= 0.9995 * step:
             return value / step, prefix
@@ -16,17 +16,17 @@ def scaled_up(value: float) -> tuple[float, str]:
 
 
 def rate(value: float | None) -> str:
-    """Operations a second: `989 TOP/s`; three digits, decimal."""
+    """Operations per second with three digits and a decimal prefix: `989 TOP/s`."""
     return "–" if value is None else f"{_number(value)}OP/s"
 
 
 def speed(value: float | None) -> str:
-    """Bytes a second: `3.35 TB/s`."""
+    """Bytes per second: `3.35 TB/s`."""
     return "–" if value is None else f"{_number(value)}B/s"
 
 
 def count(value: float) -> str:
-    """`17.2 T`."""
+    """A count with a decimal prefix: `17.2 T`."""
     return _number(value).strip()
 
 
@@ -36,10 +36,10 @@ def _number(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """`1.2 s`, `12.3 ms`, `0.41 ms`: no unit that ASCII cannot write."""
+    """A time: `1.2 s`, `12.3 ms`, `0.41 ms`. Microseconds are not used, as ASCII has no mu."""
     return f"{value:.3g} s" if value >= 0.9995 else f"{value * 1e3:.3g} ms"
 
 
 def ratio(value: float) -> str:
-    """`0.22`, `12`, `1,340`."""
+    """A ratio: `0.22`, `12`, `1,340`."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""How the Memory panel is laid out at each size."""
+"""The layout of the Memory panel at each size of the screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtui.screen.widgets.view_tabs import ViewTabs
 
 
 class MemoryBody(PlanBody):
-    """On a tall screen the numbers behind the curve stand below it."""
+    """Shows the main numbers below the curve if the screen is tall."""
 
     DEFAULT_CSS = """
     MemoryBody {
@@ -35,6 +35,6 @@ class MemoryBody(PlanBody):
         self.screen.set_focus(self.main)
 
     def show_message(self, text: str) -> None:
-        """The form stays, which may be the way out."""
+        """Shows a message in place of the picture. The form stays, as changing it may help."""
         super().show_message(text)
         self.add_class("-message")

@@ -1,4 +1,4 @@
-"""Worked cases of well-known documents, and the figures of the chosen one beside ours."""
+"""Worked cases of well-known documents, and their figures beside qtui's."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from qtui_core.memory.advice.claims import Figure
 #: The group of the work that computes the figures.
 FIGURES = "figures"
 GB = 10**9
-#: Where reasons begin, and how many cases are listed at least.
+#: The column of the reasons, and the least number of listed cases.
 REASONS, LISTED = 45, 2
 
 
 class CasesView(MemoryView):
-    """The cases, and the figures of the chosen one."""
+    """The list of cases, and the figures of the chosen one."""
 
     TITLE = "Cases"
     HELP = "**Cases**: figures of well-known documents beside ours, and why they differ.\n"
     CURSOR = True
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
-        """The cases, as many as there is room for above the figures."""
+        """As many cases as fit, with the figures of the chosen one below."""
         cases = shown.cases
         if not cases:
             return []
@@ -88,20 +88,20 @@ class CasesView(MemoryView):
         near = [f for f in figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]
         far = [f for f in figures if f not in near]
         if not far:
-            return f"{case.title}: all {len(near)} figures are ours too, to 5%."
+            return f"{case.title}: all {len(near)} figures agree with ours within 5%."
         worst = max(
             far, key=lambda f: max(f.bytes / f.stated_bytes, f.stated_bytes / max(1, f.bytes))
         )
         times = worst.bytes / worst.stated_bytes
         words = f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
-        same = f"{len(near)} of {len(figures)} figures are ours to 5%" if near else "None agrees"
-        return f"{case.title}: {same}; {worst.what}: ours is {words} what is stated. {worst.why}"
+        same = f"{len(near)} of {len(figures)} figures agree within 5%" if near else "None agrees"
+        return f"{case.title}: {same}; {worst.what}: ours is {words} the stated one. {worst.why}"
 
     def count(self, shown: Shown) -> int:
         return len(shown.cases)
 
     def enter(self, shown: Shown) -> None:
-        """Opens the case in the place of the model."""
+        """Opens the chosen case in place of the model."""
         if shown.cases:
             self.panel.open_case(shown.cases[shown.line_of(len(shown.cases))])
 
@@ -114,7 +114,7 @@ def _figures(figures: Sequence[Figure], canvas: Canvas, *, whole: bool) -> Seque
 
 
 def _figure(figure: Figure, canvas: Canvas, whole: bool) -> Sequence[TextLine]:
-    """A figure with its reason, which is shortened to one line unless it is to be `whole`."""
+    """A figure with the reason for its difference, which is cut to one line unless `whole`."""
     near = abs(figure.bytes - figure.stated_bytes) <= 0.05 * figure.stated_bytes
     ours: Tone = "best" if near else "expected"
     room = max(8, canvas.width - REASONS)

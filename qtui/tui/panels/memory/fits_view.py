@@ -11,14 +11,14 @@ from qtui.tui.panels.memory.view import MemoryView
 
 
 class FitsView(MemoryView):
-    """Every GPU with its verdict."""
+    """A list of GPUs, each with its verdict."""
 
     TITLE = "GPUs"
     HELP = "**GPUs**: what the run fits on.\n"
     CURSOR = True
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
-        """Every GPU with its verdict; those of this machine and the chosen one first."""
+        """The GPUs with their verdicts; those of this machine and the chosen one come first."""
         around = shown.around
         if around is None or not shown.current:
             return []
@@ -71,9 +71,9 @@ class FitsView(MemoryView):
         return max(1, len(shown.around.fits)) if shown.around is not None else 1
 
     def enter(self, shown: Shown) -> None:
-        """Chooses the GPU."""
+        """Chooses the GPU under the cursor."""
         if shown.around is None or shown.answer is None or not shown.around.fits:
             return
         name = shown.around.fits[shown.line_of(len(shown.around.fits))].gpu
-        shown.line = 0  # where the chosen GPU stands
+        shown.line = 0  # the line of the chosen GPU
         self.panel.choose_gpu(next((each for each in shown.gpus if each.label == name), shown.gpu))

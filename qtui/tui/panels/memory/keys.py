@@ -11,15 +11,15 @@ from qtui.screen.panel.keys import panel_binding
 HELP = """\
 The memory of one training step, predicted from config.json alone, operation by operation.
 
-The form holds the plan: `up` and `down` choose a line, `left` and `right` its value, `Enter` types
-one. Values that were not set are as usual for the method. Dots in the picture are the curve before
-the last change.
+The form has the plan: `up` and `down` choose a line, `left` and `right` change its value, `Enter`
+types one. Options that you do not set have the usual value of the method. Dots in the picture are
+the curve before the last change.
 
-{views}In the last four a click chooses a line or a cell, and two take it as `Enter` does.
+{views}In the last four views a click chooses a line or a cell, and a double click acts like
+`Enter`.
 
-Four levels are kept apart: *tensors* that are alive, *allocated* blocks, *reserved* segments of the
-allocator, and the *process* with the context of CUDA. The first answer is of tensors; the rest
-follows.
+Memory has four levels: live *tensors*, *allocated* blocks, *reserved* segments of the allocator,
+and the *process* with its CUDA context. The tensors are estimated first; the other levels follow.
 """
 
 _binding = partial(panel_binding, "memory")
@@ -29,13 +29,13 @@ MEMORY_BINDINGS: list[BindingType] = [
              "again", show=True),
     _binding("escape", "back", "Back", "back",
              "Leave the field, stop a trace, or go back to the form", show=True),
-    _binding("left,h", "step(-1)", "Change", "less", "The value before, or to the left in the map",
+    _binding("left,h", "step(-1)", "Change", "less", "The previous value, or left in the map",
              show=True, key_display="←→"),
-    _binding("right,l", "step(1)", "More", "more", "The next value, or to the right in the map"),
+    _binding("right,l", "step(1)", "More", "more", "The next value, or right in the map"),
     _binding("plus,equals_sign", "turn(1)", "Up", "up_value",
-             "The next value of the chosen line, whatever is shown", key_display="+"),
-    _binding("minus", "turn(-1)", "Down", "down_value", "The value before it", key_display="-"),
-    _binding("up,k", "move(-1)", "Up", "up", "The line before"),
+             "The next value of the form's line, in any view", key_display="+"),
+    _binding("minus", "turn(-1)", "Down", "down_value", "Its previous value", key_display="-"),
+    _binding("up,k", "move(-1)", "Up", "up", "The previous line"),
     _binding("down,j", "move(1)", "Down", "down", "The next line"),
     _binding("enter", "enter", "Type", "enter",
              "Type a value, make the chosen change, choose the GPU, or open the case", show=True,
@@ -44,12 +44,12 @@ MEMORY_BINDINGS: list[BindingType] = [
 LATER_BINDINGS: list[BindingType] = [
     _binding("g", "gpu(1)", "GPU", "gpu", "The next larger GPU", show=True),
     _binding("G", "gpu(-1)", "Smaller GPU", "gpu_back", "The next smaller GPU"),
-    _binding("u", "undo", "Undo", "undo", "Take the last change back", show=True),
+    _binding("u", "undo", "Undo", "undo", "Undo the last change", show=True),
     _binding("backspace", "usual", "As usual", "usual",
-             "The value that is usual for the method"),
-    _binding("o", "own", "Own model", "own", "Leave the worked case: back to the model",
+             "Set the usual value of the method"),
+    _binding("o", "own", "Own model", "own", "Close the worked case and go back to the model",
              show=True),
     _binding("t", "trace", "Trace", "trace",
-             "Run the classes of transformers on tensors without values instead, or stop that",
+             "Trace the transformers classes instead of the built-in shape, or stop a trace",
              show=True),
 ]  # fmt: skip

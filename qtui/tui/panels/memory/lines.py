@@ -1,4 +1,4 @@
-"""Texts about an answer: its levels, what it is made of, what would save most, what it fits."""
+"""The texts below the curve: the components of the peak, the largest savings, the GPUs that fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 10
 
 
 def number_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """Below the curve: what the peak is made of, what would save most, what it fits."""
+    """The components of the peak, the largest savings, and the GPUs that fit, side by side."""
     answer = shown.answer
     if answer is None or not shown.current:
         return []
@@ -59,7 +59,7 @@ def _made_of(answer: Answer, width: int) -> list[TextLine]:
 
 
 def _parts_of(answer: Answer) -> Sequence[tuple[Group, int]]:
-    """The parts of the peak; of a first answer those that its curve has there."""
+    """The parts of the peak with their bytes; before the whole answer, those of the curve."""
     if answer.components:
         return grouped((term.name, term.bytes) for term in answer.components)
     totals = answer.curve.totals

@@ -1,4 +1,4 @@
-"""Which batches and sequences fit, filled cell by cell."""
+"""A map of the batches and sequences that fit the chosen GPU, filled cell by cell."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
 from qtui.tui.panels.memory.view import MemoryView
 
-#: The group of the work that fills it.
+#: The group of the work that computes the map.
 MAP: Final = "map"
-#: Cells come one by one, and an eye sees a few pictures a second.
+#: Seconds between two drawings while cells arrive.
 DRAWN_SECONDS: Final = 0.15
-#: What a verdict looks like in a narrow map, where there is room for a sign only.
+#: Verdict -> the sign after the bytes of a cell.
 SIGNS = {"fits": "+", "tight": "~", "no": "-", None: " "}
 
 
 class MapView(MemoryView):
-    """Batches down, sequences across."""
+    """A row for each batch, and a column for each sequence length."""
 
     TITLE = "Map"
     HELP = "**Map**: which batches and sequences fit the chosen GPU.\n"
     CURSOR = True
 
     _drawn = 0.0
-    """When it was drawn last, of time.monotonic."""
+    """The time of the last drawing (time.monotonic)."""
 
     def ready(self, shown: Shown) -> bool:
         return shown.current
@@ -44,7 +44,7 @@ class MapView(MemoryView):
         super().opened()
 
     def fill(self, shown: Shown) -> None:
-        """Asks for the map of the plan that is shown, where it is not that already."""
+        """Requests the map of the current plan, unless it is already known or on its way."""
         panel = self.panel
         there = panel.phase is AskingPhase.READY and shown.answer is not None and panel.known
         if there and shown.cells_of != shown.mapped:
@@ -60,7 +60,7 @@ class MapView(MemoryView):
             whole = True
         finally:
             if not whole and shown.cells_of == asked:
-                shown.cells_of = ()  # asked for again when the map is next seen
+                shown.cells_of = ()  # the view requests the map again when it is next shown
         self.panel.draw()
 
     def _take(self, cell: MapCell) -> None:
@@ -71,7 +71,8 @@ class MapView(MemoryView):
             self.panel.draw()
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
-        """Batches down, sequences across: the peak of tensors, and whether it fits."""
+        """For each batch and sequence length the peak of live tensors, and whether the plan
+        fits."""
         if shown.facts is not None and shown.facts.unknown:
             why = "A trace covers one plan: there is no map without a built-in shape."
             return [[Put(0, why, "label")]]
@@ -119,7 +120,7 @@ class MapView(MemoryView):
         return True
 
     def enter(self, shown: Shown) -> None:
-        """Takes the batch and the sequence of the cell."""
+        """Changes the plan to the batch and the sequence of the cell."""
         row, column = shown.cell
         batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
         self.panel.change(replace(shown.plan, batch=batch, sequence=length), shown.gpu)
@@ -141,7 +142,7 @@ def _map_cell(shown: Shown, row: int, column: int, end: int, width: int) -> Put:
 
 
 def cell_text(cell: MapCell, width: int) -> str:
-    """ "11.2+": GiB, and the sign of the verdict; "–" where the plan cannot be."""
+    """The GiB and the sign of the verdict, "11.2+"; "–" for an impossible plan."""
     if cell.peak_live_bytes is None:
         return "– "
     gib = cell.peak_live_bytes / 2**30
@@ -154,16 +155,16 @@ def cell_text(cell: MapCell, width: int) -> str:
 
 
 def _edge(shown: Shown) -> str:
-    """How far batches and sequences fit."""
+    """The sentence of the map: the largest batches and sequences that fit."""
     row, column = shown.cell
     batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
     if shown.gpu is None:
-        return "Each cell is a plan of its own. g chooses a GPU, and the map says what fits it."
+        return "Each cell is the plan with that batch and sequence. g chooses a GPU to fit."
     known = [cell for cell in shown.cells.values() if cell.peak_live_bytes is not None]
     if len(shown.cells) < len(MAP_BATCHES) * len(MAP_SEQUENCES) or any(
         cell.verdict is None for cell in known
     ):
-        return f"Looking along the edge of what fits {shown.gpu.label}."
+        return f"Computing which cells fit {shown.gpu.label}."
     fitting = {
         length: max(
             (b for b in MAP_BATCHES if (c := shown.cells.get((b, length))) and c.verdict == "fits"),
@@ -179,18 +180,18 @@ def _edge(shown: Shown) -> str:
             f"{MAP_SEQUENCES[0]:,} tokens needs more. Savings says what would help."
         )
     here = (
-        f"At {length:,} tokens up to batch {at} fits {shown.gpu.label}"
+        f"At {length:,} tokens the largest batch that fits {shown.gpu.label} is {at}"
         if at
         else f"At {length:,} tokens nothing fits {shown.gpu.label}"
     )
     most = max(fitting.items(), key=lambda item: item[0] * item[1])
     return (
-        f"{here}; the longest sequence that fits is {longest:,}, and most tokens a step are "
+        f"{here}; the longest sequence that fits is {longest:,}, and the most tokens per step are "
         f"{most[0] * most[1]:,}, at batch {most[1]} of {most[0]:,}. "
         f"Enter takes batch {batch} of {length:,}."
     )
 
 
 def _nearest(values: Sequence[int], value: int) -> int:
-    """The place of the largest that is not above it."""
+    """The index of the largest value that is at most `value`."""
     return max((at for at, each in enumerate(values) if each <= value), default=0)

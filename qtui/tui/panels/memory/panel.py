@@ -1,4 +1,4 @@
-"""Panel 4: where the memory of a training step goes, before it runs."""
+"""Panel 4: the memory of a training step, predicted before it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 
 
 class MemoryPanel(PlanPanel):
-    """The estimate of a plan in several views, and beside it a trace and the worked cases."""
+    """Shows the estimate of a plan in several views, or a trace or a worked case in its place."""
 
     PANEL_ID = "memory"
     TITLE = "Memory"
@@ -74,7 +74,7 @@ class MemoryPanel(PlanPanel):
         super().not_built_in(facts)
 
     def failed(self, sentence: str) -> None:
-        if self.shown.current:  # a trace failed, and the estimate is as true as it was
+        if self.shown.current:  # only a trace failed; the estimate is still correct
             self.phase = AskingPhase.READY
             self.tell(sentence)
         else:
@@ -98,9 +98,9 @@ class MemoryPanel(PlanPanel):
         body.title_line.subject, body.title_line.details = headline(shown)
         body.levels.show(partial(level_lines, shown))
         body.numbers.show(partial(number_lines, shown))
-        told = self._told
-        if told:
-            body.show_message(told)
+        notice = self._notice
+        if notice:
+            body.show_message(notice)
         elif self.view.ready(shown):
             self.view.show(shown)
         self.draw_activity()
@@ -114,18 +114,18 @@ class MemoryPanel(PlanPanel):
         self.body.title_line.activity = text
 
     @property
-    def _told(self) -> str:
-        """What stands in place of the view: why there is no estimate, or what is done for it. The
-        worked cases need none."""
+    def _notice(self) -> str:
+        """The text in place of the view: why there is no estimate, or that a trace runs; empty for
+        the worked cases, which need no estimate."""
         if isinstance(self.view, CasesView):
             return ""
         traced = self.trace.goes_on and self.shown.answer is None
         return self.trouble or (TRACING if traced else "")
 
     def meaning(self) -> str:
-        return self._told or self.view.meaning(self.shown)
+        return self._notice or self.view.meaning(self.shown)
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def activate(self) -> None:
         super().activate()
@@ -166,7 +166,7 @@ class MemoryPanel(PlanPanel):
 
     @on(TextPicture.Picked)
     def _picked(self, message: TextPicture.Picked) -> None:
-        """A click chooses a line or a cell, two take it as Enter does."""
+        """A click chooses a line or a cell; a double click acts like Enter."""
         message.stop()
         shown, pick = self.shown, message.pick
         if not self.view.CURSOR:
@@ -174,8 +174,8 @@ class MemoryPanel(PlanPanel):
         self.refusal = ""
         self.body.focus_picture()
         if message.twice:
-            # What the first one chose: a list moves to have that in its middle, and another line
-            # is under the pointer by now.
+            # Takes what the first click chose: the list has scrolled since then, so that another
+            # line may be under the pointer.
             self.view.enter(shown)
             return
         if isinstance(pick, tuple):
@@ -196,10 +196,10 @@ class MemoryPanel(PlanPanel):
         else:
             self._enter_field()
 
-    # Worked cases, traces, and starting again
+    # Worked cases and traces
 
     def open_case(self, case: WorkedCase) -> None:
-        """A worked case in the place of the model."""
+        """Opens a worked case in place of the model."""
         if not self.shown.case:
             self._own_plan = self.shown.plan
         self.shown.case, self.shown.plan = case.key, case.plan

@@ -1,4 +1,4 @@
-"""What the peak is made of, what leads on to the process, and the phases, with a bar each."""
+"""The components of the peak, the terms from there to the process, and the phases, with bars."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from qtui.screen.widgets.text_picture import (
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.formulas.terms import Term
 
-#: Where bars begin, how much room formulas have beside them at least, and the shortest bars.
+#: The column of the bars, the least width of the formulas, and of a bar.
 BARS, FORMULAS, LEAST_BAR = 36, 40, 5
 
 
 class PartsView(MemoryView):
-    """The components and the phases, which scroll where there is no room for all."""
+    """The components and the phases; the view scrolls if they do not fit."""
 
     TITLE = "Parts"
     HELP = """\
-**Parts**: the peak by component with its formula, what leads on to the process, and the phases.
+**Parts**: the components of the peak with their formulas, what the process takes beyond them, and
+the phases.
 """
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
-        """The lines, or what of them there is room for from the chosen one on."""
+        """The lines; if they do not fit, those from the chosen one on."""
         lines = part_lines(shown, canvas)
         room = canvas.height - 1
         if len(lines) <= canvas.height or room < 1:
             return lines
         first = shown.line_of(len(lines) - room + 1)
         last = min(len(lines), first + room)
-        told = f"lines {first + 1} to {last} of {len(lines)}; up and down show the others"
-        return [*lines[first:last], [Put(0, shortened(told, canvas.width), "heading")]]
+        more = f"lines {first + 1} to {last} of {len(lines)}; up and down show the others"
+        return [*lines[first:last], [Put(0, shortened(more, canvas.width), "heading")]]
 
     def count(self, shown: Shown) -> int:
-        """One more than there is no room for."""
+        """The number of positions that the view can scroll to."""
         picture = self.panel.body.picture
         width, height = picture.size
         lines = part_lines(shown, Canvas(width, height, picture.drawing.glyphs))
@@ -53,7 +54,7 @@ class PartsView(MemoryView):
 
 
 def part_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """All lines; none before the whole answer is there."""
+    """All lines; none before the whole answer is known."""
     answer = shown.answer
     if answer is None or answer.stage != "full":
         return []
@@ -81,7 +82,7 @@ def part_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
 def _blank(
     above: Sequence[TextLine], below: Sequence[TextLine], canvas: Canvas
 ) -> Sequence[TextLine]:
-    """A line between them, where there is room for it."""
+    """A blank line between two blocks, if there is room for it."""
     return [[]] if len(above) + 1 + len(below) <= canvas.height else []
 
 

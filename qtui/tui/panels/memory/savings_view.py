@@ -1,4 +1,4 @@
-"""What each change would save, and the cure for each way to run out."""
+"""The memory that each change would save, and a cure for each way to run out of memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from qtui_core.memory.plan.run_plan import RunPlan
 
 
 class SavingsView(MemoryView):
-    """Changes, the best first."""
+    """A list of changes, the largest saving first."""
 
     TITLE = "Savings"
     HELP = """\
-**Savings**: what each change would save, best first, and the cure for each way to run out.
+**Savings**: what each change would save, the largest saving first, and a cure for each way to run
+out of memory.
 """
     CURSOR = True
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
-        """Changes, best first, the chosen one marked; then the cure for each way to run out."""
+        """The changes, with the chosen one marked; then the cures."""
         around = shown.around
         if around is None or not shown.current:
             return []
@@ -63,9 +64,9 @@ class SavingsView(MemoryView):
                 ]
             )  # fmt: skip
         if not advice:
-            words = "no single change of the plan saves a part worth naming"
+            words = "no single change of the plan saves much"
             if not around.weighed:
-                words = "changes are not weighed: a trace covers one plan"
+                words = "savings are not known: a trace covers one plan"
             lines.append([Put(11, words, "label")])
         if cures:
             lines += [
@@ -79,7 +80,7 @@ class SavingsView(MemoryView):
         return max(1, len(shown.around.advice)) if shown.around is not None else 1
 
     def enter(self, shown: Shown) -> None:
-        """Makes the change: what it names, on the plan as it was asked for."""
+        """Changes the options that the chosen line names; the user's other options stay."""
         if shown.around is None or shown.answer is None or not shown.around.advice:
             return
         advised = shown.around.advice[shown.line_of(len(shown.around.advice))].plan

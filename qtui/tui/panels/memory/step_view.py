@@ -7,12 +7,13 @@ from qtui.tui.panels.memory.view import MemoryView
 
 
 class StepView(MemoryView):
-    """What is alive at each operation, drawn by the curve of the body."""
+    """The curve of live tensors, which the body draws."""
 
     TITLE = "Step"
     HELP = """\
-**Step**: what is alive at each operation of a step, stacked: W weights, R adapters, O optimizer
-states, G gradients, A activations, L loss, T temporaries; below it the phases.
+**Step**: the tensors that are alive at each operation of a step, stacked by component: W weights,
+R adapters, O optimizer states, G gradients, A activations, L loss, T temporaries. Below are the
+phases.
 """
 
     def ready(self, shown: Shown) -> bool:

@@ -1,4 +1,4 @@
-"""A trace that goes on: the classes of transformers run over tensors without values."""
+"""A running trace: the classes of transformers run on tensors without values."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from qtui.tui.panels.memory.panel import MemoryPanel
 
 TRACING: Final = (
-    "The classes of transformers run over tensors without values, which takes no weights and no "
-    "GPU, but seconds, or minutes where they walk a sequence step by step. Esc stops it."
+    "The classes of transformers run on tensors without values. This needs no weights and no GPU, "
+    "and takes seconds, or minutes if a class loops over the sequence. Esc stops it."
 )
 
 
 class Trace:
-    """Asks for a trace in the place of an estimate, and gives it up."""
+    """Requests a trace in place of an estimate, and cancels it."""
 
     def __init__(self, panel: MemoryPanel) -> None:
         self._panel = panel
         self._since: float | None = None
-        """When the trace began that goes on."""
+        """When the running trace began (time.monotonic); None if none runs."""
 
     @property
     def goes_on(self) -> bool:
@@ -31,20 +31,20 @@ class Trace:
 
     @property
     def activity(self) -> str:
-        """How long it has gone on, for the title."""
+        """The text of the title: how long the trace has run."""
         if self._since is None:
             return ""
         return f"tracing for {time.monotonic() - self._since:.0f} s, Esc stops"
 
     def forget(self) -> None:
-        """Something else is asked for, which takes its place."""
+        """Called when another request replaces the trace."""
         self._since = None
 
     def start(self) -> None:
         self._panel.do(self._work, ESTIMATE)
 
     def stop(self) -> None:
-        """Gives it up; its process ends."""
+        """Cancels the trace, which ends its process."""
         panel, facts = self._panel, self._panel.shown.facts
         panel.give_up(ESTIMATE)
         self.forget()
@@ -52,7 +52,7 @@ class Trace:
             panel.not_built_in(facts)
             return
         panel.phase = AskingPhase.READY
-        panel.tell("The trace was given up; what is shown is as before.")
+        panel.tell("The trace was cancelled; the estimate stays.")
 
     async def _work(self) -> None:
         panel, shown = self._panel, self._panel.shown

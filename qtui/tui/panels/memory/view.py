@@ -1,4 +1,4 @@
-"""A view of the estimate."""
+"""The base of the views of the Memory panel."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class MemoryView(View[Shown]):
-    """Lines of text in the room of the picture, of which one may be chosen."""
+    """Lines of text in place of the picture; in some views one of them is chosen."""
 
     panel: MemoryPanel
 
     def ready(self, shown: Shown) -> bool:
-        """Whether there is something to draw; until then what was there stays."""
+        """Whether there is something to draw; until then the previous picture stays."""
         return shown.current and shown.around is not None
 
     def opened(self) -> None:
@@ -28,10 +28,10 @@ class MemoryView(View[Shown]):
         self.fill(self.panel.shown)
 
     def fill(self, shown: Shown) -> None:
-        """Asks for what only this view shows, once the estimate is there."""
+        """Called when the estimate is known: requests what only this view shows."""
 
     def show(self, shown: Shown) -> None:
-        """Puts it on the screen."""
+        """Draws the view."""
         self.panel.body.show_text(partial(self.draw, shown))
 
     def meaning(self, shown: Shown) -> str:
@@ -43,26 +43,26 @@ class MemoryView(View[Shown]):
         change = change_text(shown, self.panel.drawing.glyphs.minus)
         text = (
             f"Tensors peak at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} "
-            "phase; what the allocator keeps is being added."
+            "phase; the allocator's memory is being estimated."
         )
         return f"{change}. {text}" if change else text
 
     # The cursor
 
     def count(self, shown: Shown) -> int:
-        """How many lines can be chosen from."""
+        """The number of lines to choose from."""
         return 0
 
     def move(self, shown: Shown, by: int) -> bool:
-        """The cursor goes to another line; whether there are any."""
+        """Moves the cursor to another line. Returns whether the view has lines to choose from."""
         count = self.count(shown)
         if count:
             shown.line = max(0, min(shown.line_of(count) + by, count - 1))
         return count > 0
 
     def step(self, shown: Shown, by: int) -> bool:
-        """The cursor goes to another column; whether there are any."""
+        """Moves the cursor to another column. Returns whether the view has columns."""
         return False
 
     def enter(self, shown: Shown) -> None:
-        """Takes what the cursor is on."""
+        """Acts on the line or cell under the cursor."""

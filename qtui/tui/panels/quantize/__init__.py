@@ -1,1 +1,1 @@
-"""Panel 2: what a quantization scheme does to a real tensor."""
+"""Panel 2: the error of quantization schemes on a real tensor."""

@@ -1,4 +1,4 @@
-"""How the Quantize panel is laid out at each size."""
+"""The layout of the Quantize panel at each size of the screen."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ SHORT, BRIEF = 26, 24
 
 
 class QuantizeBody(TensorBody):
-    """Schemes on top; below them the tensors, the pictures and the numbers side by side.
-
-    A narrow screen has no room for the tensors: they take the place of the numbers while the
-    class `-listing` is set.
-    """
+    """The schemes on top; below them the tensors, the pictures and the numbers side by side. On a
+    narrow screen the tensors replace the numbers while the class `-listing` is set."""
 
     DEFAULT_CSS = """
     QuantizeBody {
@@ -87,22 +84,22 @@ class QuantizeBody(TensorBody):
 
     @property
     def brief(self) -> bool:
-        """Whether the numbers must make do with fewer lines."""
+        """Whether the screen is so low that only the main numbers fit."""
         return self.size.height < BRIEF
 
     @property
     def view(self) -> TensorView:
-        """The view that is shown."""
+        """The current view."""
         return self.panel.view
 
     @property
     def maps(self) -> MapsView:
-        """The view that the pictures of the panel's own answers are shown in."""
+        """The Maps view, which shows the panel's map and histogram."""
         return self.panel.view_of(MapsView)
 
     @property
     def activations(self) -> ActivationsView:
-        """The view that knows what was captured."""
+        """The Activations view, which knows the captured modules."""
         return self.panel.view_of(ActivationsView)
 
     @property
@@ -114,16 +111,16 @@ class QuantizeBody(TensorBody):
         return self.maps.histogram
 
     def show_view(self) -> None:
-        """Bring the view to the centre."""
+        """Shows the current view in the centre."""
         self.query_one(ContentSwitcher).current = self.view.id
         self.make_room()
 
     def make_room(self) -> None:
-        """Give the view the room it needs now."""
+        """Shows or hides the numbers, as the view needs it."""
         self.set_class(not self.view.with_numbers(), "-alone")
 
     def focus_start(self) -> None:
-        """Where work starts: the tensors where they are shown, else the picture."""
+        """Moves the focus to the tensors if they are shown, else to the picture."""
         narrow = self.app.size.width < NARROW
         if not (narrow and self.view.focus_start()):
             self.screen.set_focus(self.side.list)
@@ -146,7 +143,7 @@ class QuantizeBody(TensorBody):
         self.view.focus_start()
 
     def show_title(self, entry: TensorEntry | None, subject: Subject | None = None) -> None:
-        """Name what is looked at, if something is."""
+        """Shows the name of the subject, if there is one."""
         if entry is None:
             self.title_line.subject, self.title_line.note, self.title_line.details = "", "", ()
             return
@@ -158,12 +155,12 @@ class QuantizeBody(TensorBody):
         self.title_line.details = stored if subject.source == WEIGHT else ()
 
     def clear(self) -> None:
-        """Nothing is looked at."""
+        """Removes everything, as no tensor is chosen."""
         self.side.load(())
         self.show_title(None)
         self.say("", keep=False, trouble=False)
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
-        """What is being done or why there is nothing, in place of the pictures."""
+        """Shows a text in place of the pictures: what is being done, or why there are none."""
         for view in self.panel.views:
             view.say(message, keep=keep, trouble=trouble)

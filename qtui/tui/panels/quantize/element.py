@@ -1,4 +1,4 @@
-"""The element under the cursor of the maps."""
+"""Reads the element under the cursor of the maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ElementReader:
-    """Asks for the element whose cell the cursor is on, and shows its levels."""
+    """Requests the element of the cell under the cursor, and shows its numbers and levels."""
 
     GROUP: Final = "element"
 
@@ -20,11 +20,11 @@ class ElementReader:
         self._panel = panel
 
     def read(self) -> None:
-        """Finds out about the element that the cursor is on now."""
+        """Reads the element under the cursor."""
         self._panel.do(self._read, self.GROUP)
 
     def send(self) -> None:
-        """Shows it in the Formats panel."""
+        """Sends the element to the Formats panel."""
         self._panel.do(self._send, "send")
 
     async def _send(self) -> None:

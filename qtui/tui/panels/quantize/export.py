@@ -1,11 +1,11 @@
-"""What the Quantize panel shows, as JSON and as text."""
+"""The contents of the Quantize panel as JSON and as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from qtui.engine.answers.tensors import TensorEntry, TensorNumbers
-from qtui.screen.tensors.facts import ERRORS, STATISTICS
+from qtui.screen.tensors.exported_fields import ERRORS, STATISTICS
 from qtui.screen.tensors.subject import WEIGHT
 from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
 from qtui.tui.panels.quantize.shown import QuantizeShown
@@ -13,7 +13,7 @@ from qtui_core.codec import printed
 
 
 def panel_data(shown: QuantizeShown) -> dict[str, Any] | None:
-    """The numbers, JSON without NaN or infinity; None before there are any."""
+    """The numbers as JSON without NaN or infinity; None before any are known."""
     if shown.entry is None or not any(shown.errors):
         return None
     schemes = []
@@ -37,7 +37,7 @@ def panel_data(shown: QuantizeShown) -> dict[str, Any] | None:
 
 
 def panel_text(shown: QuantizeShown, sentence: str) -> str | None:
-    """The same numbers to be pasted somewhere; None before there are any."""
+    """The same numbers as plain text for the clipboard; None before any are known."""
     if shown.entry is None or not any(shown.errors):
         return None
     shape = " x ".join(str(size) for size in _shape(shown, shown.entry) or ())
@@ -68,8 +68,8 @@ def _statistics(numbers: TensorNumbers) -> dict[str, Any]:
 
 
 def _shape(shown: QuantizeShown, entry: TensorEntry) -> list[int] | None:
-    """Of what is looked at: the stored tensor's, or that of the captured matrix (tokens x
-    channels) once its map is there."""
+    """The shape of the subject: of the stored tensor, or of the captured matrix [tokens, channels],
+    which is known once its map is."""
     if shown.source == WEIGHT:
         return list(entry.shape)
     return None if shown.map is None else [shown.map.grid.rows, shown.map.grid.columns]

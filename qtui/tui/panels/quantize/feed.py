@@ -1,4 +1,4 @@
-"""What the Quantize panel asks of the engine, typed, and remembered while it is looked at."""
+"""The requests of the Quantize panel to the engine, whose answers are cached."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from qtui_core.codec import from_plain
 
 
 class QuantizeFeed(Feed):
-    """Answers of the engine by what was asked, so that going back to a scheme or a tensor
-    costs nothing. Every method may raise QtuiError (EngineLost among them) and
-    RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
 
     def __init__(self, engine: EngineClient) -> None:
         super().__init__(engine)
@@ -49,7 +47,7 @@ class QuantizeFeed(Feed):
     async def histogram(
         self, model: str, subject: Subject, bins: int, on_progress: ProgressCallback
     ) -> HistogramData | None:
-        """None for a tensor without a finite element."""
+        """The histogram of the values in `bins` bins; None without a finite value."""
 
         async def ask() -> HistogramData | None:
             params = {"model": model, **subject.params, "bins": bins}
@@ -71,7 +69,7 @@ class QuantizeFeed(Feed):
     async def explanation(
         self, model: str, subject: Subject, schemes: Sequence[str], on_progress: ProgressCallback
     ) -> Explanation:
-        """What the error of the first scheme means, the others being alternatives."""
+        """The sentence about the error of the first scheme; the others are alternatives."""
         params = {"model": model, **subject.params, "schemes": list(schemes)}
         return await self.ask(Explanation, "explain", params, on_progress=on_progress)
 
@@ -98,21 +96,22 @@ class QuantizeFeed(Feed):
     async def rank(
         self, model: str, scheme: str, on_tensor: Callable[[str, float | None], None]
     ) -> bool:
-        """SQNR of the tensors, one by one, minus infinity where values became infinite or NaN;
-        whether any was measured from a sample."""
+        """Calls `on_tensor` with the name and SQNR in dB of each tensor; the SQNR is minus infinity
+        if values became infinite or NaN, and None if there is no error. Returns whether a tensor
+        was measured from a sample of its rows."""
 
         def on_progress(fraction: float, data: dict[str, Any]) -> None:
             if data:
                 ranked = from_plain(Ranked, data)
-                # Decibels are over what a scheme did not lose, and losing values is worse than any.
+                # The SQNR leaves out lost values, but losing values is worse than any SQNR.
                 on_tensor(ranked.name, -math.inf if ranked.overflowed else ranked.sqnr_db)
 
         params = {"model": model, "scheme": scheme}
         return (await self.ask(AllRanked, "rank", params, on_progress=on_progress)).sampled
 
     def forget_other_captures(self, tensor: str, number: int) -> None:
-        """The module of a weight was captured, by a number that differs each time: what was
-        answered about an earlier capture of it is no longer true."""
+        """Drops answers about earlier captures of a weight's module; `number` is the number of the
+        latest."""
         if self._captures.get(tensor) != number:
             self._captures[tensor] = number
             self.answers.forget(lambda key: any(_captured_of(part, tensor) for part in key))

@@ -1,4 +1,5 @@
-"""A tensor read under the schemes: its picture, then its numbers, the active scheme first."""
+"""Reads a tensor under the schemes: first its picture, then its numbers, with the active scheme
+first."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ TENSOR: Final = "tensor"
 
 @dataclass(frozen=True)
 class Look:
-    """What is to be looked at: one subject, and schemes by slot."""
+    """A request of the panel: a subject, and the schemes by slot (0 is A, 1 is B)."""
 
     model: str
     subject: Subject
@@ -35,7 +36,7 @@ class Look:
 
 @dataclass(frozen=True)
 class SchemeErrors:
-    """The numbers of the scheme in a slot."""
+    """The errors of the scheme in a slot."""
 
     slot: int
     numbers: ErrorReport
@@ -46,8 +47,8 @@ Activity = Callable[[str, float], None]
 
 
 async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncIterator[Finding]:
-    """The numbers beside the pictures, as they become known. `activity` hears what is being done
-    and how far it is. Raises what the feed raises."""
+    """Yields the numbers beside the pictures as they become known. `activity` is called with what
+    is being done and its progress, 0 to 1. Raises what the feed raises."""
 
     def heard(label: str) -> Callable[[float, object], None]:
         return lambda fraction, _: activity(label, fraction)
@@ -73,13 +74,13 @@ async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncI
 
 
 class TensorReader:
-    """Reads what the panel looks at, which is the app's from then on."""
+    """Reads the panel's subject, and makes it the app's subject."""
 
     def __init__(self, panel: QuantizePanel) -> None:
         self._panel = panel
 
     def look(self, *, pause: bool = False) -> None:
-        """Read the chosen tensor under the schemes; what was being read gives up."""
+        """Reads the chosen tensor under the schemes; cancels the previous reading."""
         panel, shown = self._panel, self._panel.shown
         entry = shown.entry
         if entry is None or not shown.schemes:
@@ -88,12 +89,12 @@ class TensorReader:
         panel.body.show_title(entry, shown.subject)
         panel.show_numbers()
         if panel.engine.state is EngineState.LOST:
-            # Not started by itself: what ended it may have been this tensor, or the next.
+            # The engine is not restarted here: this tensor may be what ended it.
             panel.engine_lost(panel.engine.detail)
         elif panel.opening is not None:
             panel.say(AskingPhase.OPENING, f"Opening {printable(panel.opening)}")
         elif not entry.readable:
-            panel.failed(f"{printable(entry.dtype)} is a dtype that is not read yet.")
+            panel.failed(f"qtui cannot read the dtype {printable(entry.dtype)} yet.")
         elif not entry.elements:
             panel.failed("This tensor is empty: there is nothing to quantize.")
         else:
@@ -103,7 +104,7 @@ class TensorReader:
             panel.do(partial(self._read, pause), TENSOR)
 
     def _clear_stale(self, entry: TensorEntry) -> None:
-        """Take away what is of another tensor or scheme."""
+        """Removes content of another tensor or scheme."""
         panel, shown = self._panel, self._panel.shown
         title = printable(shown.subject.title)
         if shown.source == WEIGHT:
@@ -126,11 +127,11 @@ class TensorReader:
             panel.show_numbers()
         panel.say(AskingPhase.READY, keep=True)
         if not gc.get_freeze_count():
-            # What is alive now stays: going through all of it again and again, as the collector
-            # does, would hold up a key by 30 ms and more each time.
+            # Most objects that exist now live as long as the app. The collector would visit them
+            # again and again, which delays a key by 30 ms or more each time.
             gc.freeze()
 
     def show_activity(self, label: str, fraction: float, _: object = None) -> None:
-        """What is being done, and how far it is (0..1)."""
+        """Shows in the title what is being done, and its progress, 0 to 1."""
         title = self._panel.body.title_line
         title.activity, title.fraction = label, fraction

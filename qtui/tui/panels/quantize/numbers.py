@@ -1,4 +1,4 @@
-"""The numbers at the right: both schemes side by side, the tensor, the chosen element."""
+"""The numbers at the right: both schemes side by side, the tensor, the element under the cursor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ COLUMN: Final = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a label and one value, or one a scheme. A row without values is a heading."""
+    """One line: a label with one value, or with one for each scheme. Without values it is a
+    heading."""
 
     label: str
     values: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class Row:
 
 
 def number_lines(rows: Sequence[Row], canvas: Canvas) -> list[TextLine]:
-    """Rows from top to bottom, values flush right. What does not fit is cut off below."""
+    """The rows as lines with values at the right. Rows that do not fit are left out."""
     return [_number_line(row, canvas) for row in rows[: canvas.height]]
 
 
@@ -52,8 +53,8 @@ def _number_line(row: Row, canvas: Canvas) -> TextLine:
 def scheme_rows(
     numbers: Sequence[ErrorReport | None], active: int, *, brief: bool = False
 ) -> list[Row]:
-    """The comparison of the schemes: what each costs, and what it loses beside what it would
-    lose on a Gaussian tensor. The active one carries a star."""
+    """The bits and errors of the schemes, beside those on a Gaussian tensor. A star marks the
+    active scheme."""
 
     def row(label: str, show: Callable[[ErrorReport], str], tone: Tone = "value") -> Row:
         return Row(label, tuple(NOTHING if n is None else show(n) for n in numbers), tone)
@@ -77,12 +78,12 @@ def scheme_rows(
         rows.append(row("columns in fp16", lambda n: f"{n.outlier_columns:,}"))
     if not brief:
         return rows
-    # What the decibels leave out is said wherever they are.
+    # A brief column keeps warnings about values that the SQNR leaves out.
     return [r for at, r in enumerate(rows) if at in (0, 1, 3, 4, 7) or r.tone == "warning"]
 
 
 def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[Row]:
-    """What the values of the tensor are like."""
+    """The statistics of the tensor's values."""
     if numbers is None:
         return [Row("values", tone="heading")]
     n, outliers = numbers.statistics, numbers.outliers
@@ -134,7 +135,7 @@ def element_rows(element: Element | None, *, brief: bool = False) -> list[Row]:
 
 
 def all_rows(shown: QuantizeShown, brief: bool) -> tuple[Row, ...]:
-    """The whole column: schemes, element, values; `brief` for a low screen."""
+    """All rows: schemes, element, statistics; `brief` has fewer, for a low screen."""
     numbers = shown.errors or [None] * len(shown.schemes)
     blank = [] if brief else [Row("")]
     return (

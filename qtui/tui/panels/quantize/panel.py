@@ -1,4 +1,4 @@
-"""Panel 2: what a quantization scheme does to a real tensor."""
+"""Panel 2: the error of quantization schemes on a real tensor."""
 
 from __future__ import annotations
 
@@ -47,10 +47,9 @@ FIRST_SCHEMES = ("int4", "nf4")
 
 
 class QuantizePanel(TensorPanel):
-    """One model and one tensor under two schemes. Asks the engine and shows what it finds; computes
-    nothing itself.
+    """Shows one tensor of a model under two schemes. The engine computes everything.
 
-    `opening` is the model that is on its way; until it has come, the one before it stays.
+    `opening` is the model that is being opened; the previous one stays until then.
     """
 
     PANEL_ID = "quantize"
@@ -83,7 +82,7 @@ class QuantizePanel(TensorPanel):
     def on_resize(self) -> None:
         self.show_numbers()
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def activate(self) -> None:
         self.body.focus_start()
@@ -147,11 +146,11 @@ class QuantizePanel(TensorPanel):
             self.failed(index.note or f"{printable(model)} has no tensors.")
             return
         if index.note:
-            self.qtui.tell(index.note)  # it is quantized already: its codes are not values
+            self.qtui.tell(index.note)  # says that the model is quantized, so it stores codes
         self.body.side.list.select(index.first_choice.name)
 
     def keep_model(self, why: str) -> None:
-        """Go on with the model that is open, and say why it is not another one."""
+        """Keeps the open model, and says why another was not opened."""
         self.opening = None
         self.refused(why)
         self.look()
@@ -164,7 +163,7 @@ class QuantizePanel(TensorPanel):
     def look_at(
         self, *, source: str | None = None, inject: Injection | Literal["keep"] | None = "keep"
     ) -> None:
-        """Look at another source of the chosen tensor, or another injection (None: none)."""
+        """Shows another source of the chosen tensor, or another outlier (None removes it)."""
         shown = self.shown
         if shown.entry is None:
             return
@@ -177,8 +176,8 @@ class QuantizePanel(TensorPanel):
         self.look_again(pause=True)
 
     def look_again(self, *, pause: bool = False) -> None:
-        """Look at the same subject anew: what a view asks for has changed. With a pause, once
-        things have found their new places."""
+        """Reads the same subject again, as a view needs other data; with `pause` after the widgets
+        have been laid out."""
         self.forget_refusal()
         self.reader.look(pause=pause)
 
@@ -195,15 +194,15 @@ class QuantizePanel(TensorPanel):
             if entry is not None:
                 self.keep_model(f"{stopped}.")
             else:
-                self.say(AskingPhase.STOPPED, f"{stopped}; r goes on")
+                self.say(AskingPhase.STOPPED, f"{stopped}; r continues")
             return
         if not self.body.maps.is_current(shown):
-            shown.map = None  # it is of the scheme before
-        self.say(AskingPhase.STOPPED, "Stopped; r goes on", keep=shown.map is not None)
+            shown.map = None  # it is of the previous scheme
+        self.say(AskingPhase.STOPPED, "Stopped; r continues", keep=shown.map is not None)
         if entry is not None and not shown.explained:
             self.explain(
                 f"Stopped before all of {printable(shown.subject.title)} was measured under "
-                f"{shown.scheme}; r goes on."
+                f"{shown.scheme}; r continues."
             )
 
     def begin_again(self) -> None:
@@ -217,23 +216,23 @@ class QuantizePanel(TensorPanel):
     # Showing
 
     def say(self, phase: AskingPhase, text: str = "", *, keep: bool = False) -> None:
-        """Another phase; `text` stands where the picture is or, to `keep` that, in the title."""
+        """Sets the phase. `text` replaces the picture; with `keep` it is in the title instead."""
         self._keep = keep
         super().say(phase, text)
 
     def show_phase(self) -> None:
-        self.body.title_line.activity = self.told if self._keep else ""
+        self.body.title_line.activity = self.status if self._keep else ""
         self.body.title_line.fraction = None
-        self.body.say(self.told, keep=self._keep, trouble=self.phase in TROUBLE)
+        self.body.say(self.status, keep=self._keep, trouble=self.phase in TROUBLE)
         if self.phase in TROUBLE:
-            self.explain(self.told)
+            self.explain(self.status)
 
     def explain(self, sentence: str) -> None:
         self.shown.explanation = sentence
         self.speak()
 
     def meaning(self) -> str:
-        # Why there is nothing matters more than what it would mean.
+        # Trouble matters more than the meaning of older content.
         shown = self.shown
         return shown.explanation if self.phase in TROUBLE else self.view.meaning(shown)
 
@@ -320,7 +319,7 @@ class QuantizePanel(TensorPanel):
         self._take_scheme(scheme)
 
     def _take_scheme(self, scheme: Scheme) -> None:
-        """Another scheme in the place of the active one."""
+        """Replaces the active scheme."""
         self.shown.set_scheme(scheme)
         self._schemes_changed()
 

@@ -1,4 +1,4 @@
-"""All tensors measured under a scheme, beside looking at one."""
+"""Measures all tensors of the model under a scheme, while the panel shows one."""
 
 from __future__ import annotations
 
@@ -15,36 +15,34 @@ RANK: Final = "rank"
 
 
 class Ranking:
-    """Measures the tensors of the list, which shows them, and goes through them from the worst.
-
-    `running` is whether they are being measured.
-    """
+    """Measures the tensors for the list, and steps through them from the worst. `running` says
+    whether it measures now."""
 
     def __init__(self, panel: QuantizePanel) -> None:
         self._panel = panel
         self.running = False
 
     def start(self, direction: int = 0) -> None:
-        """Measures all under the active scheme; then goes to a worst one, if that was asked
-        for."""
+        """Measures all tensors under the active scheme; then, with a `direction`, goes to the next
+        (1) or previous (-1) worst one."""
         self._panel.body.side.forget_ranks()
         self._run(True)
         self._panel.do(partial(self._measure, direction), RANK)
 
     def stop(self) -> None:
-        """Measures no more; where that would have led, nobody wants to go now."""
+        """Stops measuring; no tensor is chosen."""
         if self.running:
             self._run(False)
             self._panel.give_up(RANK)
             self._panel.body.side.ranks_stopped()
 
     def start_if_listed(self) -> None:
-        """Measures anew where the worst stand first."""
+        """Measures again if the list is sorted by SQNR."""
         if self._panel.body.side.list.order is TensorOrder.WORST:
             self.start()
 
     def step(self, direction: int) -> None:
-        """To the next worst tensor under the active scheme, or to the one before it."""
+        """Goes to the next (1) or previous (-1) worst tensor under the active scheme."""
         side, shown = self._panel.body.side, self._panel.shown
         if not shown.schemes:
             return

@@ -1,4 +1,4 @@
-"""The top of the panel: the two schemes as lines of knobs, or a field to type one in."""
+"""The top of the panel: the two schemes as lines of knobs, or a field for typing one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LETTERS = "AB"
 
 
 class SchemeControls(Vertical):
-    """Knobs are turned by the panel."""
+    """The two schemes, or the input field. The panel handles the knobs."""
 
     DEFAULT_CSS = """
     SchemeControls {
@@ -58,8 +58,8 @@ class SchemeControls(Vertical):
 
 
 def scheme_line(letter: str, scheme: Scheme) -> SchemeLine:
-    """The parts that this scheme has; a part its format lacks is left out. Parts that are as
-    usual are the first to go where there is no room for all."""
+    """The knobs of a scheme, without parts that its format lacks. If there is too little room,
+    knobs with their usual value are left out first."""
     integer = scheme.family is Family.INTEGER
     knobs = [Knob("format", "", scheme.format)]
     if scheme.granularity is None:

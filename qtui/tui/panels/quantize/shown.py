@@ -1,4 +1,4 @@
-"""What the Quantize panel shows at the moment."""
+"""The current state of the Quantize panel."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from qtui_core.schemes.scheme import Scheme
 
 @dataclass
 class QuantizeShown:
-    """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`.
-    `explanation` is the sentence about what is shown, or about what is being done, and
-    `explained` whether it is the former."""
+    """The state is filled piece by piece; None means not known yet. `errors` has an entry for each
+    of `schemes`. `explanation` is the sentence about the content (`explained`), or about what is
+    being done."""
 
     model: str
     index: ModelIndex | None = None
@@ -44,22 +44,22 @@ class QuantizeShown:
 
     @property
     def subject(self) -> Subject:
-        """What is looked at; only while there is an entry."""
+        """The current subject. There must be an entry."""
         assert self.entry is not None
         return Subject(self.entry.name, self.source, self.inject)
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme that the picture is of."""
+        """The active scheme."""
         return self.schemes[self.active]
 
     @property
     def look(self) -> Look:
-        """What is to be looked at."""
+        """The request for the current subject and schemes."""
         return Look(self.model, self.subject, tuple(map(str, self.schemes)), self.active)
 
     def take(self, finding: Finding) -> bool:
-        """More is known; whether that is what it means."""
+        """Stores a finding. Returns whether it is the sentence about the content."""
         match finding:
             case SchemeErrors():
                 self.errors[finding.slot] = finding.numbers
@@ -70,18 +70,18 @@ class QuantizeShown:
         return isinstance(finding, Explanation)
 
     def choose(self, entry: TensorEntry) -> None:
-        """Another tensor as it is stored: nothing is known of it."""
+        """Chooses a tensor as stored, and drops the answers about the previous one."""
         self.entry = entry
         self.look_at(WEIGHT, None)
 
     def look_at(self, source: str, inject: Injection | None) -> None:
-        """Something else of the same tensor: nothing is known of it."""
+        """Chooses the source and the outlier of the same tensor, and drops earlier answers."""
         self.source, self.inject = source, inject
         self.errors = [None] * len(self.schemes)
         self.map, self.histogram, self.numbers, self.element = None, None, None, None
 
     def set_scheme(self, scheme: Scheme) -> None:
-        """Another scheme in the place of the active one: its numbers are not known."""
+        """Replaces the active scheme, and drops its errors."""
         self.schemes[self.active] = scheme
         if self.errors:
             self.errors[self.active] = None

@@ -1,8 +1,8 @@
-"""The centre of the Quantize panel: several views of one tensor, of which one is shown.
+"""The base of the views in the centre of the Quantize panel, of which one is shown.
 
-A view is a container with what it draws. The panel tells it what to look at (`look`) and what
-became known meanwhile (`show`); it answers with its picture and its sentence. Keys of a view
-stand in `KEYS` and work wherever the focus of the panel is, while the view is shown.
+A view is a container with its own widgets. The panel calls `look` with the subject, and `show` when
+more is known; the view draws its picture and sets its sentence. While the view is shown its `KEYS`
+work wherever the focus is.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
 
 class TensorView(View[QuantizeShown], Container):
-    """One way to look at the subject under the schemes.
+    """One way to show the subject under the schemes.
 
-    `sentence` is what its picture means, computed from the data; while it is empty the panel's
-    own sentence about the error stands there. `panel` asks the engine by its `feed`, its `shown`
-    is what is looked at, `do(work, "view")` runs work that may fail, and `look_at` changes the
-    subject.
+    `sentence` says what the picture means, computed from the data; while it is empty the panel
+    shows its own sentence about the error. Of the panel a view uses `feed` (requests), `shown` (the
+    state), `do(work, "view")` (runs work that may fail) and `look_at` (changes the subject).
     """
 
     HELP: ClassVar[str] = ""
     NUMBERS: ClassVar[bool] = True
-    """Whether the numbers of the schemes stand beside it."""
+    """Whether the numbers of the schemes are shown beside the view."""
 
     DEFAULT_CSS = """
     TensorView { height: 1fr; }
@@ -53,7 +52,7 @@ class TensorView(View[QuantizeShown], Container):
         self.post_message(self.Spoke())
 
     def with_numbers(self) -> bool:
-        """The same of what is shown now."""
+        """Whether the numbers are shown beside the view in its current state."""
         return self.NUMBERS
 
     def opened(self) -> None:
@@ -62,33 +61,33 @@ class TensorView(View[QuantizeShown], Container):
     def meaning(self, shown: QuantizeShown) -> str:
         return self.sentence or shown.explanation
 
-    # Hooks. The panel calls them; each does nothing unless the view has something to do.
+    # Hooks, which the panel calls. By default they do nothing.
 
     async def look(self, look: Look, activity: Activity) -> None:
-        """The subject or a scheme changed, or the view has come to the screen: ask for what it
-        shows, and show it. `activity` takes what is being done and how far it is (0..1). Runs
-        in a worker of the panel, which is cancelled by the next look; may raise what the feed
-        raises."""
+        """Called when the subject or a scheme changes, and when the view comes to the screen:
+        requests the view's data and shows it. `activity` takes what is being done and its progress,
+        0 to 1. It runs in a worker of the panel, which the next look cancels, and may raise what
+        the feed raises."""
 
     def show(self, shown: QuantizeShown) -> None:
-        """More became known of what is looked at: errors, statistics, the element."""
+        """Called when more is known about the subject: errors, statistics, the element."""
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
-        """What is being done, or why there is nothing (`trouble`); unless `keep`, what is
-        shown is no longer true and goes away."""
+        """Shows what is being done, or why there is no content (`trouble`). Unless `keep`, the old
+        content is removed."""
 
     def overdue(self, message: str) -> None:
-        """What was asked for is long in coming: take away what is of another subject. `message`
-        stands where nothing is left."""
+        """Called when answers take long: removes content of another subject, and shows `message` if
+        none is left."""
 
     @property
     def typing(self) -> bool:
-        """Whether keys are text for a field of the view."""
+        """Whether a text field of the view has the focus."""
         return False
 
     def leave(self) -> None:
-        """Leave that field; nothing that was typed takes effect."""
+        """Leaves the text field; the typed text is dropped."""
 
     def focus_start(self) -> bool:
-        """Move the focus to where work starts; whether there is such a place."""
+        """Moves the focus to the main part of the view. Returns whether there is one."""
         return False

@@ -1,1 +1,1 @@
-"""What flows through a module, and what quantizing it does to its output."""
+"""The Activations view: the input and output of a module, and the error of its output."""

@@ -1,4 +1,4 @@
-"""What the Activations view asks of the engine. Raises what QuantizeFeed raises."""
+"""The requests of the Activations view to the engine. They raise what QuantizeFeed raises."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class TextChoice:
-    """What the model is to read: a prompt, a file, or the built-in text where both are None."""
+    """The text that the model reads: a prompt, a file, or the built-in text if both are None."""
 
     prompt: str | None = None
     file: str | None = None
 
 
 class ActivationsFeed:
-    """The part of the panel's feed that is about captured activations.
+    """The requests of the panel that are about captured activations.
 
-    `held` are the weights whose modules the engine holds captures of, as it said last.
+    `held` has the weights whose modules are captured in the engine, as of its last answer.
     """
 
     def __init__(self, feed: QuantizeFeed) -> None:
@@ -34,8 +34,8 @@ class ActivationsFeed:
     async def capture(
         self, model: str, tensor: str, text: TextChoice, activity: Activity
     ) -> Captured:
-        """Have the module of a weight captured while the model reads a text; one that was
-        captured with this text is answered at once."""
+        """Captures the module of a weight while the model reads a text. If it was already captured
+        with this text, the answer comes at once."""
         stage = ""
 
         def heard(fraction: float, data: dict[str, Any]) -> None:

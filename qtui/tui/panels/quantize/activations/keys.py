@@ -7,17 +7,17 @@ from textual.binding import Binding
 HELP = """\
 ## Activations
 
-The model reads a text, and what flows into and out of the module of the chosen weight is kept:
-`c` reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
+The model reads a text, and qtui captures the input and output of the chosen weight's module: `c`
+reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
 **calibration**, the second is **held out**.
 
-*Dynamic* ways take their scale from the values themselves, per token or per tensor; *static*
-ones fix a range on the calibration text, from the smallest and largest value or leaving out a
-share of the elements. *unseen* is the SQNR on held-out text, *lost* what that is less, *clipped*
-the share of held-out values outside the range.
+*Dynamic* scales come from the values themselves, per token or per tensor. *Static* ranges are fixed
+on the calibration text: from the smallest to the largest value, or without a share of the elements.
+*unseen* is the SQNR on held-out text, *lost* the drop from the calibration text, *clipped* the
+share of held-out values outside the range.
 
-The lower table is the error of the layer's **output**: rows are weights, columns the input, as
-they are or under scheme A or B. `S` makes the whole panel look at the input or the output.
+The lower table is the error of the layer's **output**: rows are weights, columns inputs, each as
+stored or under scheme A or B. `S` shows the input or the output in the whole panel.
 """
 
 ACTIVATIONS_KEYS: tuple[Binding, ...] = (

@@ -27,8 +27,8 @@ def all_lines(
     outputs: Outputs | None,
     letters: str = "AB",
 ) -> Sequence[TonedLine]:
-    """Everything that is known, with blank lines between the parts where there is room, and
-    the channels as bars where there is more."""
+    """All lines of the view. If there is room, blank lines separate the parts; if there is more
+    room, the channels are bars."""
     parts: list[list[TonedLine]] = [[_text_line(width, glyphs, found, ranges)]]
     if ranges is not None:
         parts.append(_way_lines(width, glyphs, ranges))
@@ -43,7 +43,7 @@ def all_lines(
     if outputs is not None and room > 1:
         parts[-1].append(_share_line(width, outputs))
     if room < 0:
-        # The first line belongs to the numbers below it; the parts are told apart by headings.
+        # Without blank lines; the headings separate the parts.
         return [line for part in parts for line in part][:height]
     lines: list[TonedLine] = []
     for part in parts:
@@ -99,7 +99,7 @@ def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Toned]:
 
 
 def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TonedLine:
-    """The largest channels, as many as fit."""
+    """The largest channels on one line, as many as fit."""
     start = "largest channels"
     text: list[Toned] = [(f"{start:<{LABEL}}", "title")]
     room = width - LABEL
@@ -113,7 +113,8 @@ def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TonedLine:
 
 
 def _channel_bars(width: int, glyphs: Glyphs, ranges: Ranges, count: int) -> list[TonedLine]:
-    """A bar for each channel from 0 to its largest magnitude; a tick where the median is."""
+    """A bar for each of the largest channels, up to its largest magnitude; a tick marks the median
+    channel."""
     channels = ranges.channels[:count]
     largest = channels[0].absmax
     room = width - LABEL - 22
@@ -195,7 +196,7 @@ def _ratio(channel: Channel) -> str:
 
 
 def wrapped_lines(width: int, sentences: Sequence[str]) -> list[TonedLine]:
-    """Paragraphs for a width, a blank line after each."""
+    """Paragraphs wrapped to a width, with a blank line after each."""
     lines: list[TonedLine] = []
     for sentence in sentences:
         for line in wrapped(sentence, width):

@@ -1,4 +1,4 @@
-"""What the Activations view says while it has no numbers to show."""
+"""The texts of the Activations view while it has no numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class CaptureState(StrEnum):
-    """Where the view is. `failed` keeps the reason in `trouble`."""
+    """The state of the view. The reason of FAILED is in its `trouble`."""
 
     NOTHING = "nothing"
     CAPTURING = "capturing"
@@ -17,46 +17,45 @@ class CaptureState(StrEnum):
 
 
 def state_sentence(state: CaptureState, trouble: str, tensor: str) -> str:
-    """The sentence of the panel; empty where there is nothing to say. `tensor` is the chosen
-    weight, empty without one."""
+    """The sentence of the panel in a state; empty if there is none. `tensor` is the chosen weight,
+    "" without one."""
     match state:
         case CaptureState.FAILED:
             return trouble
         case CaptureState.CAPTURING:
-            return "The model reads the text; escape stops it."
+            return "The model is reading the text; Esc stops it."
         case CaptureState.STOPPED:
             return (
-                "Stopped before the model had read the text; r goes on, and v shows the views "
-                "that need no run of it."
+                "Stopped before the model had read the text; r continues, and v shows the views "
+                "that do not run the model."
             )
         case CaptureState.NOTHING if tensor:
             return (
-                f"Nothing is captured of the module of {tensor}: weights are half of a product, "
-                f"so let the model read a text (c) to see the other half."
+                f"The module of {tensor} is not captured yet. A product needs weights and "
+                f"activations: c lets the model read a text, which shows the activations."
             )
         case _:
             return ""
 
 
 def state_words(state: CaptureState, trouble: str) -> Sequence[str]:
-    """What stands where the numbers would be, a paragraph each."""
+    """The paragraphs in place of the numbers."""
     match state:
         case CaptureState.CAPTURING:
-            return (trouble or "Starting the capture", "escape stops it.")
+            return (trouble or "Starting the capture", "Esc stops it.")
         case CaptureState.STOPPED:
-            return ("Stopped; r goes on.",)
+            return ("Stopped; r continues.",)
         case CaptureState.FAILED:
             return (
                 trouble,
-                "c reads the built-in text, p a prompt, i a file; v goes on to the other views, "
-                "which need no run of the model.",
+                "c reads the built-in text, p a prompt, i a file; v shows the other views, which "
+                "do not run the model.",
             )
         case _:
             return (
-                "No activations are captured of this module yet.",
+                "The activations of this module are not captured yet.",
                 "c lets the model read the built-in text: the first half is for calibration, "
-                "the second held out.",
+                "the second half is held out.",
                 "p reads a prompt of yours, i a text file.",
-                "Weights are read as they are stored; the first capture starts torch, which "
-                "takes a few seconds.",
+                "The first capture imports torch, which takes a few seconds.",
             )

@@ -1,4 +1,5 @@
-"""What flows through a module, and what quantizing it does to its output."""
+"""The Activations view: the input and output of a module, and the error of its output under the
+schemes."""
 
 from __future__ import annotations
 
@@ -31,17 +32,17 @@ from qtui_core.models.quoting import printable
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel
 
-#: A model that takes longer than this is asked to run only when a person says so, and not
+#: If a capture took longer than this, the model runs again only when the user asks for it, and not
 #: for each tensor that the cursor passes.
 UNASKED_SECONDS = 5.0
-#: What a request to the engine holds even where JSON takes twelve bytes for every character.
+#: Characters of a prompt that fit in a request to the engine even if JSON takes 12 bytes for each.
 LONGEST_PROMPT = 80_000
 BUILT_IN = TextChoice()
 
 
 class ActivationsView(TensorView):
-    """What a text makes flow through the module of the chosen weight: the ways to quantize it,
-    its channels, and the error of the layer's output."""
+    """The activations of the chosen weight's module while the model reads a text: the SQNR of
+    dynamic and static scales, the largest channels, and the error of the layer's output."""
 
     TITLE = "Activations"
     NUMBERS = False
@@ -65,7 +66,7 @@ class ActivationsView(TensorView):
         self.state = CaptureState.NOTHING
         self.trouble = ""
         self.text: TextChoice | None = None
-        """What the model reads; None until somebody has said."""
+        """The text that the model reads; None until the user has chosen one."""
         self.found: Captured | None = None
         self.ranges: Ranges | None = None
         self.outputs: Outputs | None = None
@@ -80,11 +81,11 @@ class ActivationsView(TensorView):
         yield self.field
         yield self.lines
 
-    # What the panel asks for
+    # Called by the panel
 
     @property
     def held(self) -> frozenset[str]:
-        """The weights whose modules the engine holds captures of."""
+        """The weights whose modules are captured in the engine."""
         return frozenset() if self._feed is None else self._feed.held
 
     async def look(self, look: Look, activity: Activity) -> None:
@@ -106,7 +107,7 @@ class ActivationsView(TensorView):
         except EngineLost:
             raise
         except QtuiError as error:
-            self.text = None  # it would fail again for every tensor that is looked at
+            self.text = None  # it would fail again for every tensor
             self._be(CaptureState.FAILED, str(error))
             return
         try:
@@ -117,7 +118,7 @@ class ActivationsView(TensorView):
             self._be(CaptureState.FAILED, str(error))
 
     def _meet(self, model: str) -> None:
-        """Nobody has said yet what another model is to read."""
+        """Forgets the chosen text if the model is another one."""
         if model != self._model:
             self._model, self.text, self._seconds = model, None, 0.0
 
@@ -151,7 +152,7 @@ class ActivationsView(TensorView):
             self.outputs = await feed.outputs(
                 look.model, found, look.schemes, look.active, activity
             )
-        except UsageError as error:  # a layer too large for it; the rest is still true
+        except UsageError as error:  # the layer is too large for it; the ranges are still correct
             self.outputs = None
             self._be(CaptureState.READY, str(error))
         else:
@@ -160,10 +161,10 @@ class ActivationsView(TensorView):
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         phase = self.panel.phase if self.is_mounted else AskingPhase.OPENING
         if phase is AskingPhase.LOST:
-            self._feed = None  # what the engine held is gone with it
+            self._feed = None  # the captures were in the engine's process
             self._forget()
         if keep or phase in (AskingPhase.WORKING, AskingPhase.READY):
-            message = ""  # what is being done here is said by the view itself
+            message = ""  # the view has its own text for this
         elif phase is AskingPhase.OPENING:
             self.state, self._tensor = CaptureState.NOTHING, ""
             self._forget()
@@ -212,7 +213,7 @@ class ActivationsView(TensorView):
         return not self.panel.body.typing if action in ("capture", "type_text") else True
 
     def action_capture(self) -> None:
-        """Let the model read the text it read last, or the built-in one."""
+        """Lets the model read the last text again, or the built-in one."""
         self._read(self.text or BUILT_IN if self.state is not CaptureState.READY else BUILT_IN)
 
     def action_type_text(self, kind: str) -> None:
@@ -232,8 +233,8 @@ class ActivationsView(TensorView):
         value = event.value
         if self._kind == "prompt" and len(value) > LONGEST_PROMPT:
             self.panel.refused(
-                f"A prompt of {len(value):,} characters is too long ({LONGEST_PROMPT:,} are the "
-                f"most): put it into a file, and let the model read that (i)."
+                f"A prompt of {len(value):,} characters is too long (at most {LONGEST_PROMPT:,}): "
+                f"put it into a file, and let the model read that (i)."
             )
             return
         self.remove_class("-typing")
@@ -247,7 +248,7 @@ class ActivationsView(TensorView):
         self.remove_class("-typing")
 
     def _read(self, text: TextChoice) -> None:
-        # Keys that come together are here before the view has looked at its model at all.
+        # If several keys arrive together, `look` may not have been called for this model yet.
         self._meet(self.panel.shown.model)
         self.text, self.trouble = text, ""
         self.state = CaptureState.NOTHING

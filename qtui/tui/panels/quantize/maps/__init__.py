@@ -1,1 +1,1 @@
-"""Pictures of the tensor, and how its values are spread."""
+"""The Maps view: heatmaps of the tensor, and the histogram of its values."""

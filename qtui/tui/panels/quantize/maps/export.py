@@ -1,4 +1,4 @@
-"""Maps as data: for JSON, and as a table with a line for each cell."""
+"""The maps as JSON, and as a table with a row for each cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = (
 
 
 def maps_data(pictures: Sequence[MapPicture]) -> list[dict[str, Any]]:
-    """Cells row by row, and what they are of."""
+    """Each map: what it shows, and its cells row by row."""
     return [
         {
             "kind": picture.request.kind,
@@ -33,8 +33,8 @@ def maps_data(pictures: Sequence[MapPicture]) -> list[dict[str, Any]]:
 
 
 def maps_table(pictures: Sequence[MapPicture]) -> Iterator[Sequence[object]]:
-    """A header, then a line for each cell: what it covers, its value, and the element (`row`,
-    `column`) that it points at."""
+    """A header, then a row for each cell: the elements it covers, its value, and the element
+    (`row`, `column`) that the cursor points at there."""
     yield HEADER
     for picture in pictures:
         request, grid = picture.request, picture.grid

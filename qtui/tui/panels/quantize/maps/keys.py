@@ -7,28 +7,28 @@ from textual.binding import Binding
 HELP = """\
 ## Maps
 
-`m` and `M` turn what the map shows: the size of the error, the **error** with its sign (orange:
-the scheme made the value larger, blue: smaller; where there are no colours, `+` and `-` shades),
-the **value**, the **scale** of the element's group, its **code**, and by how much the error of A
-is larger than that of B (the **difference**).
+`m` and `M` change what the map shows: the magnitude of the error; the **error** with its sign
+(orange if the scheme made the value larger, blue if smaller; without colours, shades of `+` and
+`-`); the **value**; the **scale** of the element's group; its **code**; and the **difference**, the
+magnitude of A's error less that of B's.
 
-`p` turns how the elements of a cell become one number: the largest magnitude (*max*, which keeps
+`p` changes how the elements of a cell become one number: the largest magnitude (*max*, which keeps
 a single spike visible), the *mean*, the root mean square (*rms*), or the element in the middle
 (*nearest*). The title names it. Codes have only *nearest*.
 
-`+` and `-` zoom in and out around the cursor, `0` shows all again. The cursor moves the window
-where it runs over its edge, and so do Shift and the arrows. The title says the rows and columns
-of the window.
+`+` and `-` zoom in and out around the cursor, `0` shows the whole tensor. Moving the cursor beyond
+the edge moves the window, and so do Shift and the arrows. The title names the rows and columns of
+the window.
 
-`b` shows A and B side by side on one scale, in a wide terminal with their difference as a third
-map. `.` moves the cursor to the largest magnitude.
+`b` shows A and B side by side on one scale; a wide terminal also shows their difference. `.` moves
+the cursor to the largest magnitude.
 """
 
 KEYS: tuple[Binding, ...] = (
     Binding("m", "kind(1)", "Map", id="quantize.map",
             tooltip="Next map: error, value, scale, code, difference"),
     Binding("M", "kind(-1)", "Map back", show=False, id="quantize.map_back",
-            tooltip="Map before"),
+            tooltip="Previous map"),
     Binding("b", "side", "A|B", id="quantize.side_by_side",
             tooltip="A and B side by side, or one map"),
     Binding("p", "pooling", "Pooling", show=False, id="quantize.pooling",

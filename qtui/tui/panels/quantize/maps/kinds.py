@@ -1,4 +1,4 @@
-"""The maps that can be looked at, and how each is drawn."""
+"""The kinds of maps, and how each is drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNED_POOLINGS = ("max", "mean", "nearest")
 
 @dataclass(frozen=True)
 class MapChoice:
-    """`name` is what the engine calls it, `schemes` how many schemes it is about."""
+    """A kind of map. `name` is its name in requests, `schemes` the number of schemes it needs."""
 
     name: str
     title: str
@@ -24,8 +24,7 @@ class MapChoice:
     poolings: tuple[str, ...] = POOLINGS
 
     def scale(self, cells: Sequence[float]) -> HeatScale:
-        """The scale its cells are drawn on. A scale or a code is signed where some of them
-        are."""
+        """The colour scale of the cells. For scales and codes it is signed if some are negative."""
         signed = self.signed or any(value < 0 for value in cells)
         return HeatScale.of(cells, signed=signed, log=self.log)
 
@@ -44,8 +43,8 @@ DIFFERENCE = KINDS[-1]
 def map_titles(
     kind: MapChoice, pooling: str, grid: HeatGrid, times: str, front: str
 ) -> tuple[str, ...]:
-    """What stands above a map: what it shows, how it is pooled, its scale and its window; from
-    the longest text to the shortest that makes sense. `front` is what is shown."""
+    """The titles of a map, the longest first: `front` (what it shows), how it is pooled, its scale,
+    and its window."""
     high, wide = grid.pool
     several = high * wide > 1
     pooled = f"{pooling} over {high}{times}{wide}" if several else ""

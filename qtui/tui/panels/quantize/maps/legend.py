@@ -18,7 +18,7 @@ GAP = 3
 
 
 class SharedLegend(DrawnLines):
-    """One line: what the maps show, their scale, and the element where there is room."""
+    """One line: what the maps show, their scale, and the element if there is room."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"legend--title", "legend--quiet"}
     DEFAULT_CSS = """
@@ -37,12 +37,12 @@ class SharedLegend(DrawnLines):
         self._element = ""
 
     def clear(self) -> None:
-        """There is nothing to be the legend of."""
+        """Removes the legend, as there are no maps."""
         self._scale = None
         self.refresh()
 
     def show(self, scale: HeatScale, element: Element | None) -> None:
-        """Another scale, or another element."""
+        """Shows another scale or another element."""
         self._scale = scale
         self._element = ""
         if element is not None:

@@ -1,4 +1,4 @@
-"""A map as the engine draws it."""
+"""The request for a map, and the map that the engine computes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class MapRequest:
-    """What is to be drawn: a kind of map under so many schemes as it takes, pooled to at most
-    `rows` x `columns` cells of a window (None: the whole tensor)."""
+    """A kind of map under its schemes, pooled to at most `rows` x `columns` cells of a window
+    (None: of the whole tensor)."""
 
     kind: str
     schemes: tuple[str, ...]
@@ -22,7 +22,7 @@ class MapRequest:
 
     @property
     def params(self) -> dict[str, Any]:
-        """As the engine takes it."""
+        """The parameters of the request."""
         return {
             "kind": self.kind,
             "schemes": list(self.schemes),
@@ -35,8 +35,8 @@ class MapRequest:
 
 @dataclass(frozen=True)
 class MapPicture:
-    """The cells, and for each the element it points at: the one of the largest magnitude, or
-    with nearest pooling the one in its middle."""
+    """The cells, and for each the element that the cursor points at there: the largest in
+    magnitude, or with nearest pooling the one in the middle."""
 
     request: MapRequest
     grid: HeatGrid
@@ -44,6 +44,6 @@ class MapPicture:
     peak_columns: tuple[int, ...]
 
     def element_at(self, grid_row: int, grid_column: int) -> tuple[int, int]:
-        """Row and column in the tensor, seen as a matrix."""
+        """The row and column of a cell's element in the tensor, read as a matrix."""
         index = grid_row * self.grid.grid_columns + grid_column
         return self.peak_rows[index], self.peak_columns[index]

@@ -1,4 +1,4 @@
-"""What a map means, in a sentence computed from its cells."""
+"""The sentence of a map, computed from its cells."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui_core.answers.tensors import ErrorReport
 
 Errors = Mapping[str, ErrorReport | None]
-# A split of signs is called uneven where fair coins would hardly ever make it.
+# The signs of errors are called uneven from this many standard deviations of fair coins on.
 SIGMAS = 3.0
-# A largest value so many times that of the middle cell stretches the scale of its group.
+# A value stretches its group's scale if it is this many times the median of the cells' values.
 STRETCHED = 4.0
 
 
-# What is in a cell, by how it is pooled.
+# Pooling -> the words for what the cells show.
 WHICH = {"max": "largest errors of the cells", "mean": "mean errors of the cells",
          "nearest": "errors in the middles of the cells"}  # fmt: skip
 WHERE = {"max": "Where the two differ most in a cell", "mean": "On the mean of a cell",
@@ -24,8 +24,8 @@ WHERE = {"max": "Where the two differ most in a cell", "mean": "On the mean of a
 
 
 def map_sentence(picture: MapPicture, errors: Errors) -> str:
-    """The sentence of a map; empty where the panel's own, about the error, says it best.
-    `errors` are over the whole tensor, by scheme, as far as they are known."""
+    """The sentence of a map; empty if the panel's own sentence about the error fits better.
+    `errors` has the known errors over the whole tensor by scheme."""
     sentence = _sentence(picture, errors)
     if not sentence or picture.request.kind == "value":
         return sentence
@@ -34,7 +34,7 @@ def map_sentence(picture: MapPicture, errors: Errors) -> str:
 
 
 def beyond_text(numbers: ErrorReport | None) -> str:
-    """What a scheme did to the elements beyond its largest number; "" without any."""
+    """What a scheme did to elements beyond its largest number; "" if there are none."""
     parts: list[str] = []
     if numbers is None:
         return ""
@@ -67,19 +67,19 @@ def _bias(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     scheme, which = picture.request.schemes[0], WHICH[picture.request.pooling]
     own = errors.get(scheme)
     if not up + down and own is not None and own.overflowed:
-        return f"{scheme} loses nothing of the elements that stay finite."
+        return f"{scheme} has no error on the elements that stay finite."
     if not up + down:
-        return f"{scheme} loses nothing here: every element of the map has a level of its own."
+        return f"{scheme} has no error here: every element of the map is exactly on a level."
     counts = f"{up:,} of the {up + down:,} {which} are above zero (values made larger)"
     if abs(up - down) <= SIGMAS * math.sqrt(up + down):
         return (
-            f"{counts}, as many as a fair coin would give: {scheme} pulls to neither side, and "
-            f"errors of both signs cancel in sums."
+            f"{counts}, as many as a fair coin would give: the errors of {scheme} have no bias, "
+            f"and cancel in sums."
         )
     side = "up" if up > down else "down"
     return (
-        f"{counts}: {scheme} pulls values {side} more often than a fair coin would, and such "
-        f"errors add up in sums; rounding to nearest and a zero point leave less of it."
+        f"{counts}: {scheme} moves values {side} more often than a fair coin would, and such "
+        f"errors add up in sums; rounding to nearest and a zero point reduce this bias."
     )
 
 
@@ -96,8 +96,8 @@ def _values(picture: MapPicture, cells: list[float]) -> str:
     )
     if times > STRETCHED:
         return (
-            f"{what}: whatever shares a scale with it gets coarser steps, and smaller groups keep "
-            f"that to fewer elements."
+            f"{what}: elements that share a scale with it get coarser steps; with smaller groups "
+            f"these are fewer."
         )
     return f"{what}: nothing shown here stretches a scale."
 
@@ -110,8 +110,8 @@ def _scales(picture: MapPicture, cells: list[float]) -> str:
     least, most = sizes[0], sizes[-1]
     if most <= 1.001 * least:
         return (
-            f"{scheme} has one scale here, {format_value(most, 3)}: what its largest element asks "
-            f"for is paid by all; smaller groups would let scales follow the values."
+            f"{scheme} has one scale here, {format_value(most, 3)}, set by the largest element for "
+            f"all; with smaller groups the scales would follow the values."
         )
     row, column = picture.element_at(*picture.grid.peak)
     return (
@@ -130,8 +130,8 @@ def _codes(picture: MapPicture, cells: list[float]) -> str:
     seen = f"{len(counts):,} different codes of {scheme} stand in the cells' middles"
     if share > 0.5:
         return (
-            f"{seen}, and {share:.0%} of them are {code:g}: most elements share one level, so a "
-            f"smaller group or a larger format would tell them apart."
+            f"{seen}, and {share:.0%} of them are {code:g}: most elements share one level; a "
+            f"smaller group or a format with more bits would distinguish them."
         )
     return f"{seen}; the most frequent, {code:g}, is {share:.0%} of them."
 
@@ -142,12 +142,12 @@ def _difference(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     )
     worse, better = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
     if not worse + better:
-        return f"{a} and {b} have the same error in every cell shown: take the smaller one."
+        return f"{a} and {b} have the same error in every cell shown: take the one of fewer bits."
     good, share = (b, worse) if worse > better else (a, better)
     row, column = picture.element_at(*picture.grid.peak)
     sentence = (
         f"{WHERE[picture.request.pooling]}, {good} has the smaller error in "
-        f"{share / len(cells):.0%} of the cells; the most they differ by is "
+        f"{share / len(cells):.0%} of the cells; the largest difference is "
         f"{format_value(max(map(abs, cells)), 3)}, around ({row:,}, {column:,})"
     )
     one, two = (errors.get(scheme) for scheme in picture.request.schemes)

@@ -1,4 +1,4 @@
-"""The Maps view: pictures of the tensor, and how its values are spread."""
+"""The Maps view: heatmaps of the tensor, and the histogram of its values."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ if TYPE_CHECKING:
 Seen = tuple[str, Subject]
 """Model and subject."""
 
-# The third map needs a screen of this width.
+# The least width of the screen for three maps.
 THREE_FROM = 150
-# Shares of the window by which it moves.
+# The shares of the window that it moves by.
 NEAR, FAR = 0.5, 0.25
 
 
 class MapsView(TensorView):
-    """One map of the tensor, or A and B side by side, above the histogram of its values.
+    """One map of the tensor, or those of A and B side by side, above the histogram of the values.
 
-    What is shown of the whole tensor stays the same from tensor to tensor: the kind, the pooling
-    and whether two stand side by side. The window is of one tensor.
+    Another tensor keeps the kind of map, the pooling and the number of maps, but not the window.
     """
 
     TITLE = "Maps"
@@ -81,11 +80,11 @@ class MapsView(TensorView):
         self.histogram = Histogram(drawing)
         self._looked: Seen | None = None
         self._drawn: Seen | None = None
-        """What the pictures are of."""
+        """The model and the subject of the pictures."""
         self._element: tuple[int, int] | None = None
 
     def with_numbers(self) -> bool:
-        """Two maps need the room of the numbers."""
+        """Whether the numbers are shown: two maps need their room."""
         return not self.has_class("-side")
 
     @property
@@ -101,7 +100,7 @@ class MapsView(TensorView):
     # Looking
 
     def _requests(self, schemes: tuple[str, ...], active: int) -> list[MapRequest]:
-        """The maps to draw, in the order of the widgets."""
+        """The requests for the maps, in the order of their widgets."""
         rows, columns = self._capacity()
 
         def request(kind: MapChoice, schemes: tuple[str, ...]) -> MapRequest:
@@ -118,7 +117,7 @@ class MapsView(TensorView):
         return [*two, request(DIFFERENCE, schemes[:2])]
 
     def is_current(self, shown: QuantizeShown) -> bool:
-        """Whether the maps are of the chosen schemes, and not of those before them."""
+        """Whether the maps are of the chosen schemes, and not of previous ones."""
         schemes = tuple(map(str, shown.schemes))
         wanted = [request.schemes for request in self._requests(schemes, shown.active)]
         return [picture.request.schemes for picture in self.pictures] == wanted
@@ -131,7 +130,7 @@ class MapsView(TensorView):
 
     @property
     def _has_subject(self) -> bool:
-        """Whether the pictures are of what is named above them, which comes before them."""
+        """Whether the pictures are of the current subject; its name is shown before they are."""
         shown = self.panel.shown
         if not self.pictures or shown.entry is None:
             return False
@@ -148,7 +147,7 @@ class MapsView(TensorView):
         first = await feed.map(*seen, requests[0], heard("map 1"))
         rows, columns = self.heatmap.capacity(first.grid.rows)
         if (rows, columns) != (requests[0].rows, requests[0].columns):
-            # An activation has other rows than its weight, and their numbers another width.
+            # An activation has more or fewer rows than its weight, so row numbers differ in width.
             requests = [replace(request, rows=rows, columns=columns) for request in requests]
             first = await feed.map(*seen, requests[0], heard("map 1"))
         others = [
@@ -188,7 +187,7 @@ class MapsView(TensorView):
         self.panel.element.read()
 
     def _arrange(self, count: int) -> bool:
-        """Give so many maps their places; whether something moved."""
+        """Shows as many map widgets as there are maps. Returns whether that changed."""
         before = self.has_class("-side"), self.has_class("-three")
         self.set_class(count > 1, "-side")
         self.set_class(count > 2, "-three")
@@ -241,13 +240,13 @@ class MapsView(TensorView):
         if shown.map is None or self.heatmap.grid is None:
             self.say(message, keep=False, trouble=False)
         elif not self.is_current(shown):
-            # It stays to be compared with what comes, under its own name.
+            # The map stays, under the name of its scheme, to be compared with the next.
             self.mark_stale()
         if shown.histogram is None:
             self.histogram.show(None)
 
     def mark_stale(self) -> None:
-        """What is drawn is of other schemes than the chosen ones: say of which."""
+        """Names the schemes of the maps, as others are chosen now."""
         for widget, picture in zip(self.maps, self.pictures, strict=False):
             schemes = " and ".join(picture.request.schemes)
             widget.titles = (f"{_kind_of(picture).title} of {schemes}",)
@@ -262,7 +261,7 @@ class MapsView(TensorView):
             self.legend.clear()
             self.histogram.show(None)
 
-    # Changing what is shown
+    # Changing the maps
 
     def action_kind(self, direction: int) -> None:
         self.kind = KINDS[(KINDS.index(self.kind) + direction) % len(KINDS)]
@@ -273,7 +272,7 @@ class MapsView(TensorView):
         if len(poolings) < 2:
             self.panel.refused(
                 f"A map of codes shows the element in the middle of each cell ({poolings[0]}): "
-                f"codes are names of levels, and have no mean or maximum."
+                f"codes only name levels, so they have no mean or maximum."
             )
             return
         at = poolings.index(self.pooling)
@@ -282,13 +281,13 @@ class MapsView(TensorView):
 
     def action_side(self) -> None:
         if not self.side and self.kind.schemes != 1:
-            self.kind = KINDS[0]  # the others have nothing to stand side by side
+            self.kind = KINDS[0]  # other kinds are not made for two schemes
         self.side = not self.side
         self._changed()
 
     def _changed(self) -> None:
-        """Other maps are to be shown. Where their number changes they get their room first, for
-        it decides how many cells are asked for."""
+        """Requests other maps. If their number changes, their widgets are laid out first, as the
+        room decides how many cells are requested."""
         shown = self.panel.shown
         schemes = tuple(map(str, shown.schemes))
         if schemes:
@@ -304,7 +303,7 @@ class MapsView(TensorView):
         if self._has_subject:
             grid = self.pictures[0].grid
             at, shape = self._middle_of_cursor(), (grid.rows, grid.columns)
-            # From the window that is on its way: every press counts, however slow the map is.
+            # From the window that was requested last: every press counts, even if maps are slow.
             area = self.window or (0, grid.rows, 0, grid.columns)
             self._go(zoomed(area, shape, at, factor), at)
 
@@ -314,7 +313,7 @@ class MapsView(TensorView):
             self._go((0, grid.rows, 0, grid.columns), self._middle_of_cursor())
 
     def _middle_of_cursor(self) -> tuple[int, int]:
-        """The element that the cursor's cell points at."""
+        """The element of the cursor's cell."""
         return self.pictures[0].element_at(*self.heatmap.cursor)
 
     @on(Heatmap.Pushed)
@@ -330,7 +329,7 @@ class MapsView(TensorView):
         at = self._middle_of_cursor()
         if message.far:  # the cursor keeps its place on the screen
             at = at[0] + window[0] - grid.area[0], at[1] + window[2] - grid.area[2]
-        else:  # and here its way: one cell further
+        else:  # the cursor moves one cell further
             row, column = self.heatmap.cursor
             high, wide = grid.pool
             at = (
@@ -340,7 +339,7 @@ class MapsView(TensorView):
         self._go(window, at)
 
     def _go(self, window: Window, at: tuple[int, int]) -> None:
-        """Show another window, the cursor on the cell that holds an element."""
+        """Shows another window, with the cursor on the cell that contains an element."""
         grid = self.pictures[0].grid
         wanted = None if window == (0, grid.rows, 0, grid.columns) else window
         if wanted != self.window:
@@ -349,11 +348,11 @@ class MapsView(TensorView):
 
     @on(Heatmap.CursorMoved)
     def _cursor_moved(self, message: Heatmap.CursorMoved) -> None:
-        # Not stopped: the panel reads the element.
+        # The message is not stopped, as the panel also handles it: it reads the element.
         for widget in self.maps[: len(self.pictures)]:
             widget.point_at((message.grid_row, message.grid_column))
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def focus_start(self) -> bool:
         self.screen.set_focus(self.heatmap)

@@ -1,22 +1,22 @@
-"""Which part of a matrix a map shows: zooming around an element and moving about."""
+"""The window of a map: the part of the matrix that it shows."""
 
 from __future__ import annotations
 
 from qtui.screen.widgets.heatmap.grid import Window
 
-# Elements that a window has at least on each side: fewer make no pattern.
+# The least rows and columns of a window: fewer make no pattern.
 LEAST = 8
 
 
 def zoomed(area: Window, shape: tuple[int, int], at: tuple[int, int], factor: float) -> Window:
-    """The window with its sides times `factor`, around an element that keeps its place in it."""
+    """The window with its sides multiplied by `factor`; the element `at` keeps its place in it."""
     top, bottom = _side(area[0], area[1], shape[0], at[0], factor)
     left, right = _side(area[2], area[3], shape[1], at[1], factor)
     return top, bottom, left, right
 
 
 def moved(area: Window, shape: tuple[int, int], rows: int, columns: int) -> Window:
-    """The window so many rows down and columns right, as far as the matrix goes."""
+    """The window moved `rows` down and `columns` right, but not beyond the matrix."""
     top = max(0, min(shape[0] - (area[1] - area[0]), area[0] + rows))
     left = max(0, min(shape[1] - (area[3] - area[2]), area[2] + columns))
     return top, top + area[1] - area[0], left, left + area[3] - area[2]

@@ -1,1 +1,1 @@
-"""Which elements are outliers, and what they cost."""
+"""The Outliers view: which elements are outliers, and how much of the error they cause."""

@@ -1,4 +1,4 @@
-"""What counts as an outlier, and how far it is from there: what the view asks for."""
+"""How outliers are detected: by sigma, by threshold or by column, each with its limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from qtui_core.errors import UsageError
 
 ORDER: tuple[By, ...] = ("sigma", "threshold", "column")
 LEAST_SIGMA, MOST_SIGMA = 3.0, 12.0
-#: How many times the median column; of Gaussian columns hardly one is beyond 4.
+#: The limits of detection by column, as ratios to the median column. Hardly any Gaussian column is
+#: beyond 4.
 RATIOS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 EXAMPLES = "for example 8 sigma, |x| >= 0.5 or 6 times"
 
@@ -30,9 +31,14 @@ _LIMITS: tuple[tuple[By | None, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True)
 class Detection:
-    """Elements more than `sigma` standard deviations from the mean; elements of a magnitude of
-    at least `threshold` (None: where the engine puts it), which is also that of LLM.int8(); or
-    columns whose size is more than `ratio` times that of the median column."""
+    """A way to detect outliers (`by`), and the limit of each way.
+
+    Attributes:
+        sigma: elements further than this many standard deviations from the mean.
+        threshold: elements of at least this magnitude, also for LLM.int8(); None: the engine
+            chooses it.
+        ratio: columns larger than this many times the median column.
+    """
 
     by: By = "sigma"
     sigma: float = 6.0
@@ -41,39 +47,39 @@ class Detection:
 
     @property
     def limit(self) -> float | None:
-        """The one of them that counts."""
+        """The limit of the current way."""
         return {"sigma": self.sigma, "threshold": self.threshold, "column": self.ratio}[self.by]
 
     @property
     def params(self) -> dict[str, Any]:
-        """As the engine takes it."""
+        """The parameters of the request."""
         return {"detection": self.by, "limit": self.limit}
 
     def turned(self, direction: int) -> Detection:
-        """The next way to detect, each with the limit it had."""
+        """The next (1) or previous (-1) way; each keeps its limit."""
         return replace(self, by=ORDER[(ORDER.index(self.by) + direction) % len(ORDER)])
 
     def stepped(self, direction: int) -> Detection:
-        """A limit that is harder (1) or easier (-1) to reach, by sigma or by column. Raises
-        UsageError at the ends."""
+        """The next higher (1) or lower (-1) limit, by sigma or by column. Raises UsageError at the
+        ends."""
         if self.by == "sigma":
             sigma = math.floor(self.sigma) if direction > 0 else math.ceil(self.sigma)
             return self.with_limit("sigma", float(sigma + direction))
         beyond = [r for r in RATIOS if (r - self.ratio) * direction > 0]
         if not beyond:
             raise UsageError(
-                f"A column is compared with {RATIOS[0]:g} to {RATIOS[-1]:g} times the median here; "
-                f"type another limit."
+                f"Keys choose limits from {RATIOS[0]:g} to {RATIOS[-1]:g} times the median; type "
+                f"another limit."
             )
         return replace(self, ratio=min(beyond) if direction > 0 else max(beyond))
 
     def with_limit(self, by: By, limit: float) -> Detection:
-        """Raises UsageError for a limit that is none of this kind."""
+        """This detection by another way and limit. Raises UsageError for an impossible limit."""
         if by == "sigma":
             if not LEAST_SIGMA <= limit <= MOST_SIGMA:
                 raise UsageError(
-                    f"Outliers are looked for beyond {LEAST_SIGMA:g} to {MOST_SIGMA:g} sigma, not "
-                    f"{limit:g}: nearer ones are no outliers, further ones are found by threshold."
+                    f"The limit is {LEAST_SIGMA:g} to {MOST_SIGMA:g} sigma, not {limit:g}: below "
+                    f"that are no outliers, and beyond it detect by threshold."
                 )
             return replace(self, by=by, sigma=limit)
         if by == "threshold":
@@ -81,12 +87,12 @@ class Detection:
                 raise UsageError(f"A threshold is a magnitude above 0 in float32; got {limit:g}.")
             return replace(self, by=by, threshold=limit)
         if not 1 <= limit <= LARGEST:
-            raise UsageError(f"A column stands out from 1 time the median on; got {limit:g}.")
+            raise UsageError(f"A limit of columns is at least 1 times the median; got {limit:g}.")
         return replace(self, by=by, ratio=limit)
 
     def typed(self, text: str) -> Detection:
-        """The detection and limit that `text` names; a number alone is a limit of this one.
-        Raises UsageError for a text that names none."""
+        """The detection that a typed text names; a number alone is a limit of the current way.
+        Raises UsageError for any other text."""
         for by, pattern in _LIMITS:
             match = pattern.fullmatch(text.strip())
             if match is None:
@@ -95,11 +101,11 @@ class Detection:
                 return self.with_limit(by or self.by, float(match["value"]))
             except ValueError:
                 break
-        raise UsageError(f"{text.strip() or 'Nothing'!r} is no limit: give {EXAMPLES}.")
+        raise UsageError(f"{text.strip() or 'Nothing'!r} is no limit: type {EXAMPLES}.")
 
 
 def limit_text(by: By, limit: float) -> str:
-    """The text that gives this detection again: `6 sigma`, `|x| >= 0.5`, `4 times`."""
+    """A text that `typed` reads as this detection: `6 sigma`, `|x| >= 0.5`, `4 times`."""
     if by == "sigma":
         return f"{limit:g} sigma"
     if by == "threshold":
@@ -108,7 +114,7 @@ def limit_text(by: By, limit: float) -> str:
 
 
 def beyond_text(by: By, limit: float) -> str:
-    """The same as part of a sentence about what is found."""
+    """The limit as a part of a sentence about the outliers that were found."""
     if by == "sigma":
         return f"beyond {limit:g} sigma"
     if by == "threshold":

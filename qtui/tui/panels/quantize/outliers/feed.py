@@ -1,4 +1,4 @@
-"""What the Outliers view asks of the engine."""
+"""The requests of the Outliers view to the engine."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from qtui.tui.panels.quantize.outliers.detection import Detection
 
 T = TypeVar("T")
 
-#: Columns tried one by one, each of which quantizes the whole tensor; fewer of a large one.
+#: How many columns are tried one by one, each time quantizing the whole tensor; fewer for tensors
+#: with at least LARGE elements.
 TRIES, FEW_TRIES, LARGE = 8, 4, 1 << 25
 
 
 async def ask_outliers(
     feed: QuantizeFeed, look: Look, detection: Detection, heard: ProgressCallback
 ) -> OutlierNumbers:
-    """Raises as every question to the engine may: QtuiError and RequestCancelled."""
+    """The detected outliers. Like all functions here it may raise QtuiError and
+    RequestCancelled."""
     return await _ask(feed, look, "outliers", OutlierNumbers, detection.params, heard)
 
 
 async def ask_granularities(
     feed: QuantizeFeed, look: Look, heard: ProgressCallback
 ) -> Granularities:
-    """Of the active scheme's format; each row is also told as progress."""
+    """The error of the active scheme's format under each granularity; each row is also reported as
+    progress."""
     scheme = {"scheme": look.schemes[look.active]}
     return await _ask(feed, look, "granularities", Granularities, scheme, heard)
 
@@ -39,7 +42,7 @@ async def ask_granularities(
 async def ask_attribution(
     feed: QuantizeFeed, look: Look, detection: Detection, elements: int, heard: ProgressCallback
 ) -> ErrorByColumn:
-    """Of the active scheme, to the columns that the detection finds."""
+    """The share of the active scheme's error that each detected column causes."""
     tries = TRIES if elements < LARGE else FEW_TRIES
     params = {"scheme": look.schemes[look.active], "tries": tries, **detection.params}
     return await _ask(feed, look, "attribution", ErrorByColumn, params, heard)
@@ -48,7 +51,8 @@ async def ask_attribution(
 async def ask_decomposition(
     feed: QuantizeFeed, look: Look, threshold: float | None, heard: ProgressCallback
 ) -> DecompositionSweep:
-    """Of the active scheme where it can be decomposed; at this threshold among others."""
+    """The SQNR and bits of the active scheme with LLM.int8() at several thresholds, including this
+    one."""
     params = {"scheme": look.schemes[look.active], "threshold": threshold}
     return await _ask(feed, look, "decomposition", DecompositionSweep, params, heard)
 

@@ -1,4 +1,4 @@
-"""What is known of outliers, part by part, and what each part is of."""
+"""The answers about outliers that are known, and the request that each belongs to."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Place = tuple[str, str, str, Injection | None]
 
 
 class OutlierFindings:
-    """The answers of the Outliers view; None is what is not known.
+    """The answers of the Outliers view; None means not known.
 
     Attributes:
-        chosen: the threshold of the decomposition that the slider is on.
-        std: of the tensor without an injected outlier.
+        chosen: the index of the slider's threshold in the decomposition.
+        std: the standard deviation of the tensor without an injected outlier.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class OutlierFindings:
         self.chosen = 0
         self.std: float | None = None
         self._held: dict[str, Place] = {}
-        """What each part is of, by the name of its attribute."""
+        """Name of an attribute -> the model, tensor, source and outlier that it belongs to."""
 
     def hold(self, look: Look, **part: Any) -> None:
-        """One more part is known of what is looked at."""
+        """Stores an answer to a request."""
         for name, answer in part.items():
             setattr(self, name, answer)
             self._held[name] = place_of(look.model, look.subject)
@@ -50,7 +50,7 @@ class OutlierFindings:
             self.chosen = self.decomposition.chosen
 
     def keep(self, good: Callable[[Place], bool]) -> bool:
-        """Only the parts of these places; whether any goes."""
+        """Drops the answers for which `good` is false. Returns whether any was dropped."""
         gone = [name for name, place in self._held.items() if not good(place)]
         for name in gone:
             setattr(self, name, None)
@@ -61,8 +61,8 @@ class OutlierFindings:
         self.keep(lambda _: False)
 
     def sentence(self, looked: Look) -> str | None:
-        """What they mean; None while some of what it would speak of is still of another scheme,
-        subject or detection."""
+        """The sentence of the view; None while an answer still belongs to another scheme, subject
+        or detection."""
         if self._stale(looked):
             return None
         inject = looked.subject.inject
@@ -89,7 +89,7 @@ class OutlierFindings:
         return (columns.detection, columns.limit) != (numbers.detection, numbers.limit)
 
     def data(self) -> dict[str, Any] | None:
-        """As JSON; None before there is anything."""
+        """The answers as JSON; None before any are known."""
         if self.numbers is None:
             return None
         parts = (self.numbers, self.granularities, self.attribution, self.decomposition)
@@ -108,8 +108,8 @@ def outliers_data(
     *,
     chosen: int,
 ) -> dict[str, Any]:
-    """Everything that is known, null where it is not; `threshold` is where the slider stands;
-    what was detected, and beyond which limit, stands in `outliers`."""
+    """The known answers as JSON, with null for unknown ones. `threshold` is that of the slider;
+    `outliers` has the detection and its limit."""
     data: dict[str, Any] = {
         "outliers": dataclasses.asdict(numbers),
         "granularities": None if granularities is None else dataclasses.asdict(granularities),

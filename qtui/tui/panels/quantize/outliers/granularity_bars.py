@@ -1,4 +1,4 @@
-"""The error by granularity, as lines and as a widget whose keys change the outlier."""
+"""The SQNR by granularity, as lines and as a widget whose keys change the injected outlier."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ SHORTEST_BAR = 6
 def granularity_lines(
     width: int, height: int, glyphs: Glyphs, found: Granularities | None
 ) -> Sequence[TonedLine]:
-    """A line for each granularity. The bar ends at the SQNR; lighter cells after it are what
-    the injected outlier took; a tick stands where a Gaussian tensor would be, if that is
-    further."""
+    """A line for each granularity. The bar ends at the SQNR; lighter cells after it are the loss
+    from the injected outlier; a tick marks the SQNR of a Gaussian tensor if that is higher."""
     if found is None or not found.rows:
         return ()
     injected = bool(found.before)
@@ -96,7 +95,7 @@ def _bar(
     ]
     tick = cells(row.gaussian_sqnr_db) - 1
     if row.gaussian_sqnr_db is None or bar < SHORTEST_BAR or not lost <= tick < bar:
-        return text  # where the bar covers it, the tensor is no worse than a Gaussian one
+        return text  # the bar covers the tick: the tensor is no worse than a Gaussian one
     before_tick, after_tick = tick - lost, bar - tick - 1
     return [
         *text[:2],
@@ -107,7 +106,7 @@ def _bar(
 
 
 class GranularityBars(TextPicture):
-    """The error by granularity; up and down make the injected outlier larger and smaller."""
+    """The SQNR by granularity; up and down make the injected outlier larger and smaller."""
 
     BINDINGS: ClassVar[list[Any]] = [
         Binding("up,k", "resize(1)", "Larger outlier", show=False, id="outlier.larger",
@@ -117,7 +116,7 @@ class GranularityBars(TextPicture):
     ]  # fmt: skip
 
     class SizeTurned(Message):
-        """The injected outlier is to be larger (1) or smaller (-1)."""
+        """A key asks for a larger (1) or smaller (-1) injected outlier."""
 
         def __init__(self, direction: int) -> None:
             super().__init__()

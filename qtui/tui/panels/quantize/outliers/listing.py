@@ -1,4 +1,4 @@
-"""The left of the Outliers view as lines: the furthest elements, and the columns."""
+"""The left side of the Outliers view as lines: the largest outliers, and the columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def listing_lines(
     numbers: OutlierNumbers | None,
     attribution: ErrorByColumn | None,
 ) -> Sequence[TonedLine]:
-    """Elements in the upper part, columns below; each list ends where the room does."""
+    """The detected outliers in the upper part, and the columns below, as many as fit."""
     if numbers is None:
         return ()
     lines = element_lines(numbers, max(3, height // 2), width, glyphs)
@@ -32,7 +32,7 @@ def listing_lines(
 def element_lines(
     numbers: OutlierNumbers, height: int, width: int, glyphs: Glyphs
 ) -> list[TonedLine]:
-    """What the detection finds: elements, the furthest first, or columns, the largest first."""
+    """The detected elements, the furthest from the mean first, or columns, the largest first."""
     lines = _heading(numbers, width, glyphs)
     if numbers.detection == "column":
         return [*lines, *_largest_lines(numbers, height - len(lines), glyphs)]
@@ -52,7 +52,7 @@ def element_lines(
 
 
 def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TonedLine]:
-    """What was looked for in words, and how much of it there is."""
+    """The limit in words, and the number of outliers."""
     by, limit, many = numbers.detection, numbers.limit, numbers.outlier_column_count
     beyond, times = beyond_text(by, limit), glyphs.times
     if by == "column" and many:
@@ -80,14 +80,14 @@ def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TonedL
 
 
 def _fitting(texts: Sequence[str], width: int, glyphs: Glyphs) -> str:
-    """The first that fits, else what fits of the last."""
+    """The first text that fits, else the last one, shortened."""
     found = next((text for text in texts if len(text) <= width), texts[-1])
     return shortened(found, width, glyphs.ellipsis)
 
 
 def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list[TonedLine]:
-    """The columns by their size: largest magnitude and root mean square, and how many times
-    those of the median column they are."""
+    """The largest columns: their largest magnitude and root mean square, and the ratios of these
+    to the median column's."""
 
     def times(ratio: float | None) -> str:
         return "" if ratio is None else times_text(ratio, glyphs)
@@ -111,8 +111,8 @@ def column_lines(
     width: int,
     glyphs: Glyphs,
 ) -> list[TonedLine]:
-    """The columns that are large or full of error: what of the squared error is in them, and
-    what of it would be gone with them in 16 bits."""
+    """The columns that are large or have much error: the share of the squared error inside each,
+    and the share that would vanish if it were kept in 16 bits."""
     total = f"{numbers.column_total:,}"
     if attribution is None:
         return [[(f"columns of {total}", "title")]]
@@ -122,7 +122,7 @@ def column_lines(
         [(f"{'column':>8}{'size':>7}{'own':>7}{'caused':>8}", "label")],
     ]
     if not attribution.tried:
-        return [lines[0], [("there is none", "label")]]
+        return [lines[0], [("there is no error", "label")]]
     rest = height - len(lines)
     bar = width - 33
     together = attribution.together
@@ -153,7 +153,7 @@ def _kept_line(kept: KeptColumns, name: str, bar: int, glyphs: Glyphs) -> TonedL
 
 
 def nothing_found(numbers: OutlierNumbers) -> tuple[str, str]:
-    """That there is nothing beyond the limit, and how near to it the largest comes."""
+    """Two texts: that nothing is beyond the limit, and how close the largest comes."""
     beyond = beyond_text(numbers.detection, numbers.limit)
     if numbers.std is None:
         return f"no element {beyond}", "no element is a finite number"
@@ -173,14 +173,14 @@ def nothing_found(numbers: OutlierNumbers) -> tuple[str, str]:
 
 
 def times_text(ratio: float, glyphs: Glyphs) -> str:
-    """How many times, in at most six characters."""
+    """A ratio in at most six characters, such as "4.2×"."""
     if ratio < 999.5:
         return f"{ratio:.3g}{glyphs.times}"
     return f"{ratio:.0f}{glyphs.times}" if ratio < 99_999.5 else f"{ratio:.0e}{glyphs.times}"
 
 
 def percent(share: float) -> str:
-    """A share of the whole, with a digit below ten per cent."""
+    """A share in per cent, with one decimal place below 10 %."""
     value = 100 * share
     if abs(value) < 0.05:
         return "0%"

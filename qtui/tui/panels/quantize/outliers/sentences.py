@@ -1,4 +1,4 @@
-"""The sentence of the Outliers view, from what was found."""
+"""The sentence of the Outliers view."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
 from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
 
-#: Less than this nobody would change a scheme for.
+#: The least gain in dB that is worth another scheme.
 WORTH_DB = 1.0
-#: Below this share of the error columns are not worth a name.
+#: The least share of the error for which a column is named.
 WORTH_SHARE = 0.1
-#: More of all columns than this are no exception.
+#: A larger share of all columns than this is too many to be outliers.
 FEW_COLUMNS = 0.05
-#: A column of more than so many times the median one's size is no usual one.
+#: A column stands out if it is larger than this many times the median column.
 STANDS_OUT = Detection().ratio
-#: A cheaper granularity is named where it brings this part of what the best one does.
+#: The cheapest granularity with this share of the best one's gain is advised.
 NEARLY = 0.7
-#: Scales that a matrix product cannot take out of its sum, or that are not of one tensor.
+#: Granularities whose scales a matrix product cannot take out of its sum, or that are shared by all
+#: tensors.
 NOT_ADVISED = ("column", "model")
 
 
@@ -35,8 +36,7 @@ def outlier_sentence(
     attribution: ErrorByColumn | None,
     decomposition: DecompositionSweep | None = None,
 ) -> str:
-    """What the outliers that were detected cost and what to do; empty while too little is
-    known."""
+    """What the detected outliers cost, and what to do; empty while too little is known."""
     if numbers is None or granularities is None or attribution is None:
         return ""
     own = granularities.own
@@ -48,8 +48,8 @@ def outlier_sentence(
         return f"{own.scheme} makes no error on this tensor, so there is nothing to attribute."
     if not own.granularity:
         return (
-            f"{own.scheme} rounds each element by itself: no outlier costs another element "
-            f"anything, and SQNR is {format_decibels(own.sqnr_db)} dB."
+            f"{own.scheme} rounds each element by itself, so no outlier affects another element; "
+            f"the SQNR is {format_decibels(own.sqnr_db)} dB."
         )
     better = advised(granularities)
     now = f"{format_decibels(own.sqnr_db)}"
@@ -82,18 +82,19 @@ def outlier_sentence(
 
 
 def _beyond_range(own: GranularityRow) -> str:
-    """Elements beyond the largest number, which weigh more than any outlier of a group."""
+    """The sentence about elements beyond the format's largest number, which matter more than
+    outliers."""
     many = plural(own.overflowed or own.saturated, "element")
     if not own.overflowed:
         return (
-            f"{own.scheme} clips {many} to its largest number, and SQNR is "
+            f"{own.scheme} clips {many} to its largest number, and the SQNR is "
             f"{format_decibels(own.sqnr_db)} dB; it rounds each element by itself, so no outlier "
-            f"costs another element anything."
+            f"affects another element."
         )
     rest = "has no error" if own.sqnr_db is None else f"has {format_decibels(own.sqnr_db)} dB"
     return (
         f"{own.scheme} turns {many} into infinity or NaN, which no figure here counts (the rest "
-        f"{rest}): leave out nosat, or take a format that reaches further."
+        f"{rest}): remove nosat, or take a format with a larger range."
     )
 
 
@@ -103,8 +104,8 @@ def injection_sentence(
     std: float | None,
     numbers: OutlierNumbers | None = None,
 ) -> str:
-    """What the injected outlier does under each granularity, which confines it, and whether
-    the detection finds it."""
+    """What the injected outlier costs under each granularity, which one limits the loss best, and
+    whether the detection finds it."""
     if granularities is None or not granularities.before:
         return ""
     subject = granularities.own
@@ -116,7 +117,7 @@ def injection_sentence(
     sigmas = sigmas_text(injection, std) or format_value(injection.value, 4)
     what = f"An outlier of {sigmas} at {place_text(injection)}"
     if not losses:
-        return f"{what} costs nothing: there is no error to compare with."
+        return f"{what} costs nothing, as there is no error."
     worst = max(losses, key=lambda found: found[0])
     saving = [found for found in losses if granularities.saves(found[1])]
     best = min(
@@ -124,24 +125,24 @@ def injection_sentence(
     )
     if worst[0] < WORTH_DB:
         return (
-            f"{what} takes no more than {format_decibels(max(0.0, worst[0]))} dB from any "
-            f"granularity: it is hardly larger than what is there{_finds(injection, numbers)}."
+            f"{what} costs any granularity at most {format_decibels(max(0.0, worst[0]))} dB, as "
+            f"it is hardly larger than the other values{_finds(injection, numbers)}."
         )
     if len(losses) == 1 or best is worst:
-        return f"{what} takes {worst[0]:.1f} dB from {worst[1].scheme}."
+        return f"{what} costs {worst[1].scheme} {worst[0]:.1f} dB."
     own = next((found for found in losses if found[1].scheme == granularities.scheme), None)
     also = ""
     if own is not None and own[1] not in (worst[1], best[1]):
-        also = f" and {own[0]:.1f} dB from {own[1].granularity}"
+        also = f" and {own[0]:.1f} dB with {own[1].granularity}"
     return (
-        f"{what} takes {worst[0]:.1f} dB from one scale per {worst[1].granularity}{also}; "
-        f"{best[1].granularity} confines it to {format_decibels(max(0.0, best[0]))} dB, at "
+        f"{what} costs {worst[0]:.1f} dB with one scale per {worst[1].granularity}{also}; "
+        f"{best[1].granularity} limits the loss to {format_decibels(max(0.0, best[0]))} dB, at "
         f"{best[1].bits_per_parameter:.2f} bits{_finds(injection, numbers)}."
     )
 
 
 def _finds(injection: Injection, numbers: OutlierNumbers | None) -> str:
-    """Whether the detection finds what was put in."""
+    """The words on whether the detection finds the injected outlier; empty if that is unknown."""
     if numbers is None or numbers.mean is None or numbers.std is None:
         return ""
     what = _limit(numbers)
@@ -152,14 +153,14 @@ def _finds(injection: Injection, numbers: OutlierNumbers | None) -> str:
     else:
         found = injection.column in numbers.outlier_columns
         if not found and numbers.outlier_column_count > len(numbers.outlier_columns):
-            return ""  # not all are told
+            return ""  # the engine does not send all outlier columns
         what = f"a limit of {numbers.limit:g} times"
     return f"; {what} {'finds' if found else 'does not find'} it"
 
 
 def advised(granularities: Granularities) -> GranularityRow | None:
-    """The cheapest granularity that brings nearly as much as the best; None where none brings
-    enough to change the scheme for."""
+    """The cheapest granularity that gains nearly as much as the best; None if none gains at least
+    WORTH_DB."""
     own = granularities.own
     if own is None or own.sqnr_db is None:
         return None
@@ -178,7 +179,7 @@ def advised(granularities: Granularities) -> GranularityRow | None:
 
 
 def _at(numbers: OutlierNumbers) -> str:
-    """Which detection speaks, at the start of a sentence."""
+    """The start of a sentence: the limit of the detection."""
     if numbers.detection == "column":
         return f"Over {numbers.limit:g} times the median"
     return f"At {_limit(numbers)}"
@@ -191,15 +192,15 @@ def _limit(numbers: OutlierNumbers) -> str:
 
 
 def _too_many(numbers: OutlierNumbers, decomposition: DecompositionSweep | None) -> str:
-    """Why columns that are no exception are not worth to be kept."""
+    """Why so many columns should not be kept in 16 bits."""
     point = None if decomposition is None else decomposition.at(numbers.limit)
     if numbers.detection != "threshold" or point is None:
-        return "too many to be outliers, try a higher limit"
-    return f"too many, in 16 bits they take {point.bits_per_parameter:.3g} bits per parameter"
+        return "too many to be outliers; try a higher limit"
+    return f"with so many in 16 bits it takes {point.bits_per_parameter:.3g} bits per parameter"
 
 
 def _scattered(numbers: OutlierNumbers, attribution: ErrorByColumn) -> str:
-    """Nothing to blame: nothing is found, or not in columns."""
+    """The words if no outlier column causes the error: nothing was found, or not in columns."""
     most = next(iter(attribution.tried), None)
     carries = ""
     if most is not None and most.caused_share >= WORTH_SHARE:
@@ -209,7 +210,7 @@ def _scattered(numbers: OutlierNumbers, attribution: ErrorByColumn) -> str:
         found = f"N{nothing[1:]} is found ({largest})"
         return f"{found}, yet c{carries}" if carries else found
     if carries and most is not None and (most.absmax_ratio or 0.0) > STANDS_OUT:
-        # The engine calls no column an outlier where too many are as large.
+        # The engine calls no column an outlier if too many columns are as large.
         return (
             f"C{carries}: it is {most.absmax_ratio:.3g} times the median, but so many columns are "
             f"large that none is an exception"
@@ -226,13 +227,13 @@ def _scattered(numbers: OutlierNumbers, attribution: ErrorByColumn) -> str:
 
 
 def _beyond(numbers: OutlierNumbers) -> str:
-    """What was looked for, as part of a sentence."""
+    """The limit as a part of a sentence."""
     return beyond_text(numbers.detection, numbers.limit)
 
 
 def _advice(better: GranularityRow | None, own: GranularityRow, now: str) -> str:
     if better is None:
-        return f"no other granularity brings more than {WORTH_DB:g} dB over the {now} dB of it"
+        return f"no other granularity gains more than {WORTH_DB:g} dB over its {now} dB"
     return (
         f"{better.granularity} would bring SQNR from {now} to {format_decibels(better.sqnr_db)} dB"
         f"{_bits(better)}"

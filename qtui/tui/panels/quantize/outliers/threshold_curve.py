@@ -1,4 +1,4 @@
-"""LLM.int8() as lines: the threshold that is chosen, and SQNR against threshold."""
+"""LLM.int8() as lines: the chosen threshold, and the SQNR at each threshold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDEST_POINT = 4
 def threshold_lines(
     width: int, height: int, glyphs: Glyphs, found: DecompositionSweep | None, chosen: int
 ) -> Sequence[TonedLine]:
-    """The slider and, where there is room, the curve above its positions."""
+    """The slider of thresholds, and if there is room the SQNR at each as a bar."""
     if found is None:
         return ()
     title = shortened(f"LLM.int8() of {found.scheme}", width, glyphs.ellipsis)
@@ -44,7 +44,8 @@ def threshold_lines(
 def _curve(
     width: int, height: int, glyphs: Glyphs, found: DecompositionSweep, chosen: int
 ) -> list[TonedLine]:
-    """Bars of SQNR from the highest threshold at the left, a marker below the chosen one."""
+    """A bar for the SQNR at each threshold, the highest at the left; a marker below the chosen
+    one."""
     points = found.points
     step = max(1, min(WIDEST_POINT, (width - 6) // len(points)))
     known = [point.sqnr_db for point in points if point.sqnr_db is not None]

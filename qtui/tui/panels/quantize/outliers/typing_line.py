@@ -1,4 +1,4 @@
-"""The line above the Outliers view: words, or a field in their place."""
+"""The line above the Outliers view: a text, or an input field in its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Purpose = Literal["outlier", "limit"]
 
 
 class TypingLine(Horizontal):
-    """Says what is looked at; takes the text of an outlier or of a limit."""
+    """Shows how outliers are detected; reads a typed outlier or limit."""
 
     DEFAULT_CSS = """
     TypingLine {
@@ -30,7 +30,8 @@ class TypingLine(Horizontal):
     """
 
     class Entered(Message):
-        """A text was entered, or (`step`) an arrow key asks for it and then for more or less."""
+        """A text was entered; with a `step` by the up (1) or down (-1) key, which also asks for a
+        larger or smaller value."""
 
         def __init__(self, purpose: Purpose, text: str, step: int = 0) -> None:
             super().__init__()
@@ -61,7 +62,7 @@ class TypingLine(Horizontal):
         self.field.placeholder = placeholder
         self.field.value = text
         self.add_class("-typing")
-        self.screen.set_focus(self.field)  # not focus(), which waits: keys may come together
+        self.screen.set_focus(self.field)  # focus() acts later, after keys of the same packet
 
     def stop(self) -> None:
         self.remove_class("-typing")
@@ -72,7 +73,7 @@ class TypingLine(Horizontal):
         self.post_message(self.Entered(self._purpose, event.value))
 
     def on_key(self, event: events.Key) -> None:
-        """Up and down in the field change what is typed."""
+        """Up and down in the field change the typed value."""
         if self.typing and event.key in ("up", "down"):
             event.stop()
             event.prevent_default()

@@ -50,9 +50,9 @@ FACTOR = 2.0
 
 
 class OutliersView(TensorView):
-    """Which elements are outliers, and what they cost, with or without one put in: what is detected
-    and the columns at the left; what granularity and LLM.int8() do about them at the right.
-    `detection` is what it looks for."""
+    """The outliers of the subject, and what they cost. At the left are the detected outliers and
+    the columns, at the right the SQNR by granularity and under LLM.int8(). `detection` is the way
+    to detect outliers, and its limit."""
 
     TITLE = "Outliers"
     HELP = HELP
@@ -85,7 +85,7 @@ class OutliersView(TensorView):
         self.detection = Detection()
         self.found = OutlierFindings()
         self._looked: Look | None = None
-        """What is being looked at, or was last."""
+        """The current or last request of the panel."""
         self._limit_of: tuple[str, str, str] | None = None
         glyphs = drawing.glyphs
         self.line = TypingLine()
@@ -140,7 +140,7 @@ class OutliersView(TensorView):
 
         feed, found = self.panel.feed, self.found
         numbers = await ask_outliers(feed, look, detection, heard("outliers"))
-        # Those of one tensor never stand beside those of another, whatever comes next.
+        # Answers about different tensors are never shown together.
         self._keep(lambda place: place[:3] == _original(look))
         found.hold(look, numbers=numbers)
         self._show_found()
@@ -161,8 +161,8 @@ class OutliersView(TensorView):
         self._keep_current(message)
 
     def _keep_current(self, message: str) -> None:
-        """Take away what is of another subject than the one that is named above; the message
-        stands in place of all of it."""
+        """Removes the answers about another subject than the current one; if none is left, shows
+        the message."""
         shown = self.panel.shown
         wanted = None if shown.entry is None else place_of(shown.model, shown.subject)
         self._keep(lambda place: place == wanted)
@@ -179,7 +179,7 @@ class OutliersView(TensorView):
             self.sentence = ""
 
     def _show_found(self) -> None:
-        """More is known: draw it, and say what it means."""
+        """Draws the known answers, and sets the sentence."""
         self.remove_class("-empty", "-trouble")
         looked = self._looked
         inject = None if looked is None else looked.subject.inject
@@ -214,14 +214,14 @@ class OutliersView(TensorView):
             if numbers is not None and numbers.detection == "threshold" and numbers.std:
                 how = f"by threshold of {numbers.limit / numbers.std:.2g} sigma"
             self.line.say(
-                f"{how};  m another way;  l , . limit;  i puts an outlier in", injected=False
+                f"{how};  m another way;  l , . limit;  i injects an outlier", injected=False
             )
             return
         size = sigmas_text(inject, self.found.std) or "outlier"
         place = place_text(inject)
         value = format_value(inject.value, 4)
         self.line.say(
-            f"{size} at {place}: {value};  + doubles, - halves, I takes it out", injected=True
+            f"{size} at {place}: {value};  + doubles, - halves, I removes it", injected=True
         )
 
     def focus_start(self) -> bool:
@@ -231,7 +231,7 @@ class OutliersView(TensorView):
     def maximise_target(self) -> Widget | None:
         return self.bars
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def export_data(self) -> dict[str, Any] | None:
         return self.found.data()
@@ -255,7 +255,7 @@ class OutliersView(TensorView):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
+        """Whether an action is possible now; the footer shows only keys of such actions."""
         if action in ("inject", "type_limit"):
             return not self.panel.body.typing and self.found.numbers is not None
         if action in ("detection", "limit"):
@@ -292,8 +292,8 @@ class OutliersView(TensorView):
         self.line.start("outlier", text, EXAMPLES)
 
     def _take_injection(self, text: str, step: int) -> None:
-        """Look at the tensor with the outlier that was typed, or with a larger or smaller one.
-        Raises UsageError where it is none."""
+        """Injects the typed outlier, or with a `step` a larger or smaller one. Raises UsageError
+        for a text that is no outlier."""
         if self.found.numbers is None:
             return
         matrix = self.found.numbers.row_total, self.found.numbers.column_total
@@ -311,7 +311,7 @@ class OutliersView(TensorView):
     def action_resize(self, direction: int) -> None:
         injection = self._injection
         if injection is None:
-            self.panel.refused("No outlier is injected: i puts one in.")
+            self.panel.refused("No outlier is injected: i injects one.")
             return
         try:
             larger = scaled(injection, FACTOR**direction)
@@ -343,8 +343,8 @@ class OutliersView(TensorView):
             self.line.start("limit", text, LIMITS)
 
     def _take_limit(self, text: str, step: int) -> None:
-        """Detect by the limit that was typed, or by the next one. Raises UsageError where it is
-        none."""
+        """Detects by the typed limit, or with a `step` by the next one. Raises UsageError for a
+        text that is no limit."""
         wanted = self.detection.typed(text)
         if step and wanted.by == "threshold" and wanted.threshold is not None:
             wanted = wanted.with_limit("threshold", wanted.threshold * FACTOR**step)
@@ -355,7 +355,7 @@ class OutliersView(TensorView):
         self._detect(wanted)
 
     def action_threshold(self, direction: int) -> None:
-        """Move the slider, which is the limit of the detection by threshold."""
+        """Moves the slider, whose threshold is also the limit of the detection by threshold."""
         found = self.found.decomposition
         if found is None or not found.points:
             return
@@ -373,5 +373,5 @@ class OutliersView(TensorView):
 
 
 def _original(look: Look) -> tuple[str, str, str]:
-    """What is looked at, with or without an injected outlier."""
+    """The model, tensor and source of a request, without the injected outlier."""
     return look.model, look.subject.tensor, look.subject.source

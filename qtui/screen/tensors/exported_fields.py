@@ -1,6 +1,6 @@
-"""The fields that an export writes of a tensor and of a scheme on it, in order."""
+"""The fields that exports write, in order."""
 
-#: Of a tensor, and of its error under a scheme; the names are those of the fields.
+#: Fields of the statistics of a tensor, and of ErrorReport.
 STATISTICS = (
     "count", "nan", "inf", "zeros", "min", "max", "mean", "std", "absmax", "kurtosis",
 )  # fmt: skip
