@@ -366,12 +366,12 @@ async def test_a_capture_shows_its_progress_and_is_stopped(
         await pilot.press("c")
         await until(pilot, lambda: "42%" in screen_text(pilot.app))
         assert "Running on the calibration text, 42%" in screen_text(pilot.app)
-        assert panel.sentence == "The model reads the text; escape stops it."
+        assert panel.sentence == "The model is reading the text; Esc stops it."
         await pilot.press("escape")
         await until(pilot, lambda: panel.phase is AskingPhase.STOPPED)
         await settled(pilot)
-        assert "Stopped; r goes on." in drawn(pilot, view)
-        assert panel.sentence.startswith("Stopped before the model had read the text; r goes on")
+        assert "Stopped; r continues." in drawn(pilot, view)
+        assert panel.sentence.startswith("Stopped before the model had read the text; r continues")
         fake.gate.set()
         await pilot.press("r")
         await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)

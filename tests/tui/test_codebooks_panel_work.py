@@ -154,7 +154,7 @@ async def test_the_code_under_the_cursor_is_told(running: Running, model: str) -
         counts = code_occupancy(tensors()[PROJ], Scheme.parse("int4:group64")).counts
         assert f"code 1010, level -0.857: {counts[2]:,} elements" in screen_text(pilot.app)
         await press(pilot, *["left"] * 5)
-        assert ": no element can have it" in screen_text(pilot.app)
+        assert ": no element can get it" in screen_text(pilot.app)
         await press(pilot, *["up"] * 5, *["right"] * 16)
         assert f"code 1111, level +1.000: {panel.shown.columns[0].counts[15]:,}" in screen_text(
             pilot.app

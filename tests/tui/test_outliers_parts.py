@@ -345,7 +345,8 @@ def test_the_sentence_names_the_detection():
 def test_columns_that_are_no_exceptions():
     assert at("threshold", 0.05, many=300) == (
         "At |x| >= 0.05, 300 of 2,048 columns carry 40% of the error: with so many in 16 bits "
-        "it takes 9.3 bits per parameter; group128 would bring SQNR from 14.2 to 24.9 dB at 4.25 bits."
+        "it takes 9.3 bits per parameter; group128 would bring SQNR from 14.2 to 24.9 dB at 4.25 "
+        "bits."
     )
     assert at("column", 1.5, many=300).startswith(
         "Over 1.5 times the median, 300 of 2,048 columns carry 40% of the error: too many to be "

@@ -137,7 +137,7 @@ async def test_outliers_of_a_tensor_go_when_those_of_the_next_are_long_in_coming
         assert "Reading all 15,360 elements" in screen_text(pilot.app)
         await pilot.press("escape")
         await settled(pilot)
-        assert "Stopped; r goes on" in screen_text(pilot.app)
+        assert "Stopped; r continues" in screen_text(pilot.app)
         await pilot.press("r")  # and what was stopped is not said to be so any longer
         await until(pilot, lambda: "Stopped" not in screen_text(pilot.app))
         await settled(pilot)

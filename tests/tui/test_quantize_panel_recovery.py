@@ -274,6 +274,6 @@ async def test_stopping_the_first_model(running: Running, model: str) -> None:
             await pilot.press("escape")
             await pilot.pause()
             if panel.phase is AskingPhase.STOPPED:
-                assert "r goes on" in screen_text(pilot.app)
+                assert "r continues" in screen_text(pilot.app)
                 await pilot.press("r")
         await ready(pilot)

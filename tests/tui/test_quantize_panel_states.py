@@ -96,7 +96,7 @@ async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) 
         await pilot.press("escape")
         await settled(pilot)
         assert panel.phase is AskingPhase.STOPPED
-        assert "Stopped; r goes on" in screen_text(pilot.app)
+        assert "Stopped; r continues" in screen_text(pilot.app)
         assert not panel.qtui.engine.busy
         await pilot.press("r")
         await in_phase(pilot, AskingPhase.READY)
@@ -121,7 +121,7 @@ async def test_the_sentence_is_about_what_is_done(running: Running, large: str) 
         await settled(pilot)
         assert panel.phase is AskingPhase.STOPPED
         assert panel.sentence == (
-            "Stopped before all of large.weight was measured under int5:group64; r goes on."
+            "Stopped before all of large.weight was measured under int5:group64; r continues."
         )
         assert panel.body.heatmap.grid is None  # it was of int4
         data = panel.export_data()

@@ -119,9 +119,7 @@ def _sources(shown: HardwareShown) -> list[str]:
     found = []
     if shown.choice.known:
         found.append(f"Stated, dense: {device.source}. {device.note}".strip())
-    found.append(
-        "op/byte: with fewer operations for each byte, the memory limits the rate."
-    )
+    found.append("op/byte: with fewer operations for each byte, the memory limits the rate.")
     facts = shown.facts
     if facts is None:
         what = "a product of each type, and a copy."
