@@ -269,7 +269,7 @@ async def test_the_sentence_is_the_engine_s_and_all_is_copied_and_exported(
 ) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
-        assert view.sentence.startswith(f"Nothing is captured of the module of {PROJ}")
+        assert view.sentence.startswith(f"The module of {PROJ} is not captured yet")
         assert panel.sentence == view.sentence
         assert view.copy_text() is None
         assert view.export_data() is None
@@ -426,7 +426,7 @@ async def test_another_tensor_is_captured_unasked_only_where_it_is_quick(
         )
         await settled(pilot)
         assert fake.asked == []
-        assert "No activations are captured of this module yet" in screen_text(pilot.app)
+        assert "The activations of this module are not captured yet" in screen_text(pilot.app)
         await pilot.press("c")
         await until(pilot, lambda: ("capture", PROJ, TextChoice()) in fake.asked)
 

@@ -203,13 +203,13 @@ async def test_schemes_are_typed(running: Running, model: str) -> None:
         await pilot.press("x")
         await settled(pilot)
         assert panel.shown.schemes == ("nf4:block64",)
-        assert "The last scheme stays" in panel.sentence
+        assert "The last scheme cannot be removed" in panel.sentence
         await pilot.press("s", "ctrl+u", *"bf16", "enter")
         await until(pilot, lambda: "too many to show one by one" in panel.sentence)
         assert tuple(map(str, panel.shown.asked)) == ("nf4:block64",)
         await press(pilot, "ctrl+u", *"int4", "enter")
         await pilot.press("d")
-        await until(pilot, lambda: "is for nf4 and fp4" in panel.sentence)
+        await until(pilot, lambda: "Only nf4 and fp4 have" in panel.sentence)
         await press(pilot, "s", "ctrl+u", *"fp4:block8192 nf4:block32:dq64", "enter")
         assert panel.shown.nested_block == 64  # as it was typed
         await press(pilot, "v", "v", "d")

@@ -126,7 +126,7 @@ async def test_pooling_turns_and_the_title_names_it(running: Running, model: str
         assert panel.body.maps.pictures[0].request.pooling == "max"
         await press(pilot, "m", "m", "m")
         await pilot.press("p")
-        await until(pilot, lambda: "names of levels" in panel.sentence)
+        await until(pilot, lambda: "only name levels" in panel.sentence)
 
 
 async def test_zooming_keeps_the_element_and_moving_pans(running: Running, model: str) -> None:
