@@ -25,7 +25,7 @@ _DO: Final = {
     "buffers": _OTHER_MODEL,
     "inputs": "The batch that ran is not the one of the plan: compare --batch and --seq.",
     "gradients": "Look for parameters that train and should not, and at --accumulation.",
-    "optimizer states": "The optimizer that ran keeps others than the plan's --optimizer.",
+    "optimizer states": "The optimizer that ran keeps other states than the plan's --optimizer.",
     "cuBLAS workspaces": _CALIBRATE,
     CONTEXT: _CALIBRATE,
     SLACK: (
@@ -38,7 +38,7 @@ _DO: Final = {
 _LESS_SLACK: Final = "The allocator keeps less in pieces: `qtui calibrate` learns its settings."
 _OF_OPERATIONS: Final = ("activations", "loss", "temporaries", "key-value cache")
 _COMPUTED: Final = (
-    "Kernels may have run other than the plan's: compare --attention, --loss and --checkpointing, "
+    "Other kernels than the plan's may have run: compare --attention, --loss and --checkpointing, "
     "or estimate from the classes themselves with `qtui memory --trace`."
 )
 
@@ -72,11 +72,11 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
     found = largest_unexplained(levels)
     if found is None:
         if len(known) == 1:
-            where = f"No part of what is {_IS[known[0].name]} is more than {WORTH:.1%} of it off"
+            what = f"No part of what is {_IS[known[0].name]} differs"
         else:
             names = ", ".join(level.name for level in known)
-            where = f"At no level ({names}) is a part more than {WORTH:.1%} of the estimate off"
-        return f"{where}: the estimate can be planned with."
+            what = f"At no level ({names}) does a part differ"
+        return f"{what} by more than {WORTH:.1%} of the estimate, so you can plan with it."
     level, part = found
     more = "more" if part.bytes > 0 else "less"
     where = "" if len(known) == 1 else f" at the level of what is {_IS[level.name]}"
@@ -106,4 +106,4 @@ def _what_to_do(part: GapPart, tensors: bool) -> str:
         return _COMPUTED_ON_CPU if tensors else _COMPUTED
     if name.startswith(CONTEXT):
         return _CALIBRATE
-    return "Nothing shows its parts: a run of two steps or more shows more."
+    return "Its parts are unknown: a run of two steps or more shows more."

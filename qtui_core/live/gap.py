@@ -21,7 +21,7 @@ MOMENTS: Final = "peaks at other moments"
 
 #: Why a level was not measured, by what was counted instead.
 _NO_ALLOCATOR: Final = "On a CPU bytes of live tensors are counted, and {} does not exist there."
-_SAYS_NOT: Final = "{} was not told: a driver that is missing, or a container that hides it."
+_SAYS_NOT: Final = "{} is unknown: the driver is missing, or a container hides it."
 
 
 @dataclass(frozen=True)

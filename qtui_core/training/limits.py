@@ -53,8 +53,8 @@ class Limit:
 RUN_LIMITS: Final = (
     Limit(
         "sequence", lambda plan: plan.trains and plan.sequence < 2,
-        "To learn which token is next a sequence needs 2 or more, and this plan has 1; use --seq 2 "
-        "or more.",
+        "Learning the next token takes sequences of 2 tokens or more, and this plan has 1; use "
+        "--seq 2 or more.",
     ),
     Limit(
         "kernels", lambda plan: plan.kernels == "fused",
@@ -83,19 +83,19 @@ RUN_LIMITS: Final = (
     Limit(
         "attention", lambda plan: plan.attention in ("flash", "efficient"),
         "--attention {plan.attention} is a kernel of CUDA, and this run is on the CPU; use "
-        "--attention sdpa, which takes the CPU's own.", GPU,
+        "--attention sdpa, which uses the CPU's own.", GPU,
     ),
     Limit(
         # The head is never quantized, so it has the dtype of the plan.
         "kbit_prep",
         lambda plan: plan.kbit_prep == "norms" and plan.dtype != "fp32" and not plan.autocast,
-        "--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that are not "
-        "quantized do not take; add --autocast, or use --kbit-prep all.",
+        "--kbit-prep norms makes hidden states float32, and layers in {plan.dtype} that are not "
+        "quantized do not accept them; add --autocast, or use --kbit-prep all.",
     ),
     Limit(
         "optimizer", lambda plan: plan.optimizer == "adamw4bit",
-        "--optimizer adamw4bit compiles its step, and on a CPU, where tensors are counted as "
-        "operations return them, compiled ones are not seen; use --optimizer adamw8bit.", GPU,
+        "--optimizer adamw4bit compiles its step, and a run on a CPU cannot count the tensors of "
+        "compiled operations; use --optimizer adamw8bit.", GPU,
     ),
     Limit(
         "optimizer", lambda plan: plan.optimizer == "paged-adamw",

@@ -117,11 +117,11 @@ def test_the_verdict_names_the_smallest_that_is_enough():
         "KiB. Of the adapters LoRA 64 is the smallest that is enough: 95% of that with 40 B at "
         "lr 0.003."
     ), found.verdict
-    assert "none differs from LoRA of its rank so that this run can see it" in found.verdict
+    assert "this run sees no difference to LoRA of the same rank" in found.verdict
     shares = {row["name"]: row["share"] for row in found.rows}
     assert shares["LoRA 8"] == pytest.approx(0.4)
     poor = said(outcomes(LoRA_8=2.96, rsLoRA_8=2.93)).verdict
-    assert "No adapter keeps 90% of it: rsLoRA 8 keeps most, 70% of that" in poor
+    assert "No adapter reaches 90% of it: rsLoRA 8 reaches most, 70% of that" in poor
     assert "rsLoRA 8 is better by 0.03" in poor
 
 
@@ -139,7 +139,7 @@ def test_nothing_gained_leaves_nothing_to_keep():
     found = outcomes(LoRA_8=3.0)
     full = made_run(*course(3.0).losses, held_before=3.0, held_after=3.0, nbytes=FULL)
     found["fp32 0"] = full
-    assert "gains nothing held out" in said(found).verdict
+    assert "gains nothing on held-out text" in said(found).verdict
     found["fp32 0"] = made_run(3.0, float("nan"), diverged=2, first="x", held_after=None)
     assert said(found).verdict.startswith("Float32 itself diverged at step 2 (x is not finite)")
 

@@ -99,7 +99,7 @@ def test_what_is_said_holds_whatever_is_done_so_far():
     def check(*keys):
         found = nvfp4.conclude(settings, {key: whole[key] for key in keys})
         assert found.verdict == "" or found.verdict.endswith(".")
-        assert ("the forward pass is the one to spare" in found.verdict) == (
+        assert ("leave the forward pass in high" in found.verdict) == (
             {"fp32 0", "null 0", "forward 0", "backward 0"} <= {*keys}
         )
         assert ("Rotation" in found.verdict) == ("products" in keys)
@@ -114,12 +114,12 @@ def test_passes_are_told_apart_only_where_the_runs_can():
     def said(**runs):
         return nvfp4.conclude(settings, outcomes(**runs)).verdict
 
-    assert "backward pass is the one to spare" in said(forward=1e-5, backward=0.02)
+    assert "leave the backward pass in high" in said(forward=1e-5, backward=0.02)
     neither = said(forward=1e-5, backward=-2e-5)
-    assert "the one to spare" not in neither
+    assert "in high precision" not in neither
     assert neither.count("no difference that this run can see") == 2
-    assert "the one to spare" not in said(forward=0.01, backward=0.02)
-    assert "forward pass alone the run diverged, step 3: a.weight" in said(forward=None)
+    assert "in high precision" not in said(forward=0.01, backward=0.02)
+    assert "forward pass quantized the run diverged, step 3: a.weight" in said(forward=None)
 
 
 def test_what_rounds_at_random_is_run_again_for_a_floor_of_its_own():
@@ -129,7 +129,7 @@ def test_what_rounds_at_random_is_run_again_for_a_floor_of_its_own():
         *("fp32 0", "null 0", "nearest 0", "forward 0", "backward 0", "backward again 0"),
     ]
     own = outcomes(backward=-0.0005) | {"backward again 0": trained(0.0005)}
-    assert "the forward pass is the one to spare" in nvfp4.conclude(settings, own).verdict
+    assert "leave the forward pass in high" in nvfp4.conclude(settings, own).verdict
     seen = {row["recipe"]: row.get("seen") for row in nvfp4.conclude(settings, own).rows}
     assert (seen["backward"], seen["forward"]) == ("no difference", "worse")
 

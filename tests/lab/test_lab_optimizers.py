@@ -249,13 +249,13 @@ def test_the_fewest_bytes_without_a_difference_are_named_and_a_drift_is_warned_o
     def said(**runs):
         return optimizers.conclude(settings, outcomes(**runs)).verdict
 
-    assert "torchao 8-bit takes 2.04 bytes a parameter in the place of 8.00" in said()
+    assert "torchao 8-bit takes 2.04 bytes a parameter instead of 8.00" in said()
     assert "torchao 4-bit takes 1.07 bytes" in said(four=1e-5)
     assert "Warning" not in said()
     assert "bitsandbytes 8-bit moves parameters that never had a gradient" in said(drifted=1.0)
     assert (
         "An 8-bit map makes some second moments of the embedding zero (250 in a million), and its "
-        "next update is 120% off (matrices 2.0%): states of fp32 for the embedding cost 6,112 more "
+        "next update is 120% off (matrices 2.0%): fp32 states for the embedding cost 6,112 more "
         "bytes."
     ) in said()
     assert "torchao 8-bit diverged, step 3: a.weight" in said(eight=None)

@@ -174,7 +174,7 @@ def test_agreement_is_said():
     loss = next(phase for phase in PREDICTED.phases if phase.name == "loss")
     levels = gap(PREDICTED, Measured(peak=PhaseEnded(1.0, 2, "loss", 90 * MIB, 0, held=loss.held)))
     assert levels[0].parts == ()
-    assert explain(levels).startswith("No part of what is allocated is more than 0.5%")
+    assert explain(levels).startswith("No part of what is allocated differs by more than 0.5%")
 
 
 @pytest.mark.parametrize("more", [40, -40])
@@ -198,7 +198,9 @@ def test_agreement_at_several_levels_is_said():
     )
     found = replace(measured(fold(run())), device_used_bytes=None)
     levels = gap(replace(predicted, peak_allocated_bytes=91 * MIB), found)
-    assert explain(levels).startswith("At no level (allocated, reserved, process) is a part")
+    assert explain(levels).startswith(
+        "At no level (allocated, reserved, process) does a part differ"
+    )
 
 
 def test_a_cache_that_a_run_does_not_name_is_among_its_activations():
@@ -225,10 +227,10 @@ def test_what_to_do_depends_on_the_part_and_the_machine():
     for part in (*parts_, "context and modules", "gradients, activations, loss and temporaries"):
         for tensors in (False, True):
             assert f"is {part}, 50 B more" in said(part, tensors)
-            assert "Nothing shows its parts" not in said(part, tensors)
+            assert "Its parts are unknown" not in said(part, tensors)
     assert "--attention" in said("temporaries")
     assert "--attention" not in said("temporaries", tensors=True)
-    assert "Nothing shows its parts" in said("not told apart")
+    assert "Its parts are unknown" in said("not told apart")
     less = (Level("process", 100, 40, (GapPart("context and modules", -60),)),)
     assert "60 B less than estimated" in explain(less)
     others = (Level("device", 100, 900, (GapPart("other processes and the driver", 800),)),)

@@ -39,7 +39,15 @@ PANEL: Any = SimpleNamespace(drawing=DRAWING)
 CANVAS = Canvas(100, 60, GLYPHS)
 OUT = "The GPU ran out of memory."
 #: What nobody may say before two whole steps are measured.
-JUDGED = ("too low", "too high", "right to", "is exact", "largest", "planned with", "keeps others")
+JUDGED = (
+    "too low",
+    "too high",
+    "right to",
+    "is exact",
+    "largest",
+    "plan with",
+    "keeps other states",
+)
 
 
 def state_of(lines: Sequence[Told]) -> RunState:

@@ -55,7 +55,7 @@ def conclude_sensitivity(
     if gain < NOTICEABLE_DB:
         if point.nbytes == curve[0].nbytes:
             return f"{text}: these schemes allow no smaller one{_larger_budget(point, curve)}."
-        return f"{text}: by this error one scheme for all, {best.scheme}, is as good."
+        return f"{text}, hardly more than {best.scheme} for every tensor."
     return (
         f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor{_bytes(point, best)}; "
         f"{_gaining(weighing, choices, place)}. {NOT_MEASURED}"

@@ -312,11 +312,11 @@ def _verdict(
         return runs.chaotic
     said = f"In {settings['steps']} steps at lr {settings['lr']:g}, {runs.counted}, full training "
     if not runs.clears(gain) or gain < 0:
-        return f"{said}gains nothing held out, so that there is nothing for adapters to keep."
+        return f"{said}gains nothing on held-out text, so adapters have nothing to reach."
     said += f"gains {gain:.2g} nats held out and trains {format_bytes(_trained(full))}."
     shares = {n: s for n in runs.compared if (s := runs.share_of_gain(n)) is not None}
     if not shares:
-        return f"{said} No adapter has come to its end."
+        return f"{said} No adapter has finished its run."
     sizes = {name: _trained(runs.compared[name].runs[0]) for name in shares}
     enough = [name for name, share in shares.items() if share >= ENOUGH]
     best = min(enough, key=sizes.__getitem__) if enough else max(shares, key=shares.__getitem__)
@@ -324,13 +324,11 @@ def _verdict(
     if enough:
         said += f" Of the adapters {best} is the smallest that is enough: {kept}."
     else:
-        said += f" No adapter keeps {ENOUGH:.0%} of it: {best} keeps most, {kept}"
-        said += "; other rates for --adapter-lr or more --ranks may."
+        said += f" No adapter reaches {ENOUGH:.0%} of it: {best} reaches most, {kept}"
+        said += "; try other rates with --adapter-lr, or more --ranks."
     if spoilt := [name for name, share in shares.items() if share < 0]:
         ends = "end" if spoilt[1:] else "ends"
-        said += (
-            f" {listed(spoilt)} {ends} worse than the model began: a lower --adapter-lr would do."
-        )
+        said += f" {listed(spoilt)} {ends} worse than the model began: try a lower --adapter-lr."
     return said + _unlike_lora(runs) + _frozen(runs, full)
 
 
@@ -340,8 +338,8 @@ def _unlike_lora(runs: LabComparison) -> str:
     if not judged:
         return ""
     if not unlike:
-        return " In training loss none differs from LoRA of its rank so that this run can see it."
-    return f" In training loss, beside LoRA of its rank, {', '.join(unlike)} nats."
+        return " In training loss this run sees no difference to LoRA of the same rank."
+    return f" In training loss, compared with LoRA of the same rank, {', '.join(unlike)} nats."
 
 
 def _frozen(runs: LabComparison, full: TrainedRun) -> str:

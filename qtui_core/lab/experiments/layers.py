@@ -207,7 +207,8 @@ def _verdict(settings: Mapping[str, Any], found: LabLayerErrors) -> str:
     if abs(off) > 0.1:
         return (
             f"Under {scheme} the layers' errors do not add up here ({summed:.3g} against "
-            f"{found.whole:.3g} all at once), so that no choice of layers can be foretold."
+            f"{found.whole:.3g} all at once), so this run cannot say which "
+            "layers to leave in high precision."
         )
     order, share, foretold = recommended(found)
     names = ", ".join(order) if len(order) <= 3 else f"{len(order)} layers ({order[0]} first)"

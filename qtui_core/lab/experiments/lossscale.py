@@ -255,7 +255,7 @@ def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None)
     )
     if known:
         power = min(known, key=known.__getitem__)
-        said += f" (nearest of all tried is 2^{power}: {known[power]:.2%} off)"
+        said += f" (of all scales tried 2^{power} is best: {known[power]:.2%} off)"
     return f"{said}. {_eight_bits(measured)}".strip()
 
 
@@ -268,7 +268,7 @@ def _eight_bits(measured: ScaleErrors | None) -> str:
         return ""
     better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
     return (
-        f"Of 8 bits {better} is the better one once there is a scale ({min(e4, e5):.2%} off; "
+        f"With a scale, {better} is the better format of 8 bits ({min(e4, e5):.2%} off; "
         f"{worse} {max(e4, e5):.2%})."
     )
 
@@ -281,26 +281,27 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
     if ill:
         key, run = next(iter(ill.items()))
         said.append(
-            f"GradScaler {key} left out {_steps(run.upstream)} because the gradient of {run.first} "
-            f"is not finite in float32 without a scale either: no scale cures that, look there."
+            f"GradScaler {key} skipped {_steps(run.upstream)} because the gradient of {run.first} "
+            f"is not finite in float32 without a scale either: no scale "
+            f"helps, so look for the cause there."
         )
     if own and not any(run.overflows or run.upstream for run in own.values()):
-        said.append(f"GradScaler, {listed(list(own))}, left out no step.")
+        said.append(f"GradScaler, {listed(list(own))}, skipped no step.")
     fell = {key: run for key, run in own.items() if run.overflows and not run.upstream}
     if fell:
         key, run = max(fell.items(), key=lambda item: item[1].overflows)
         settled = run.scales[-1] >= run.scales[-2]
         end = "is normal" if settled else "was not over when the run ended"
         said.append(
-            f"GradScaler {key} left out {_steps(run.overflows)} whose gradients are finite without "
-            f"a scale: it looks for its scale (2^{math.log2(run.scales[-1]):.3g} at the end), "
-            f"which {end}."
+            f"GradScaler {key} skipped {_steps(run.overflows)} whose gradients are finite without "
+            f"a scale: it was searching for its scale (2^{math.log2(run.scales[-1]):.3g} at the "
+            f"end), which {end}."
         )
     spoilt = next((run for run in runs.values() if run.spoilt and run.upstream), None)
     if spoilt is not None:
         said.append(
             f"A scale that falls at every step, here to 2^{math.log2(spoilt.scales[-1]):.3g} by a "
-            f"gradient spoilt on purpose, means NaN upstream."
+            f"gradient spoilt on purpose, means that the model itself makes NaN."
         )
     return " ".join(said)
 
@@ -317,16 +318,17 @@ def _notes(
         one, many = (m.quantile(0.5) for m in (together(seen.outputs.values()), seen.larger))
         if one is not None and many is not None and abs(many - one) > _TELLING:
             notes.append(
-                f"A batch {_TIMES} times as large moves the median gradient of what layers put out "
-                f"by 2^{many - one:.2g}, as the loss is a mean: more tokens need more scale."
+                f"A batch {_TIMES} times as large multiplies the median gradient of the layers' "
+                f"outputs by 2^{many - one:.2g}, as the loss is a mean: more tokens need a larger "
+                f"scale."
             )
     if measured is not None:
         notes.append(
-            "Gradients are rounded by emulation; what is too large becomes the largest number. In "
-            "FP16 it would become infinite, and the step be left out."
+            "The rounding of gradients is emulated; what is too large becomes the largest number. "
+            "In FP16 it would become infinite, and GradScaler would skip the step."
         )
     if any(run.trained == "nano" for run in runs.values()):
         notes.append(
-            "GradScaler ran on nano, 434,816 parameters made from a seed, in the place of the demo."
+            "GradScaler ran on nano, 434,816 parameters made from a seed, instead of the demo."
         )
     return tuple(notes)

@@ -168,15 +168,15 @@ def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
     emulated = [name for name in runs.compared if not RECIPES[name].timed]
     if emulated:
         notes.append(
-            f"Emulated, so that no time is told: {', '.join(emulated)}. Products are summed in "
+            f"Emulated, so no times are given: {', '.join(emulated)}. Products are summed in "
             f"float32, which hardware may not do."
         )
     if any(name.startswith("int8 weights") for name in runs.compared):
-        notes.append("torchao's optimizer ran without its compilation, by the same code.")
+        notes.append("torchao's optimizer ran the same code without compiling it.")
     if "bitnet" in runs.compared and settings["steps"] < _BITNET_STEPS:
         notes.append(
-            f"bitnet starts fast and falls behind later: {_BITNET_STEPS} steps or more would say "
-            f"so; {settings['steps']} do not."
+            f"bitnet starts fast and falls behind later, which {_BITNET_STEPS} steps or more would "
+            f"show; {settings['steps']} do not."
         )
     return (*filter(None, (runs.chaotic,)), *notes)
 

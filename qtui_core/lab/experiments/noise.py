@@ -195,8 +195,8 @@ def _verdict(found: Mapping[str, Noise]) -> str:
     if not said:
         return ""
     whole = (
-        f"Tokens of a batch beyond which a larger one no longer helps, because what the format "
-        f"adds does not average out: {'; '.join(said)}."
+        f"A larger batch no longer helps beyond this many tokens, because part of the format's "
+        f"noise does not average out: {'; '.join(said)}."
     )
     return f"{whole}{_stalled(found)}"
 

@@ -299,25 +299,25 @@ def _of_parts(found: LabParts | None) -> str:
     added = {name: found.errors[f"+{name}"].dw for name in ("stochastic", "rotation", "tiles")}
     worse = [f"{name} ({error:.3f})" for name, error in added.items() if error > plain.dw]
     better = [f"{name} ({error:.3f})" for name, error in added.items() if error < plain.dw]
-    said = f"One dW of {found.layer} is {plain.dw:.3f} off in NVFP4 to nearest"
+    said = f"One dW of {found.layer} is {plain.dw:.3f} off in NVFP4 rounded to nearest"
     if worse:
         said += f", more with {listed(worse)}"
     if better:
         said += f", less with {listed(better)}"
     drawn, signs = found.errors["+stochastic"], found.errors["full+signs"]
     said += (
-        f". What rounding the gradient adds to it is {plain.g:.3f}, and {plain.g_mean:.3f} in the "
-        f"mean of {found.draws}; stochastically {drawn.g:.3f} and {drawn.g_mean:.3f}"
+        f". Rounding the gradient alone makes it {plain.g:.3f} off, and the mean of {found.draws} "
+        f"{plain.g_mean:.3f}; rounded stochastically {drawn.g:.3f} and {drawn.g_mean:.3f}"
     )
     if drawn.g > plain.g and drawn.g_mean < plain.g_mean:
-        said += ": worse once, better on average"
+        said += ": worse for one, better on average"
     without = found.errors["full-rotation"]
     gains = (full.dw < without.dw) + (full.dw_mean < without.dw_mean)
     return (
         f"{said}. Rotation takes one dW of the whole recipe from {without.dw:.3f} to {full.dw:.3f} "
         f"and the mean from {without.dw_mean:.3f} to {full.dw_mean:.3f} ({signs.dw_mean:.3f} with "
-        f"signs drawn anew for each product): on this layer it "
-        f"{('does not pay', 'pays in one of both', 'pays')[gains]}."
+        f"new signs for each product): on this layer it "
+        f"{('does not help', 'helps in one of both', 'helps in both')[gains]}."
     )
 
 
@@ -330,7 +330,7 @@ def _of_passes(runs: LabComparison) -> str:
         return ""
     for found in (forward, backward):
         if found.diverged:
-            return f"Quantized in the {found.name} pass alone the run diverged, {found.diverged}."
+            return f"With only the {found.name} pass quantized the run diverged, {found.diverged}."
     differ = {name: runs.seen(name) in ("worse", "better") for name in ("forward", "backward")}
     costs = {
         found.name: f"{found.difference:+.4f} nats"
@@ -340,13 +340,13 @@ def _of_passes(runs: LabComparison) -> str:
     }
     one, other = runs.seen("forward") == "worse", runs.seen("backward") == "worse"
     said = (
-        f"Quantized in the forward pass alone the loss shows {costs['forward']}, in the backward "
-        f"pass alone {costs['backward']}"
+        f"With only the forward pass quantized the loss shows {costs['forward']}, with only the "
+        f"backward pass {costs['backward']}"
     )
     if one and not other:
-        return f"{said}: the forward pass is the one to spare."
+        return f"{said}: leave the forward pass in high precision."
     if other and not one:
-        return f"{said}: the backward pass is the one to spare."
+        return f"{said}: leave the backward pass in high precision."
     return f"{said}."
 
 

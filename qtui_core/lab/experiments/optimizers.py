@@ -270,7 +270,7 @@ def _verdict(
     if not found or runs.floor is None:
         return ""
     if not settings["lr"]:
-        return "At lr 0 nothing is learned, so that no optimizer can be told from another."
+        return "At lr 0 nothing is learned, so the optimizers cannot be compared."
     if runs.chaotic:
         return runs.chaotic
     sizes = {str(row["states"]): row.get("each") for row in rows}
@@ -283,14 +283,14 @@ def _verdict(
         default=None,
     )
     if least is not None:
-        whole = f" in the place of {twin['each']:.2f}" if twin.get("each") else ""
+        whole = f" instead of {twin['each']:.2f}" if twin.get("each") else ""
         said.append(
             f"After {settings['steps']} steps at lr {settings['lr']:g} {least} takes "
             f"{sizes[least]:.2f} bytes a parameter{whole}, with no difference that this run can see"
         )
     if ill:
         costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
-        said.append(f"{listed(costs)} can be told from fp32")
+        said.append(f"{listed(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
     said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
     verdict = f"{'; '.join(said)}." if said else ""
     moved = [row for row in rows if row.get("drifted")]
@@ -321,7 +321,7 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
             return (
                 f"An {kind} map makes some second moments of the embedding zero ({zero * 1e6:,.0f} "
                 f"in a million), and its next update is {outer:.0%} off (matrices {inner:.1%}): "
-                f"states of fp32 for the embedding cost {cost:,} more bytes."
+                f"fp32 states for the embedding cost {cost:,} more bytes."
             )
     return ""
 
@@ -334,8 +334,8 @@ def _notes(
         notes.append("States in BF16 are emulated: rounded after each step of PyTorch's AdamW.")
     if _OTHER in names:
         notes.append(
-            "Muon is another rule, over matrices within the blocks with AdamW for the rest: its d "
-            "says how it learns, not what few bits cost."
+            "Muon follows another rule, for the matrices within the blocks, with AdamW for the "
+            "rest: its d shows how that rule learns, not what few bits cost."
         )
     notes += dict.fromkeys(
         note for run in outcomes.values() if isinstance(run, TrainedRun) for note in run.notes

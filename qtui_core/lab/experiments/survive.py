@@ -191,7 +191,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     if not matrices:
         return "No matrix of the model is trained, so there is nothing to survive."
     if not lr:
-        return "At lr 0 no weight is to move, so there is nothing to survive."
+        return "At lr 0 no weight changes, so there is nothing to survive."
     dead = _dead(settings, stored)
     worst = min(matrices, key=lambda s: s.kept_here)
     states = _of_states(settings, stored)

@@ -335,7 +335,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     store, lr = settings["store"], settings["lr"]
     here = next(r for r in found.reaches if (r.stored, r.lr, r.group) == (store, lr, "all"))
     if not lr:
-        return "At lr 0 no weight is to move, so no update can be lost."
+        return "At lr 0 no weight changes, so no update can be lost."
     if not here.elements:
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
@@ -351,13 +351,13 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
     spoilt = gain is not None and gain <= ENOUGH and runs.seen("nearest") == "worse"
     if here.kept > ENOUGH and not spoilt and not diverged:
-        return f"{said}: {name} weights do here."
+        return f"{said}: {name} weights are good enough here."
     cures = ["fp32 masters (4 more bytes a parameter)"]
     drawn = runs.share_of_gain("stochastic")
     if _cures(drawn, runs):
         measured = "" if drawn is None else f", which kept {drawn:.0%} here"
         cures.insert(0, f"stochastic rounding (no bytes{measured})")
-    said = f"{said}; {' or '.join(cures)} would do."
+    said = f"{said}; {' or '.join(cures)} would help."
     alone = found.enough.get(store)
     if alone is None:
         return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."

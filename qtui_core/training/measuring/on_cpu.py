@@ -23,13 +23,13 @@ def held_on_cpu(model: Any, plan: RunPlan) -> Iterator[str]:
         if dropped or relative:
             why = "a bias that trains" if relative else "dropout"
             yield (
-                f"On a CPU, attention with {why} is composed of several operations, which hold "
+                f"On a CPU, attention with {why} is composed of several operations, which keep "
                 f"the matrix of scores; the GPU kernels that the estimate assumes do not."
             )
     if plan.quant == "int8":
         yield (
-            "On a CPU bitsandbytes trains over LLM.int8 with a product of its own, of weights that "
-            "are dequantized first: its activations and temporaries are others than the estimate's."
+            "On a CPU bitsandbytes trains over LLM.int8 with another product, which dequantizes "
+            "the weights first: its activations and temporaries differ from the estimate's."
         )
     if plan.autocast and (config.is_encoder_decoder or not model.can_generate()):
         yield (

@@ -62,10 +62,10 @@ def fault_of(
     asked = asked_bytes(str(error))
     helping = changes(advice, phase)
     parts = sorted(((n, b) for n, b in held.items() if b), key=lambda part: -part[1])[:_NAMED]
-    wanted = "" if asked is None else f", when {format_bytes(asked)} more were asked for"
+    wanted = "" if asked is None else f", when {format_bytes(asked)} more were requested"
     text = f"Memory ran out {where}{wanted}."
     if parts:
-        text += f" Most of it are {parts[0][0]} ({format_bytes(parts[0][1])})."
+        text += f" The largest part is {parts[0][0]} ({format_bytes(parts[0][1])})."
     if helping:
         text += f" {helping[0][0]} would save {format_bytes(helping[0][1])} there."
     return Fault(seconds, step, phase, kind, text, True, asked, tuple(parts), helping)
@@ -113,8 +113,8 @@ def not_a_number(
     """
     what = "NaN" if math.isnan(loss) else "infinite"
     text = (
-        f"The loss of step {step} is {what}. {_why_no_number(step, plan, rate, broken)} Memory and "
-        f"time are measured on, and the run counts as failed."
+        f"The loss of step {step} is {what}. {_why_no_number(step, plan, rate, broken)} The run "
+        f"goes on, so that memory and time are measured, and counts as failed."
     )
     return Fault(seconds, step, "loss", NOT_A_NUMBER, text, fatal=False)
 
@@ -128,15 +128,15 @@ def _why_no_number(step: int, plan: RunPlan, rate: float, broken: Sequence[str])
         )
     if "fp16" in (plan.dtype, plan.autocast_dtype if plan.autocast else None):
         use = "--dtype bf16" if plan.dtype == "fp16" else "--autocast-dtype bf16"
-        return f"In float16 whatever is over 65,504 is infinite: use {use}."
+        return f"Float16 has no numbers beyond 65,504: use {use}."
     if step == 1:
         return (
-            f"No step had changed anything before it, so the model's weights are not finite, or "
-            f"what is computed of them overflows {plan.dtype}: take another copy, or --dtype fp32."
+            f"No step has changed the model's weights yet, so they are not finite, or what is "
+            f"computed from them overflows {plan.dtype}: take another copy, or --dtype fp32."
         )
     return (
-        f"Steps of {plan.optimizer} at a learning rate of {rate:g} were too long for this model: "
-        f"another --optimizer or --dtype fp32 may keep it a number."
+        f"Steps of {plan.optimizer} at a learning rate of {rate:g} were too large for this model: "
+        f"another --optimizer or --dtype fp32 may help."
     )
 
 
@@ -148,13 +148,13 @@ def _told(kind: str, where: str, error: BaseException, first: str) -> str:
         )
     if kind == DRIVER and _NO_KERNEL in str(error):
         return (
-            f"CUDA failed {where}: {first}. A library is not built for this GPU: install a torch, "
-            "or a bitsandbytes, that is."
+            f"CUDA failed {where}: {first}. A library is not built for this GPU: install a "
+            "build of torch, or of bitsandbytes, that is."
         )
     if kind == DRIVER:
         return (
-            f"CUDA failed {where}: {first}. Nothing of this process is of use on the GPU any more; "
-            "a new run starts afresh. If it fails again, `nvidia-smi` shows whether the driver "
+            f"CUDA failed {where}: {first}. This process can no longer use the GPU; "
+            "start a new run. If it fails again, `nvidia-smi` shows whether the driver "
             "still reaches the GPU."
         )
     return f"The run failed {where}: {type(error).__name__}: {first}. The log has the rest."

@@ -50,17 +50,19 @@ def parse_request(line: str | bytes) -> RunRequest:
         asked = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"What to run is asked for in one line of JSON; this is none: {error}."
+            f"A run is requested in one line of JSON, which this is not: {error}."
         ) from error
     if not isinstance(asked, dict) or not isinstance(asked.get("model"), str):
-        raise UsageError('What to run names a model, as in {"model": "demo", "plan": {}}.')
-    _check_names(asked, RunRequest, "{} says nothing of a run.")
+        raise UsageError(
+            'The request for a run names a model, as in {"model": "demo", "plan": {}}.'
+        )
+    _check_names(asked, RunRequest, "A request for a run has no {}.")
     if isinstance(plan := asked.get("plan"), dict):
         _check_names(plan, RunPlan, "A plan has no {}.")
     try:
         request = from_plain(RunRequest, asked)
     except CodecError as error:
-        raise UsageError(f"What to run is asked wrongly: {error.reason}.") from None
+        raise UsageError(f"The request for a run is wrong: {error.reason}.") from None
     if request.steps is not None and request.steps < 1:
         raise UsageError(f"The number of steps is a whole number from 1 on, not {request.steps}.")
     return request
