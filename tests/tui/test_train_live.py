@@ -73,10 +73,9 @@ async def test_a_killed_child_leaves_a_panel_that_runs_again(running: Running) -
         await until(pilot, lambda: "FP8 E4M3" in panel.sentence, PATIENCE)
         later = first.step + 1
         await until(pilot, lambda: panel.run_shown.state.ranges.step > later, PATIENCE)
-        client = panel.run.client
-        assert client is not None
-        assert client.child.pid is not None
-        os.kill(client.child.pid, signal.SIGKILL)
+        child = panel.run.held.child
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
         await until(pilot, lambda: not panel.run_shown.live, PATIENCE)
         await settled(pilot)
         assert panel.run_shown.state.fault is not None

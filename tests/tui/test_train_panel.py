@@ -424,10 +424,9 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
         await until(pilot, lambda: panel.sentence.startswith("Held after step 2"))
         assert "no answer" not in screen_text(pilot.app)
         await until(pilot, lambda: panel.sentence.startswith("The run has not answered for "))
-        client = panel.run.client
-        assert client is not None
-        assert client.child.pid is not None
-        os.kill(client.child.pid, signal.SIGSTOP)
+        child = panel.run.held.child
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGSTOP)
         await pilot.press("x")
         await until(pilot, lambda: not panel.run_shown.live)
         await settled(pilot)
@@ -584,9 +583,8 @@ async def test_leaving_the_app_ends_the_run(running: Running, scripted: Scripted
         panel = await ready(pilot)
         await pilot.press("r")
         await until(pilot, lambda: len(panel.run_shown.state.steps) == 1)
-        client = panel.run.client
-        assert client is not None
-        pid = client.child.pid
+        child = panel.run.held.child
+        pid = child.pid
         assert pid is not None
     assert is_gone(pid)
 

@@ -18,6 +18,7 @@ from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.form import PlanForm
+from qtui.screen.run_holder import DRAWN_SECONDS
 from qtui.screen.widgets.text_picture import (
     TextPicture,
 )
@@ -27,7 +28,7 @@ from qtui.tui.panels.numerics.keys import FORM_BINDINGS, HELP, RUN_BINDINGS
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.left_side import experiment_lines, help_lines
 from qtui.tui.panels.numerics.picture_view import PictureView
-from qtui.tui.panels.numerics.running import DRAWN_SECONDS, ExperimentRuns
+from qtui.tui.panels.numerics.running import ExperimentRuns
 from qtui.tui.panels.numerics.runs_view import RunsView
 from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
 from qtui.tui.panels.numerics.table_view import TableView
@@ -69,7 +70,7 @@ class NumericsPanel(AskingPanel):
 
     @on(events.Unmount)
     async def _end_runs(self) -> None:
-        await self.runs.end()
+        await self.runs.held.end()
 
     # What the shell asks for
 
@@ -103,7 +104,8 @@ class NumericsPanel(AskingPanel):
         return f"The experiment {run.experiment.name} still runs." if run is not None else ""
 
     async def finish(self) -> None:
-        await self.runs.finish()
+        self.runs.stop()
+        await self.runs.held.finish()
 
     def palette(self) -> Iterable[PaletteEntry]:
         for place, each in enumerate(EXPERIMENTS):
@@ -267,8 +269,8 @@ class NumericsPanel(AskingPanel):
         run = self.shown.run
         if run is not None and run.phase is LabPhase.PLAYING:
             run.play_on(to_end=True)
-        elif self.runs.silence and self.runs.client is not None:
-            self.runs.client.child.kill()
+        elif self.runs.held.silence:
+            self.runs.held.child.kill()
         else:
             self.runs.stop()
         self.draw()
@@ -316,7 +318,7 @@ class NumericsPanel(AskingPanel):
         going = run is not None and not run.over
         title.activity = run.phase.value if run is not None and going else ""
         title.fraction = run.share if run is not None and going else None
-        title.silent = bool(self.runs.silence) and going
+        title.silent = bool(self.runs.held.silence) and going
         body.picture.show(partial(self.view.draw, shown))
         self._draw_left()
         self.speak()
@@ -345,7 +347,7 @@ class NumericsPanel(AskingPanel):
         body.help.show(partial(help_lines, shown, on_form))
 
     def meaning(self) -> str:
-        silence = self.runs.silence
+        silence = self.runs.held.silence
         return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtui.engine.lab.client import WORKER, LabClient
 from qtui.engine.lab.request import LabRequest
-from qtui.engine.waiting import EXIT_SECONDS
+from qtui.screen.run_holder import RunHolder
 from qtui.tui.config import log_file
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.recordings import kept_of, lab_keeper, lab_recordings
@@ -24,8 +24,6 @@ from qtui_core.models.quoting import printable
 if TYPE_CHECKING:
     from qtui.tui.panels.numerics.panel import NumericsPanel
 
-#: Seconds between two pictures of what goes on.
-DRAWN_SECONDS: Final = 0.5
 RUN, RECORDING, WARMING = "run", "recording", "warming"
 _STEP: Final = b'"told":"lab step"'
 #: Recordings of earlier sessions that are listed with an experiment.
@@ -37,54 +35,26 @@ class ExperimentRuns:
 
     def __init__(self, panel: NumericsPanel, command: Sequence[str] = WORKER) -> None:
         self._panel = panel
-        self._command = tuple(command)
-        self.client: LabClient | None = None
-        """The process, which may wait for its first question; None while there is none."""
+        self.held = RunHolder(
+            panel, lambda: LabClient(command, log=log_file().with_name("lab.log"))
+        )
         self.live: LabRun | None = None
         """The run that goes on; None while none does."""
-        self._gone = asyncio.Event()
-        self._gone.set()
-        self._news = False
-        self._silence = ""
         self._listed: set[str] = set()
-        self._leaving = False
-        """Whether the app is about to end: no process is started any more."""
 
     def tick(self) -> None:
         """Draws what became known meanwhile, if it is looked at."""
-        shown = self._panel.shown
-        for run in shown.kept:
+        for run in self._panel.shown.kept:
             if run.phase is LabPhase.PLAYING and not run.held:
                 run.play_on()
-                self._news = True
-        silence = self.client.child.silence() if self.client is not None and self.live else ""
-        if silence != self._silence:
-            self._silence, self._news = silence, True
-        if self._news and self._panel.qtui.panel is self._panel:
-            self._news = False
+                self.held.news = True
+        if self.held.tick():
             self._panel.draw()
-
-    @property
-    def silence(self) -> str:
-        """That the child gives no sign of life, as a sentence."""
-        return self._silence
-
-    def _client(self) -> LabClient:
-        if self.client is None:
-            self.client = LabClient(self._command, log=log_file().with_name("lab.log"))
-        return self.client
 
     def warm(self) -> None:
         """Starts the process before anyone asks, so that the next run begins at once."""
-        qtui = self._panel.qtui
-        looked_at = qtui.looks_ahead and qtui.panel is self._panel
-        if looked_at and not self._leaving and self.live is None and self._gone.is_set():
-
-            async def start() -> None:
-                with suppress(OSError):  # told where a run is asked for
-                    await self._client().child.warm()
-
-            self._panel.do(start, WARMING)
+        if self._panel.qtui.looks_ahead and self.held.looked_at:
+            self._panel.do(self.held.warm, WARMING)
 
     # Running
 
@@ -104,24 +74,14 @@ class ExperimentRuns:
         self._panel.do(work, RUN)
 
     async def _go(self, run: LabRun, done: tuple[JobDone, ...]) -> None:
-        self._gone.clear()
-        client = self._client()
         request = LabRequest(run.experiment.name, run.settings, run.model, done, behind=True)
         try:
             with lab_keeper(run.experiment.name) as keeper:
-                async for told in client.run(request):
-                    run.hear(told)
-                    keeper.write(told)
-                    if keeper.complaint and not run.complaint:
-                        self._panel.qtui.tell(keeper.complaint, "warning")
-                    run.path, run.complaint = keeper.path, keeper.complaint
-                    self._news = True
+                await self.held.follow(request, run, keeper, run.hear)
         finally:
-            client.child.kill()
             if not run.over:  # nobody listens any more
                 run.phase = LabPhase.STOPPED
-            self.client = self.live = None
-            self._gone.set()
+            self.live = None
         self._panel.draw()
         self.warm()
 
@@ -136,37 +96,18 @@ class ExperimentRuns:
 
     def pause(self) -> None:
         """Holds the run, or lets it go on."""
-        run, client = self.live, self.client
-        if run is None or client is None or run.phase not in (LabPhase.RUNNING, LabPhase.PAUSED):
+        run = self.live
+        if run is None or run.phase not in (LabPhase.RUNNING, LabPhase.PAUSED):
             return
         held = run.phase is LabPhase.PAUSED
-        client.child.control("resume" if held else "pause")
+        self.held.child.control("resume" if held else "pause")
         run.phase = LabPhase.RUNNING if held else LabPhase.PAUSED
 
     def stop(self) -> None:
         """Asks the run to end; it is ended if it does not."""
-        if self.live is not None and self.client is not None:
+        if self.live is not None:
             self.live.phase = LabPhase.STOPPING
-            self.client.child.stop()
-
-    async def finish(self) -> None:
-        """Ends what goes on, in order."""
-        self._leaving = True
-        self.stop()
-        await self._until_gone()
-        await self.end()
-
-    async def end(self) -> None:
-        """Ends the process at once: nobody looks any more."""
-        self._leaving = True
-        if self.client is not None:
-            self.client.child.kill()
-            await self.client.child.wait()
-        await self._until_gone()
-
-    async def _until_gone(self) -> None:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._gone.wait(), EXIT_SECONDS)
+            self.held.child.stop()
 
     # Recordings
 

@@ -18,12 +18,13 @@ from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
+from qtui.screen.run_holder import DRAWN_SECONDS
 from qtui.tui.panels.train.body import ControlButtons, TrainBody
 from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
 from qtui.tui.panels.train.keys import ASKED, HELP, LATER_BINDINGS, TRAIN_BINDINGS
 from qtui.tui.panels.train.recordings import recordings
-from qtui.tui.panels.train.running import DRAWN_SECONDS, TrainRun
+from qtui.tui.panels.train.running import TrainRun
 from qtui.tui.panels.train.sentences import before_run, first_of_all, going_on
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
@@ -84,7 +85,7 @@ class TrainPanel(PlanPanel):
 
     @on(events.Unmount)
     async def _end_run(self) -> None:
-        await self.run.end()
+        await self.run.held.end()
 
     @property
     def run_shown(self) -> RunShown:
@@ -101,7 +102,8 @@ class TrainPanel(PlanPanel):
         return going_on(self.run_shown, self.shown.model) if self.run_shown.live else ""
 
     async def finish(self) -> None:
-        await self.run.finish()
+        self.run.stop()
+        await self.run.held.finish()
 
     def activate(self) -> None:
         super().activate()
@@ -131,7 +133,7 @@ class TrainPanel(PlanPanel):
 
     def palette(self) -> Iterable[PaletteEntry]:
         if self.run_shown.live:
-            yield PaletteEntry("run: Kill", "End its process at once", self.run.kill)
+            yield PaletteEntry("run: Kill", "End its process at once", self.run.held.child.kill)
 
     @on(Resized)
     def _part_resized(self, message: Resized) -> None:
@@ -198,10 +200,10 @@ class TrainPanel(PlanPanel):
             run.player.pause(not run.player.paused)
         elif run.live and (run.paused or run.waits_for in ("pausing", "one step")):
             run.wish = ""
-            self.run.control("resume")
+            self.run.held.child.control("resume")
         elif run.live:
             run.wish = "pausing"
-            self.run.control("pause")
+            self.run.held.child.control("pause")
         self.draw()
 
     def action_step(self) -> None:
@@ -210,7 +212,7 @@ class TrainPanel(PlanPanel):
             self.action_jump(1)
         elif run.live:
             run.wish = "one step"
-            self.run.control("step")
+            self.run.held.child.control("step")
             self.draw()
         else:
             self.run.start(hold=True)

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtui.engine.run.client import WORKER, RunClient
-from qtui.engine.waiting import EXIT_SECONDS
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
+from qtui.screen.run_holder import RunHolder
 from qtui.tui.config import log_file
 from qtui.tui.panels.train.recordings import Player, run_keeper
 from qtui.tui.panels.train.sentences import how_recorded
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError
+from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
-from qtui_core.training.run.controls import Control
 from qtui_core.training.run.request import RunRequest
 
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
 
-#: Seconds between two pictures of what goes on: more would be seen by nobody, and cost whoever is
-#: far away.
-DRAWN_SECONDS = 0.5
 RUN, RECORDING = "run", "recording"
 #: The child, which gives way to the screen where both need the processor.
 COMMAND = (*WORKER, "behind")
@@ -37,47 +33,26 @@ COMMAND = (*WORKER, "behind")
 
 class TrainRun:
     """Starts a run, hears it, and controls it, or plays a recording in its place; what is known of
-    it is `shown`."""
+    it is `shown`, its process is `held`."""
 
     def __init__(self, panel: TrainPanel) -> None:
         self._panel = panel
         self.shown = RunShown()
-        self.client: RunClient | None = None
-        """The process; None while there is none."""
-        self._gone = asyncio.Event()
-        """Set while no child is there."""
-        self._gone.set()
-        self._news = False
-
-    async def end(self) -> None:
-        """Ends it at once: nobody looks any more."""
-        self.kill()
-        await self._until_gone()
-
-    async def _until_gone(self) -> None:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._gone.wait(), EXIT_SECONDS)
-
-    async def finish(self) -> None:
-        """Ends it in order."""
-        self.stop()
-        await self._until_gone()
+        self.held = RunHolder(
+            panel, lambda: RunClient(COMMAND, log=log_file().with_name("run.log"))
+        )
 
     def tick(self) -> None:
         """Twice a second: draws what became known meanwhile, if it is looked at."""
-        run = self.shown
+        run, held = self.shown, self.held
         if run.player is not None and run.player.advance():
-            run.state, self._news = run.player.state, True
-        silence = "" if self.client is None else self.client.child.silence()
-        if silence != run.silence:
-            run.silence, self._news = silence, True
-        if self._panel.qtui.panel is not self._panel:
-            return
-        if self._news:
-            self._news = False
+            run.state, held.news = run.player.state, True
+        drawn = held.tick()
+        run.silence = held.silence
+        if drawn:
             self._see_device()
             self._panel.painter.news()
-        elif run.live:
+        elif run.live and held.looked_at:
             self._panel.painter.title()
 
     def _see_device(self) -> None:
@@ -106,31 +81,21 @@ class TrainRun:
         self._panel.draw()
 
     async def _go(self, run: RunShown, hold: bool) -> None:
-        self._gone.clear()
-        client = self.client = RunClient(COMMAND, log=log_file().with_name("run.log"))
-        try:
-            with run_keeper() as keeper:
-                try:
-                    async for told in client.run(self._request()):
-                        if hold:
-                            client.child.control("step")
-                            hold = False
-                        keeper.write(told)
-                        if keeper.complaint and not run.complaint:
-                            self._panel.qtui.tell(keeper.complaint, "warning")
-                        run.path, run.complaint = keeper.path, keeper.complaint
-                        run.state = after(run.state, told)
-                        self._news = True
-                finally:
-                    if not run.state.over:  # the app ends, and with it the run
-                        keeper.write(End(run.seconds, "stopped"))
-        finally:
-            client.child.kill()
-            run.live, run.silence = False, ""
-            self._panel.qtui.farewell = how_recorded(run)
-            if self.client is client:
-                self.client = None
-                self._gone.set()
+        def hear(told: Told) -> None:
+            nonlocal hold
+            if hold:
+                self.held.child.control("step")
+                hold = False
+            run.state = after(run.state, told)
+
+        with run_keeper() as keeper:
+            try:
+                await self.held.follow(self._request(), run, keeper, hear)
+            finally:
+                if not run.state.over:  # the app ends, and with it the run
+                    keeper.write(End(run.seconds, "stopped"))
+                run.live, run.silence = False, ""
+                self._panel.qtui.farewell = how_recorded(run)
         self._panel.draw()
 
     def _request(self) -> RunRequest:
@@ -143,19 +108,11 @@ class TrainRun:
         gpu, live = self._panel.shown.gpu, self._panel.shown.live
         return f"cuda:{live.index(gpu)}" if gpu is not None and gpu in live else "auto"
 
-    def control(self, word: Control) -> None:
-        if self.client is not None:
-            self.client.child.control(word)
-
     def stop(self) -> None:
         """Asks the run to end; it is ended if it does not."""
-        if self.client is not None:
+        if self.held.busy:
             self.shown.wish = "stopping"
-            self.client.child.stop()
-
-    def kill(self) -> None:
-        if self.client is not None:
-            self.client.child.kill()
+            self.held.child.stop()
 
     def forget(self) -> None:
         """Back to the estimate of the plan."""
