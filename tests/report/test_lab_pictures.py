@@ -210,8 +210,8 @@ def test_scales_stand_at_the_axis_along_which_they_differ() -> None:
             assert row == " ".join([name, *(number + cell for cell in each)])
         assert "multiply the result once" in " ".join(rows)
     svg = picture_svg(found)
-    assert svg.count(f'fill="{HUES[1]}" fill-opacity="1.000"') == 3  # outer sides
-    assert svg.count(f'fill="{HUES[1]}" fill-opacity="0.350"') == 3  # at the summed axis
+    assert svg.count(f'fill="{HUES[1]}" fill-opacity="0.900"') == 3  # outer sides
+    assert svg.count('fill="var(--soft)" fill-opacity="0.900"') == 3  # at the summed axis
     assert (svg.count("one scale"), svg.count("no scale")) == (3, 3)
 
 

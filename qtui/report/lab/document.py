@@ -52,8 +52,9 @@ def conclusion_of(result: LabResult, hint: str = "") -> str:
     it."""
     verdict = result.findings.verdict
     if result.ended == "stopped":
-        part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}.{hint}"
-        return f"{part} {verdict}" if verdict else f"{part} That is not enough to say anything."
+        part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}."
+        nothing = "That is not enough to say anything."
+        return f"{part}{hint} {verdict}" if verdict else f"{part} {nothing}{hint}"
     if result.ended == "failed":
         part = f"The experiment failed: {result.fault}{hint}"
         return f"{part} {verdict}".strip()

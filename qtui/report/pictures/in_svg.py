@@ -38,6 +38,8 @@ _CELL, _ROW, _LINE = 96, 22, 14
 #: A cell of a Heat that also has the matrices of its product.
 _PRODUCT_CELL: Final = 140
 _MARK: Final = "var(--warn)"
+#: Points nearer than these pixels may have names that cover each other.
+_NAMED: Final = 100
 #: Pixels of a letter at most, on average.
 _LETTER: Final = 6.8
 
@@ -119,12 +121,17 @@ def _scene(scene: Scene) -> str:
     for number, line in enumerate(scene.lines):
         parts += _line(number, line)
     parts += _names(scene)
-    for point in scene.points:
+    placed: list[Place] = []
+    for point in sorted(scene.points, key=lambda each: -each.at[1]):
         x, y = _px(point.at[0]), _py(point.at[1])
+        named = y + 4
+        while any(abs(x - a) < _NAMED and abs(named - b) < _LINE for a, b in placed):
+            named += 1  # below the name of a point that is nearly there
+        placed.append((x, named))
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_MARK}"/>')
         right = point.at[0] > 0.7
         parts.append(
-            _text(x - 8 if right else x + 8, y + 4, point.name, "end" if right else "start")
+            _text(x - 8 if right else x + 8, named, point.name, "end" if right else "start")
         )
     for at, (span, note) in enumerate(zip(scene.spans, _span_notes(scene), strict=True)):
         y = HEIGHT + SPAN * at
@@ -234,7 +241,7 @@ def _bars(found: LabBars, behind: LabBars | None) -> str:
     y = 30.0
     for (name, bars), scale in zip(found.groups, bar_scales(found, behind), strict=True):
         notes = [bar.note for bar in bars if bar.note]
-        parts.append(_text(8, y + 15, "  ".join([name, *notes]), fill="var(--soft)"))
+        parts.append(_text(8, y + 15, ": ".join([name, *notes]), fill="var(--soft)"))
         y += _ROW
         zero, earlier = left + wide * scale.zero, values_of(behind, name)
         parts.append(_stroke(zero, y, zero, y + _ROW * len(bars)))
@@ -263,7 +270,12 @@ def _heat(found: Heat) -> str:
     """A table of boxes, the darker the larger; a frame where scales lie inside the sum."""
     left = 20 + 7 * max((len(name) for name in found.rows), default=0)
     cell = _PRODUCT_CELL if found.products else _CELL
-    width = max(left + cell * len(found.columns) + 20, 600 if found.products else 0)
+    said = (
+        f"{found.unit}: the darker the larger, {'by logarithms' if found.log else 'in proportion'}"
+    )
+    if found.products:
+        said += "; beside it scales: orange ones are outside of the sum, grey ones inside"
+    width = max(left + cell * len(found.columns) + 20, _LETTER * len(said))
     height = 60 + _ROW * len(found.rows) + 30
     parts = [_open(width, height, found.title), _text(8, 14, found.title)]
     for at, name in enumerate(found.columns):
@@ -281,10 +293,6 @@ def _heat(found: Heat) -> str:
             parts.append(f"{_text(middle, y + 15, text, 'middle')}</g>")
             if found.products:
                 parts += _matrices(scale_sides(found, row, at), x + 0.75 * cell, y)
-    scale = "by logarithms" if found.log else "in proportion"
-    said = f"{found.unit}: the darker the larger, {scale}"
-    if found.products:
-        said += "; beside it scales: full ones are outside of the sum, pale ones inside"
     parts.append(_text(8, height - 10, said, fill="var(--soft)"))
     return "".join([*parts, "</svg>"])
 
@@ -292,10 +300,11 @@ def _heat(found: Heat) -> str:
 def _matrices(at: ScaleSides, middle: float, y: float) -> Iterable[str]:
     """Both matrices of a product, with a bar for each vector of scales."""
     if at.told:
-        yield _text(middle, y + 15, at.told, "middle", "var(--soft)")
+        yield _text(middle, y + 15, at.told, "middle")
         return
     yield _text(middle - 11, y + 15, at.left, "middle")
     yield _text(middle + 11, y + 15, at.right, "middle")
     for side, (has, off) in enumerate(zip(at.sides, (-22, -4, 1, 19), strict=True)):
         if has:
-            yield _box(middle + off, y + 2, 3, _ROW - 6, HUES[1], 1.0 if side in (0, 3) else 0.35)
+            color = HUES[1] if side in (0, 3) else "var(--soft)"
+            yield _box(middle + off, y + 2, 3, _ROW - 6, color, 0.9)
