@@ -21,6 +21,7 @@ from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import LabTask, subject_of
 from qtui_core.lab.training.twins import See
+from qtui_core.models.opening import open_model
 
 STORED: Final = ("bf16", "fp16", "e4m3")
 #: The learning rates that are tried: four per decade.
@@ -49,11 +50,19 @@ class LabKept:
 
 @dataclass(frozen=True)
 class Survival:
-    """The shares of the tensors that were tried, which are `looked_at` of `tensors`."""
+    """The shares of the tensors that were tried.
+
+    Attributes:
+        looked_at: how many tensors were tried.
+        tensors: how many the model has.
+        shares: of each tensor and format.
+        dtype: in which the gradients were computed.
+    """
 
     looked_at: int
     tensors: int
     shares: tuple[LabKept, ...]
+    dtype: str = "fp32"
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -77,18 +86,18 @@ def tensors(
     """The shares of each tensor. In a large model only the first, the last and every eighth layer,
     and the tensors outside of layers, are tried."""
     task = LabTask("prose", batch, sequence, None, False, betas=(beta1, beta2))
-    subject = subject_of(task, model, text)
-    names = [name for name, _ in subject.start().named_parameters()]
-    count = sum(p.numel() for p in subject.start().parameters())
-    chosen = (lambda name: True) if count <= _WHOLE else _some_layers(names)
-    wanted = wanted_updates(subject, see, chosen)
+    large = open_model(model).parameters > _WHOLE
+    subject = subject_of(task, model, text, large)
+    parameters = dict(subject.start().named_parameters())
+    chosen = _some_layers(list(parameters)) if large else lambda name: True
+    wanted = wanted_updates(subject, see, chosen, _ELEMENTS)
     shares = []
     for number, (name, (weight, u)) in enumerate(wanted.items()):
         see(number, len(wanted), None)
         if not bool(torch.isfinite(weight).all()):
             raise UsageError(f"{name} holds numbers that are not finite, so nothing can be said.")
-        shares += _shares(name, weight, u, lr)
-    return Survival(len(wanted), len(names), tuple(shares))
+        shares += _shares(name, parameters[name], weight, u, lr)
+    return Survival(len(wanted), len(parameters), tuple(shares), subject.dtype)
 
 
 def _some_layers(names: list[str]) -> Callable[[str], bool]:
@@ -104,26 +113,25 @@ def layer_of(name: str) -> int | None:
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
-def _shares(name: str, weight: torch.Tensor, u: torch.Tensor, lr: float) -> list[LabKept]:
-    matrix = weight.dim() > 1
-    flat, update = weight.reshape(-1), u.reshape(-1)
-    if flat.numel() > _ELEMENTS:
-        every = flat.numel() // _ELEMENTS
-        flat, update = flat[::every], update[::every]
+def _shares(
+    name: str, parameter: torch.Tensor, weight: torch.Tensor, u: torch.Tensor, lr: float
+) -> list[LabKept]:
+    """What each format keeps of the update `lr * u` of the elements `weight` of a parameter."""
     found = []
+    values = parameter.detach().float()
     for stored in STORED:
         kept, lost = [], []
-        scale = STORAGES[stored].scale_of(weight)
+        scale = STORAGES[stored].scale_of(values)
         for rate in (*RATES, lr):
-            wanted, missed, arrived, whole = reach(STORAGES[stored], flat, -rate * update, scale)
+            wanted, missed, arrived, whole = reach(STORAGES[stored], weight, -rate * u, scale)
             kept.append(arrived / whole if whole else 1.0)
             lost.append(missed / wanted if wanted else 0.0)
         found.append(
             LabKept(
                 name,
                 stored,
-                matrix,
-                weight.numel(),
+                parameter.dim() > 1,
+                parameter.numel(),
                 tuple(kept[:-1]),
                 tuple(lost[:-1]),
                 kept[-1],
@@ -163,15 +171,16 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         if (kept := [s.kept for s in found.shares if s.stored == stored and s.matrix])
     )
     picture = LabChart("kept by the worst matrix", "lr", "kept", lines, log_x=True)
-    notes: tuple[str, ...] = ()
+    notes = []
     if found.looked_at < found.tensors:
-        notes = (
+        notes.append(
             f"{found.looked_at:,} of {found.tensors:,} tensors were tried: those of the first, the "
-            f"last and every eighth layer, and those that belong to no layer.",
+            f"last and every eighth layer, and those that belong to no layer."
         )
-    return Findings(
-        columns, tuple(rows), (picture,) if lines else (), _verdict(settings, found), notes=notes
-    )
+    if found.dtype != "fp32":
+        notes.append(f"Gradients were computed in {found.dtype.upper()}, as the model is stored.")
+    pictures = (picture,) if lines else ()
+    return Findings(columns, tuple(rows), pictures, _verdict(settings, found), notes=tuple(notes))
 
 
 def _enough(share: LabKept) -> float | None:

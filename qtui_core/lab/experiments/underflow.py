@@ -103,11 +103,17 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
 
 
 def wanted_updates(
-    subject: LabSubject, see: See, chosen: Callable[[str], bool] = lambda name: True
+    subject: LabSubject,
+    see: See,
+    chosen: Callable[[str], bool] = lambda name: True,
+    most: int | None = None,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """(weight, u) of each chosen parameter by name, both float32, where u = m^/(sqrt(v^) + eps) of
-    AdamW after ten batches. The weights are not changed, so that one u serves all rates and
-    formats."""
+    """(weight, u) of every chosen parameter, float32, where u = m^/(sqrt(v^) + eps) of AdamW after
+    ten batches. The weights are not changed, so that one u serves all rates and formats.
+
+    With `most`, both are one-dimensional: of a tensor with more elements than that, every k-th
+    element, k whole, at least `most` of them.
+    """
     model = subject.start()
     first, second = subject.task.betas
     trained = {}
@@ -115,10 +121,16 @@ def wanted_updates(
         parameter.requires_grad_(chosen(name))
         if parameter.requires_grad:
             trained[name] = parameter
-    moments = {
-        name: (torch.zeros_like(p, dtype=torch.float32), torch.zeros_like(p, dtype=torch.float32))
-        for name, p in trained.items()
-    }
+
+    def sampled(tensor: torch.Tensor) -> torch.Tensor:
+        """A float32 copy of the elements that are looked at."""
+        if most is None:
+            return tensor.detach().to(torch.float32, copy=True)
+        every = max(1, tensor.numel() // most)
+        return tensor.detach().reshape(-1)[::every].to(torch.float32, copy=True)
+
+    weights = {name: sampled(p) for name, p in trained.items()}
+    moments = {name: (torch.zeros_like(w), torch.zeros_like(w)) for name, w in weights.items()}
     batches = subject.batches(0)
     for step in range(UPDATE_STEPS):
         see(step, UPDATE_STEPS, None)
@@ -130,15 +142,15 @@ def wanted_updates(
             if parameter.grad is None:
                 continue
             m, v = moments[name]
-            gradient = parameter.grad.float()
+            gradient = sampled(parameter.grad)
             m.mul_(first).add_(gradient, alpha=1 - first)
             v.mul_(second).addcmul_(gradient, gradient, value=1 - second)
             parameter.grad = None
     found = {}
-    for name, parameter in trained.items():
+    for name, weight in weights.items():
         m, v = moments[name]
         u = (m / (1 - first**UPDATE_STEPS)) / ((v / (1 - second**UPDATE_STEPS)).sqrt() + EPSILON)
-        found[name] = parameter.detach().float(), u
+        found[name] = weight, u
     return found
 
 

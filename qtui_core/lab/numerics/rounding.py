@@ -63,10 +63,11 @@ class Storage:
         """The spacing of the format at each value, which is in units of the scale."""
         if self.mantissa_bits is None:
             return torch.ones_like(x)
-        exponent = torch.frexp(x)[1] - 1  # |x| in [2^e, 2^(e+1)); for zero it is -1
-        exponent = torch.where(x == 0, self.least_exponent, exponent)
-        exponent = exponent.clamp_min(self.least_exponent) - self.mantissa_bits
-        return torch.ldexp(torch.ones_like(x), exponent)
+        # The bits of the exponent alone are the power of two below |x|; of zero they are 0. Infinity
+        # and NaN get a finite spacing too: the one is clamped later, the other stays NaN.
+        bits, mask, most = _EXPONENTS[x.dtype]
+        power = (x.contiguous().view(bits) & mask).view(x.dtype)
+        return power.clamp(2.0**self.least_exponent, most) * 2.0**-self.mantissa_bits
 
     def nearest(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
         """`x` as stored, rounded to nearest: float32 in the same shape. Uses `scale`, or the
@@ -111,6 +112,12 @@ class Storage:
         return found.clamp(-self.largest, self.largest) * scale
 
 
+#: Of a floating-point dtype: the integers of its width, the bits of its exponent, and its largest
+#: power of two.
+_EXPONENTS: Final = {
+    torch.float32: (torch.int32, 0x7F800000, 2.0**127),
+    torch.float64: (torch.int64, 0x7FF0000000000000, 2.0**1023),
+}
 #: PyTorch casts to these formats, rounding to nearest, which is faster than arithmetic.
 _CASTS: Final = {
     "bf16": torch.bfloat16,

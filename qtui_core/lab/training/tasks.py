@@ -77,19 +77,26 @@ class LabSubject:
         task: how it is trained.
         held_out: int64 `[windows, WINDOW]`.
         origin: where the text comes from, as text.
+        dtype: of the weights and the gradients, "fp32" or "bf16".
     """
 
-    def __init__(self, task: LabTask, model: str = DEMO, text: str | None = None) -> None:
-        """Raises ModelError for a model that cannot be trained here, UsageError for a text that is
-        too short."""
+    def __init__(
+        self, task: LabTask, model: str = DEMO, text: str | None = None, as_stored: bool = False
+    ) -> None:
+        """`as_stored` leaves BF16 weights in BF16; without it all are float32. Raises ModelError
+        for a model that cannot be trained here, UsageError for a text that is too short."""
         self.task = task
+        self.dtype = "fp32"
         self._net: Any = None
         if task.name == "nano":
             train, held = _ids_of_bytes(task)
             self.origin = "Python's standard library"
         else:
             source = open_model(model)
-            built = load_weights(source, resolve(RunPlan(method="full", dtype="fp32"), None))
+            if as_stored and _stored_in_bf16(source):
+                self.dtype = "bf16"
+            plan = resolve(RunPlan(method="full", dtype=self.dtype), None)
+            built = load_weights(source, plan)
             settle(built.model, "cpu")
             self._net = built.model.train()
             self._net.config.use_cache = False
@@ -170,11 +177,18 @@ def _check_positions(source: ModelSource, tokens: int) -> None:
             )
 
 
+def _stored_in_bf16(source: ModelSource) -> bool:
+    """Whether every parameter of a model is stored in BF16."""
+    return bool(source.tensors) and all(t.dtype == "BF16" for t in source.tensors.values())
+
+
 @lru_cache(maxsize=1)
-def subject_of(task: LabTask, model: str = DEMO, text: str | None = None) -> LabSubject:
-    """The subject for a task, model and text. The last one is kept, because the jobs of an
-    experiment share it. Raises as LabSubject does."""
-    return LabSubject(task, model, text)
+def subject_of(
+    task: LabTask, model: str = DEMO, text: str | None = None, as_stored: bool = False
+) -> LabSubject:
+    """The subject for a task, model and text. The last one is kept, as the jobs of an experiment
+    share it. Raises what LabSubject raises."""
+    return LabSubject(task, model, text, as_stored)
 
 
 def loss_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
