@@ -268,7 +268,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             Setting(
                 "group", "whole", 64, "Weights that share a scale.", 8, 4096, steps=(32, 64, 128)
             ),
-            STEPS,
+            STEPS.but(24),
             LR.but(None, help="The learning rate; without one that of each width."),
             Setting(
                 "schedule",
@@ -311,7 +311,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             Setting(
                 "alpha", "number", 16.0, "What their product is scaled by, over rank.", 0, 4096
             ),
-            STEPS.but(30),
+            STEPS.but(20),
             LR.but(3e-4, help="The learning rate of full training."),
             Setting(
                 "adapter_lr",

@@ -152,7 +152,8 @@ def control(
     """A run in float32 with PTQ at its end; its facts are the losses by width."""
     require("QAT", "torchao")  # before minutes of training
     subject = subject_of(_task(schedule), model, text)
-    disturb = null().prepare if name == "null" else None
+    floor = name == "null"  # of which only the losses by width are used
+    disturb = null().prepare if floor else None
     kept: list[Any] = []
 
     def keep(net: Any) -> None:
@@ -160,7 +161,8 @@ def control(
             disturb(net)
         kept.append(net)
 
-    found = train(subject, Recipe(prepare=keep), seed=seed, steps=steps, lr=lr, see=see)
+    recipe = Recipe(prepare=keep)
+    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=not floor)
     if found.diverged:
         return found
     return replace(found, facts=_quantized(subject, kept[0], bits, group, lambda *at: None))

@@ -63,8 +63,8 @@ class Storage:
         """The spacing of the format at each value, which is in units of the scale."""
         if self.mantissa_bits is None:
             return torch.ones_like(x)
-        # The bits of the exponent alone are the power of two below |x|; of zero they are 0. Infinity
-        # and NaN get a finite spacing too: the one is clamped later, the other stays NaN.
+        # The bits of the exponent alone are the power of two below |x|; of zero they are 0.
+        # Infinity and NaN get a finite spacing too: the one is clamped later, the other stays NaN.
         bits, mask, most = _EXPONENTS[x.dtype]
         power = (x.contiguous().view(bits) & mask).view(x.dtype)
         return power.clamp(2.0**self.least_exponent, most) * 2.0**-self.mantissa_bits

@@ -36,7 +36,8 @@ class TrainedRun:
 
     Attributes:
         losses: of each step, nats per token.
-        held_before, held_after: held-out loss, nats per token; None if the run diverged.
+        held_before, held_after: held-out loss, nats per token; None if the run diverged or if it
+            was not measured.
         seconds: of a step, the median.
         diverged: the first step, from 1, with a loss or a gradient that is not finite; 0 if there
             is none.
@@ -85,9 +86,11 @@ def train(
     lr: float,
     see: See,
     before: bool = False,
+    after: bool = True,
 ) -> TrainedRun:
-    """Trains with a recipe for `steps` steps. With `before`, the held-out loss is measured before
-    them, too. `see` is called before each step; exceptions that it raises end the run."""
+    """Trains with a recipe for `steps` steps. The held-out loss is measured before them with
+    `before`, and after them unless `after` is false. `see` is called before each step; exceptions
+    that it raises end the run."""
     task = subject.task
     model = subject.fresh(seed)
     held_before = held_out_loss(model, subject.held_out) if before else None
@@ -128,9 +131,11 @@ def train(
                 recipe.stepped(model, step)
         seconds.append(time.perf_counter() - began)
     see(steps, steps, losses[-1] if losses else None)
+    median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
+    if not after:
+        return TrainedRun(tuple(losses), held_before, None, median, nbytes=nbytes)
     with recipe.context():
         held_after = held_out_loss(model, subject.held_out)
-    median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
     if not math.isfinite(held_after):
         first = _first_not_finite(model, subject.held_out, recipe)
         return TrainedRun(tuple(losses), held_before, None, median, steps, first, nbytes)

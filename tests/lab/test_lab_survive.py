@@ -1,0 +1,67 @@
+"""`survive`: what a sample of a large model says is what all of it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qtui_core.lab.catalog import experiment_named
+from qtui_core.lab.experiments import survive
+from qtui_core.lab.experiments.underflow import wanted_updates
+from qtui_core.lab.training.tasks import LabTask, subject_of
+
+
+def unseen(step, steps, value=None):
+    pass
+
+
+def found(**settings):
+    given = {"batch": 1, "sequence": 64} | settings
+    row = experiment_named("survive")
+    settled = row.settle(given)
+    (job,) = survive.jobs(settled, "demo")
+    shares = job.run(unseen, **job.arguments)
+    return shares, survive.conclude(settled, {"tensors": shares})
+
+
+def test_a_sample_of_a_tensor_has_the_updates_of_the_whole():
+    subject = subject_of(LabTask("nano", 1, 32, None, False))
+    whole = wanted_updates(subject, unseen)
+    sample = wanted_updates(subject, unseen, most=1000)
+    assert list(whole) == list(sample)
+    for name, (weight, u) in sample.items():
+        every = max(1, whole[name][0].numel() // 1000)
+        torch.testing.assert_close(weight, whole[name][0].reshape(-1)[::every], rtol=0, atol=0)
+        torch.testing.assert_close(u, whole[name][1].reshape(-1)[::every], rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_large_model_is_tried_in_part_and_as_it_is_stored(monkeypatch):
+    whole, said = found()
+    assert whole.looked_at == whole.tensors
+    assert whole.dtype == "fp32"
+    assert not said.notes
+    monkeypatch.setattr(survive, "_WHOLE", 1000)
+    part, told = found()
+    assert 0 < part.looked_at < part.tensors == whole.tensors
+    assert part.dtype == "bf16"
+    assert f"{part.looked_at:,} of {part.tensors:,} tensors" in told.notes[0]
+    assert "BF16" in told.notes[1]
+    by_name = {(s.tensor, s.stored): s for s in whole.shares}
+    for share in part.shares:
+        same = by_name[share.tensor, share.stored]
+        assert share.kept_here == pytest.approx(same.kept_here, abs=0.05)
+        assert share.kept == pytest.approx(same.kept, abs=0.05)
+
+
+@pytest.mark.slow
+def test_the_rate_that_is_named_is_enough_and_a_lower_one_is_not():
+    shares, said = found(lr=1e-5)
+    assert "does not survive" in said.verdict
+    matrices = [s for s in shares.shares if s.matrix and s.stored == "bf16"]
+    kept = [min(at) for at in zip(*(s.kept for s in matrices), strict=True)]
+    by_rate = dict(zip(survive.RATES, kept, strict=True))
+    enough = min(rate for rate in by_rate if all(k > 0.9 for r, k in by_rate.items() if r >= rate))
+    assert f"from lr {enough:.2g} on" in said.verdict
+    _, above = found(lr=float(f"{enough:.2g}") * 1.05)
+    assert "The run survives" in above.verdict
