@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
-from qtui_core.lab.experiments import survive
-from qtui_core.lab.experiments.underflow import wanted_updates
-from qtui_core.lab.training.tasks import LabTask, subject_of
+
+torch = LazyImport("torch")
+survive = LazyImport("qtui_core.lab.experiments.survive")
+tasks = LazyImport("qtui_core.lab.training.tasks")
+updates = LazyImport("qtui_core.lab.training.updates")
 
 
 def unseen(step, steps, value=None):
@@ -25,9 +27,9 @@ def found(**settings):
 
 
 def test_a_sample_of_a_tensor_has_the_updates_of_the_whole():
-    subject = subject_of(LabTask("nano", 1, 32, None, False))
-    whole = wanted_updates(subject, unseen)
-    sample = wanted_updates(subject, unseen, most=1000)
+    subject = tasks.subject_of(tasks.LabTask("nano", 1, 32, None, False))
+    whole = updates.wanted_updates(subject, unseen)
+    sample = updates.wanted_updates(subject, unseen, most=1000)
     assert list(whole) == list(sample)
     for name, (weight, u) in sample.items():
         every = max(1, whole[name][0].numel() // 1000)
@@ -41,7 +43,7 @@ def test_a_large_model_is_tried_in_part_and_as_it_is_stored(monkeypatch):
     assert whole.looked_at == whole.tensors
     assert whole.dtype == "fp32"
     assert not said.notes
-    monkeypatch.setattr(survive, "_WHOLE", 1000)
+    monkeypatch.setattr("qtui_core.lab.experiments.survive._WHOLE", 1000)
     part, told = found()
     assert 0 < part.looked_at < part.tensors == whole.tensors
     assert part.dtype == "bf16"

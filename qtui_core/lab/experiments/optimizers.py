@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from qtui_core.lab.experiments.underflow import EPSILON, group_of
+from qtui_core.lab.experiments.underflow import group_of
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
@@ -23,6 +23,7 @@ from qtui_core.lab.training import optimizers as libraries
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.lab.training.updates import EPSILON
 
 #: Optimizers of the table, with the seconds that a step of the demo takes on one thread.
 COSTS: Final = {

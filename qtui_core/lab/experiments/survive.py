@@ -15,12 +15,13 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.lab.experiments.dead import thresholds
-from qtui_core.lab.experiments.underflow import ENOUGH, reach, wanted_updates
+from qtui_core.lab.experiments.underflow import ENOUGH
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import LabTask, subject_of
 from qtui_core.lab.training.twins import See
+from qtui_core.lab.training.updates import reach, wanted_updates
 from qtui_core.models.opening import open_model
 
 STORED: Final = ("bf16", "fp16", "e4m3")

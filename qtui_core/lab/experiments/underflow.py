@@ -9,14 +9,13 @@ delta != 0 and w' = w. The kept share is sum((w'-w)·delta)/sum(delta^2): 1 if a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final
 
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
 from qtui_core.lab.numerics.walks import (
@@ -32,7 +31,7 @@ from qtui_core.lab.numerics.walks import (
 )
 from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
 from qtui_core.lab.training.comparison import LabComparison
-from qtui_core.lab.training.tasks import TASKS, LabSubject, loss_of, subject_of
+from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import (
     Recipe,
     See,
@@ -41,10 +40,8 @@ from qtui_core.lab.training.twins import (
     stored_weights,
     train,
 )
+from qtui_core.lab.training.updates import Sums, reach, wanted_updates
 
-#: The number of batches from which u is computed, and eps of AdamW.
-UPDATE_STEPS: Final = 10
-EPSILON: Final = 1e-8
 #: A format counts as good enough if it keeps this share of a step.
 ENOUGH: Final = 0.9
 #: The rates among which the lowest one is searched at which a format is good enough.
@@ -100,85 +97,6 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
             cost = 0.3 * settings["steps"]
             found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
     return found
-
-
-def wanted_updates(
-    subject: LabSubject,
-    see: See,
-    chosen: Callable[[str], bool] = lambda name: True,
-    most: int | None = None,
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """(weight, u) of every chosen parameter, float32, where u = m^/(sqrt(v^) + eps) of AdamW after
-    ten batches. The weights are not changed, so that one u serves all rates and formats.
-
-    With `most`, both are one-dimensional: of a tensor with more elements than that, every k-th
-    element, k whole, at least `most` of them.
-    """
-    model = subject.start()
-    first, second = subject.task.betas
-    trained = {}
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(chosen(name))
-        if parameter.requires_grad:
-            trained[name] = parameter
-
-    def sampled(tensor: torch.Tensor) -> torch.Tensor:
-        """A float32 copy of the elements that are looked at."""
-        if most is None:
-            return tensor.detach().to(torch.float32, copy=True)
-        every = max(1, tensor.numel() // most)
-        return tensor.detach().reshape(-1)[::every].to(torch.float32, copy=True)
-
-    weights = {name: sampled(p) for name, p in trained.items()}
-    moments = {name: (torch.zeros_like(w), torch.zeros_like(w)) for name, w in weights.items()}
-    batches = subject.batches(0)
-    for step in range(UPDATE_STEPS):
-        see(step, UPDATE_STEPS, None)
-        loss = loss_of(model, next(batches))
-        if not math.isfinite(float(loss.detach())):
-            raise ModelError("The model's loss is not a finite number, so no update has a meaning.")
-        loss.backward()
-        for name, parameter in trained.items():
-            if parameter.grad is None:
-                continue
-            m, v = moments[name]
-            gradient = sampled(parameter.grad)
-            m.mul_(first).add_(gradient, alpha=1 - first)
-            v.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-            parameter.grad = None
-    found = {}
-    for name, weight in weights.items():
-        m, v = moments[name]
-        u = (m / (1 - first**UPDATE_STEPS)) / ((v / (1 - second**UPDATE_STEPS)).sqrt() + EPSILON)
-        found[name] = weight, u
-    return found
-
-
-#: (Number of elements with a wanted update, number of those that do not change, sum of
-#: (w'-w)·delta, sum of delta²).
-Sums = tuple[int, int, float, float]
-
-
-def reach(
-    storage: Storage,
-    weight: torch.Tensor,
-    update: torch.Tensor,
-    scale: torch.Tensor | None = None,
-) -> Sums:
-    """How much of one tensor's update arrives, with the weight first rounded to the format: by its
-    own scale, or by the one given for a part of a tensor."""
-    scale = storage.scale_of(weight) if scale is None else scale
-    stored = storage.nearest(weight, scale)
-    arrived = (storage.nearest(stored + update, scale) - stored).double()
-    wanted = update != 0
-    lost = wanted & (arrived == 0)
-    delta = update.double()
-    return (
-        int(wanted.sum()),
-        int(lost.sum()),
-        float((arrived * delta).sum()),
-        float((delta * delta).sum()),
-    )
 
 
 def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
