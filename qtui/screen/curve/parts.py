@@ -59,29 +59,6 @@ def color_of(part: Part, depth: Depth) -> Color | None:
     return None
 
 
-@cache
-def ink(place: int, depth: Depth) -> Style:
-    """The style of a letter in the colour of a part."""
-    return Style(color=color_of(PARTS[place], depth), bold=True)
-
-
-@cache
-def fill(lower: int, upper: int, depth: Depth) -> Style:
-    """The style of a cell in the colours of two parts: the lower as foreground, the upper as
-    background; -1 is none."""
-    return Style(
-        color=None if lower < 0 else color_of(PARTS[lower], depth),
-        bgcolor=None if upper < 0 else color_of(PARTS[upper], depth),
-    )
-
-
-@cache
-def letter(place: int, depth: Depth) -> Style:
-    """The style of a letter on a cell that a part fills."""
-    black = Color.from_triplet(ColorTriplet(0, 0, 0)) if depth is Depth.TRUECOLOR else None
-    return Style(color=black or palette_color(16), bgcolor=color_of(PARTS[place], depth), bold=True)
-
-
 #: The share of a part's own colour in its muted colour; the rest is the background.
 _SHARE: Final = 0.42
 #: Muted colours of the 256-colour palette, in the order of PARTS, for a dark and for a light
@@ -96,8 +73,11 @@ def is_dark(ground: ColorTriplet) -> bool:
 
 
 @cache
-def muted(place: int, depth: Depth, ground: ColorTriplet) -> Color | None:
-    """The muted colour of PARTS[place] on a background; None if there are too few colours."""
+def _color(place: int, depth: Depth, ground: ColorTriplet | None) -> Color | None:
+    """The colour of PARTS[place], muted on the background `ground` where that is given and there
+    are enough colours; None if there are none."""
+    if ground is None:
+        return color_of(PARTS[place], depth)
     if depth is Depth.TRUECOLOR:
         own = PARTS[place].triplet
         mixed = (round(_SHARE * o + (1 - _SHARE) * g) for o, g in zip(own, ground, strict=True))
@@ -108,19 +88,29 @@ def muted(place: int, depth: Depth, ground: ColorTriplet) -> Color | None:
 
 
 @cache
-def muted_fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet) -> Style:
-    """The style of a cell in the muted colours of two parts, the lower as foreground; -1 is
-    none."""
+def ink(place: int, depth: Depth) -> Style:
+    """The style of a letter in the colour of a part."""
+    return Style(color=color_of(PARTS[place], depth), bold=True)
+
+
+@cache
+def fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet | None = None) -> Style:
+    """The style of a cell in the colours of two parts: the lower as foreground, the upper as
+    background; -1 is none. Muted on the background `ground`, if it is given."""
     return Style(
-        color=None if lower < 0 else muted(lower, depth, ground),
-        bgcolor=None if upper < 0 else muted(upper, depth, ground),
+        color=None if lower < 0 else _color(lower, depth, ground),
+        bgcolor=None if upper < 0 else _color(upper, depth, ground),
     )
 
 
 @cache
-def muted_letter(place: int, depth: Depth, ground: ColorTriplet) -> Style:
-    """The style of a letter on a cell that a part fills: closer to the text colour than to the
-    background."""
+def letter(place: int, depth: Depth, ground: ColorTriplet | None = None) -> Style:
+    """The style of a letter on a cell that a part fills; on a muted one it is closer to the text
+    colour than to the background."""
+    filled = _color(place, depth, ground)
+    if ground is None:
+        black = Color.from_triplet(ColorTriplet(0, 0, 0)) if depth is Depth.TRUECOLOR else None
+        return Style(color=black or palette_color(16), bgcolor=filled, bold=True)
     dark = is_dark(ground)
     color = color_of(PARTS[place], depth)
     if depth is Depth.TRUECOLOR:
@@ -129,4 +119,4 @@ def muted_letter(place: int, depth: Depth, ground: ColorTriplet) -> Style:
         color = Color.from_triplet(ColorTriplet(*((part + text) // 2 for part in own)))
     elif depth is Depth.C256:
         color = palette_color(252 if dark else 236)
-    return Style(color=color, bgcolor=muted(place, depth, ground))
+    return Style(color=color, bgcolor=filled)

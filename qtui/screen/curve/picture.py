@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
+from textual.geometry import Region
 from textual.strip import Strip
 
 from qtui.report.numbers import format_bytes
@@ -56,6 +58,10 @@ class CurvePicture(DrawnLines, can_focus=True):
         self._capacity: int | None = None
         self._gpu = ""
         self._rows: list[list[Put]] = []
+        self._chart: Chart | None = None
+        self._charted: tuple[object, ...] = ()
+        self._ground: ColorTriplet | None = None
+        """The background on which parts are muted; None leaves them their own colours."""
         self._lettered = not drawing.half_blocks
         """Whether parts are drawn as their letters, as where there are few colours."""
 
@@ -80,22 +86,38 @@ class CurvePicture(DrawnLines, can_focus=True):
 
     def redraw(self) -> None:
         """Draws again after a change of size or colours."""
-        width, height = self.size
-        room = width - AXIS - 1
-        if self._curve is None or room < 8 or height < 4:
-            self._rows = []
+        chart, rows = self._drawn_chart(), []
+        if chart is not None:
+            legend = self.size.height >= WITH_LEGEND
+            rows = [
+                self._peak_row(chart),
+                *self._chart_rows(chart, self.size.height - 2 - legend),
+                self._band_row(chart),
+                *([self._legend_row()] if legend else []),
+            ]
+        before, self._rows = self._rows, rows
+        if len(before) != len(rows):
             self.refresh()
-            return
-        chart = make_chart(self._curve, room, before=self._before, capacity=self._capacity)
-        legend = height >= WITH_LEGEND
-        tall = height - 2 - legend
-        self._rows = [
-            self._peak_row(chart),
-            *self._chart_rows(chart, tall),
-            self._band_row(chart),
-            *([self._legend_row()] if legend else []),
-        ]
-        self.refresh()
+        elif changed := [y for y, row in enumerate(rows) if row != before[y]]:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def _make(self) -> Chart | None:
+        """The chart of the curve, made again for another one or another size only; None without a
+        curve or room."""
+        room = self.size.width - AXIS - 1
+        if self._curve is None or room < 8 or self.size.height < 4:
+            return None
+        wanted = (self._curve, self._before, room, self._capacity)
+        if self._chart is None or self._charted != wanted:
+            self._chart = make_chart(
+                self._curve, room, before=self._before, capacity=self._capacity
+            )
+            self._charted = wanted
+        return self._chart
+
+    def _drawn_chart(self) -> Chart | None:
+        """The chart as it is drawn."""
+        return self._make()
 
     @property
     def text(self) -> str:
@@ -172,15 +194,18 @@ class CurvePicture(DrawnLines, can_focus=True):
         return puts
 
     def _drawn(self, cell: Cell) -> tuple[str, Style]:
-        depth = self.drawing.depth
+        depth, ground = self.drawing.depth, self._ground
         if self._lettered:
             place = cell.lower if cell.eighths >= 4 else cell.upper
             if place < 0:
                 return " ", Style.null()
-            return PARTS[place].letter, ink(place, depth)
+            if ground is None:
+                return PARTS[place].letter, ink(place, depth)
+            return PARTS[place].letter.lower(), ink(place, depth) + Style(bold=False, dim=True)
         if cell.eighths >= 8:
-            return " ", fill(-1, cell.lower, depth)
-        return self.drawing.glyphs.eighths[cell.eighths], fill(cell.lower, cell.upper, depth)
+            return " ", fill(-1, cell.lower, depth, ground)
+        glyph = self.drawing.glyphs.eighths[cell.eighths]
+        return glyph, fill(cell.lower, cell.upper, depth, ground)
 
     def _letters(
         self, cells: Sequence[Sequence[Cell]], chart: Chart, tall: int
@@ -201,7 +226,8 @@ class CurvePicture(DrawnLines, can_focus=True):
                     if cells[at][row].eighths >= 8:
                         whole.setdefault(cells[at][row].lower, []).append(row)
                 for place, rows in whole.items():
-                    put = (AXIS + at, PARTS[place].letter, letter(place, self.drawing.depth))
+                    style = letter(place, self.drawing.depth, self._ground)
+                    put = (AXIS + at, PARTS[place].letter, style)
                     found.setdefault(rows[len(rows) // 2], []).append(put)
         return found
 

@@ -8,13 +8,12 @@ from typing import ClassVar
 
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
-from textual.geometry import Region
 
 from qtui.report.numbers import format_bytes
-from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of, make_chart
+from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of
 from qtui.screen.curve.dots import ACROSS, Track, cells_of_track, sample_of
-from qtui.screen.curve.parts import PARTS, ink, muted_fill, muted_letter
-from qtui.screen.curve.picture import AXIS, WITH_LEGEND, CurvePicture, Put
+from qtui.screen.curve.parts import fill
+from qtui.screen.curve.picture import AXIS, CurvePicture, Put
 from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.line import shortened
@@ -76,9 +75,6 @@ class RunPicture(CurvePicture):
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
         self._overlay = Overlay()
-        self._ground = _DARK
-        self._chart: Chart | None = None
-        self._charted: tuple[object, ...] = ()
         self._stacked: list[list[Put]] = []
         self._grounds: list[list[Cell]] = []
         self._stacked_for: tuple[object, ...] = ()
@@ -113,51 +109,17 @@ class RunPicture(CurvePicture):
         """How many values a track has at this size."""
         return max(0, self.size.width - AXIS - 1) * ACROSS
 
-    def _make(self) -> Chart | None:
-        """The chart of the prediction, made again for another one or another size only."""
-        room = self.size.width - AXIS - 1
-        if self._curve is None or room < 8 or self.size.height < 4:
-            return None
-        wanted = (self._curve, room, self._capacity)
-        if self._chart is None or self._charted != wanted:
-            self._chart = make_chart(self._curve, room, capacity=self._capacity)
-            self._charted = wanted
-        return self._chart
-
-    def redraw(self) -> None:
-        height = self.size.height
+    def _drawn_chart(self) -> Chart | None:
         chart = self._make()
+        if chart is None:
+            return None
         ground = self.base_style.bgcolor
         self._ground = (ground.triplet if ground is not None else None) or _DARK
-        if chart is None:
-            self._rows = []
-            self.refresh()
-            return
         self._floor = 0 if self._from_zero else _lowest(chart, self._overlay.tracks)
         top = self._top(chart) - self._floor
         columns = tuple(_above(column, self._floor) for column in chart.columns)
         capacity = None if chart.capacity is None else chart.capacity - self._floor
-        chart = replace(chart, columns=columns, top=top, capacity=capacity)
-        legend = height >= WITH_LEGEND
-        tall = height - 2 - legend
-        rows = [
-            self._track_row(),
-            *self._chart_rows(chart, tall),
-            self._band_row(chart),
-            *([self._legend_row()] if legend else []),
-        ]
-        self._show_rows(rows)
-
-    def _show_rows(self, rows: list[list[Put]]) -> None:
-        """Paints the lines that are other ones: most of a picture stays as it is."""
-        before, self._rows = self._rows, rows
-        if len(before) != len(rows):
-            self.refresh()
-            return
-        changed = [y for y, row in enumerate(rows) if row != before[y]]
-        if changed:
-            width = self.size.width
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
+        return replace(chart, columns=columns, top=top, capacity=capacity)
 
     def _top(self, chart: Chart) -> int:
         """Bytes at the upper edge: of the prediction and of every line that is not so high that
@@ -174,7 +136,7 @@ class RunPicture(CurvePicture):
 
     # Rows
 
-    def _track_row(self) -> list[Put]:
+    def _peak_row(self, chart: Chart) -> list[Put]:
         """The lines by name with their present values; before a run, the predicted peak."""
         overlay = self._overlay
         if not overlay.tracks:
@@ -239,35 +201,7 @@ class RunPicture(CurvePicture):
         place = cell.lower if cell.eighths >= 4 else cell.upper
         if place < 0 or self._lettered:
             return style
-        return style + Style(
-            bgcolor=muted_fill(-1, place, self.drawing.depth, self._ground).bgcolor
-        )
-
-    def _drawn(self, cell: Cell) -> tuple[str, Style]:
-        depth = self.drawing.depth
-        if self._lettered:
-            place = cell.lower if cell.eighths >= 4 else cell.upper
-            if place < 0:
-                return " ", Style.null()
-            return PARTS[place].letter.lower(), ink(place, depth) + Style(bold=False, dim=True)
-        if cell.eighths >= 8:
-            return " ", muted_fill(-1, cell.lower, depth, self._ground)
-        glyph = self.drawing.glyphs.eighths[cell.eighths]
-        return glyph, muted_fill(cell.lower, cell.upper, depth, self._ground)
-
-    def _letters(
-        self, cells: Sequence[Sequence[Cell]], chart: Chart, tall: int
-    ) -> dict[int, list[Put]]:
-        """As of the curve, in the colours of the parts themselves."""
-        found = super()._letters(cells, chart, tall)
-        places = {part.letter: place for place, part in enumerate(PARTS)}
-        depth = self.drawing.depth
-        return {
-            row: [
-                (at, text, muted_letter(places[text], depth, self._ground)) for at, text, _ in puts
-            ]
-            for row, puts in found.items()
-        }
+        return style + Style(bgcolor=fill(-1, place, self.drawing.depth, self._ground).bgcolor)
 
     def _band_row(self, chart: Chart) -> list[Put]:
         """The phase that runs now stands out, and more so one that failed."""
