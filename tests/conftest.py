@@ -31,7 +31,7 @@ sys.dont_write_bytecode = False
 
 # An estimate, or an app, makes more objects than Python collects after: a third of the time of a
 # test was the collector's, which finds nothing. It looks less often here.
-gc.set_threshold(50_000, 10, 20)
+gc.set_threshold(400_000, 10, 20)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from qtui.engine.lab.client import LabClient
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.recording import read_lab_recording
+
+SCRIPTED = (sys.executable, str(Path(__file__).parents[1] / "support" / "scripted_lab.py"), "all")
 
 
 def test_the_list_has_every_experiment_with_its_question_and_cost(qtui):
@@ -21,13 +27,27 @@ def test_the_list_has_every_experiment_with_its_question_and_cost(qtui):
     assert [row["name"] for row in listed["experiments"]] == [row.name for row in EXPERIMENTS]
 
 
+@pytest.mark.slow
 def test_an_experiment_is_run_recorded_replayed_and_not_run_again(qtui, tmp_path):
-    record = tmp_path / "dead.jsonl"
-    done = qtui("lab", "dead", "--lr", "1e-4", "--record", str(record), "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found, resumed = check_recorded(qtui, tmp_path, "dead", "ratchet")
     assert {row["term"]: row["judged"] for row in found["rows"]}["decay"] == "dead"
     assert "Weight decay does nothing in BF16" in found["verdict"]
+    assert resumed["seconds"] < found["seconds"]
+
+
+def test_what_a_child_tells_is_recorded_replayed_and_gone_on_with(qtui, tmp_path, monkeypatch):
+    monkeypatch.setattr("qtui.cli.lab_run.LabClient", partial(LabClient, SCRIPTED))
+    found, _ = check_recorded(qtui, tmp_path, "underflow", "dead")
+    assert found["rows"][0]["d"] == 0.009
+
+
+def check_recorded(qtui, folder, name, other):
+    """Runs the experiment `name`, replays its record and goes on from it, also where that cannot
+    be; what the run and the second one told."""
+    record = folder / "run.jsonl"
+    done = qtui("lab", name, "--lr", "1e-4", "--record", str(record), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["ended"] == "done"
     assert found["settings"]["lr"] == 1e-4
     assert "about" in done.stderr
@@ -39,22 +59,22 @@ def test_an_experiment_is_run_recorded_replayed_and_not_run_again(qtui, tmp_path
     assert replayed == found
     assert found["verdict"] in " ".join(qtui("replay", str(record)).stdout.split())
 
-    again = qtui("lab", "dead", "--resume", str(record), "--json")
+    again = qtui("lab", name, "--lr", "1e-4", "--resume", str(record), "--json")
     assert again.returncode == 0, again.stderr
     resumed = json.loads(again.stdout)
     assert resumed["rows"] == found["rows"]
-    assert resumed["seconds"] < found["seconds"]
 
-    cut = tmp_path / "cut.jsonl"
+    cut = folder / "cut.jsonl"
     cut.write_bytes(record.read_bytes().splitlines(keepends=True)[0])
     assert "stops before the first part" in qtui("replay", str(cut)).stderr
     for options, says in {
-        ("dead", "--lr", "1e-3"): "was made with another --lr",
-        ("ratchet",): "is a recording of dead",
+        (name, "--lr", "1e-3"): "was made with another --lr",
+        (other,): f"is a recording of {name}",
     }.items():
         refused = qtui("lab", options[0], *options[1:], "--resume", str(record))
         assert refused.returncode == 2
         assert says in refused.stderr
+    return found, resumed
 
 
 @pytest.mark.parametrize(
@@ -66,7 +86,7 @@ def test_an_experiment_is_run_recorded_replayed_and_not_run_again(qtui, tmp_path
         (("dead", "--store", "int3"), "--store has no 'int3'; it takes bf16"),
         (("ratchet", "--seeds", "1,1"), "--seeds names a value twice"),
         (("dead", "--salt", "1"), "No such option '--salt'"),
-        (("survive", "nowhere.gguf"), "nowhere.gguf"),
+        pytest.param(("survive", "nowhere.gguf"), "nowhere.gguf", marks=pytest.mark.slow),
         (("dead", "--resume", "nowhere.jsonl"), "cannot be read"),
     ],
 )

@@ -87,8 +87,15 @@ def test_a_failure_is_told_and_disagrees_with_nobody(tmp_path):
 
 def test_libraries_come_back_in_the_order_they_were_named(tmp_path):
     libraries = [find_library(name) for name in ("gfloat", "ml_dtypes", "gguf")]
+    for library in libraries:
+        stub(tmp_path, library.module, ABSENT)
+    stub(tmp_path, "gfloat", f"import time; time.sleep(1)\n{ABSENT}")  # the last to be done
+    environment = {**os.environ, **stub(tmp_path, "never_asked", ABSENT)}
     seen = []
-    reports = check_libraries(libraries, progress=lambda *told: seen.append(told))
+    reports = check_libraries(
+        libraries, environment=environment, progress=lambda *told: seen.append(told)
+    )
+    assert seen[-1][2] == "gfloat"
     assert [report.name for report in reports] == ["gfloat", "ml_dtypes", "gguf"]
     assert [told[:2] for told in seen] == [(1, 3), (2, 3), (3, 3)]
     assert {told[2] for told in seen} == {"gfloat", "ml_dtypes", "gguf"}

@@ -14,56 +14,56 @@ HEAVY = {"textual", "rich", "numpy", "torch", "transformers", "huggingface_hub",
 
 _PROBE = """
 import sys
-from pathlib import Path
-sys.argv = ["qtui", *{args!r}]
 from qtui.cli import main
-try:
-    main()
-except SystemExit as done:
-    assert not done.code, done.code
+for args in {commands!r}:
+    sys.argv = ["qtui", *args]
+    try:
+        main()
+    except SystemExit as done:
+        assert not done.code, (args, done.code)
 print("MODULES", *sorted({{name.partition(".")[0] for name in sys.modules}}))
 """
+FORMATS = ("text", "json", "markdown", "html")
 
 
-def modules_of(*args: str) -> set[str]:
-    """Top-level modules loaded after `qtui ARGS` succeeded."""
+def modules_of(*commands: tuple[str, ...]) -> set[str]:
+    """Top-level modules loaded after each `qtui COMMAND` succeeded, one after the other in one
+    process: what none of them loads is not loaded by all of them."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE.format(args=args)], capture_output=True, text=True
+        [sys.executable, "-c", _PROBE.format(commands=commands)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rsplit("MODULES", 1)[1].split())
 
 
-@pytest.mark.parametrize(
-    "args", [("--help",), ("--version",), ("inspect", "--help"), ("memory", "--help")]
-)
-def test_help_and_version_load_nothing_heavy(args):
-    assert modules_of(*args).isdisjoint(HEAVY)
+def test_help_and_version_load_nothing_heavy():
+    asked = (("--help",), ("--version",), ("inspect", "--help"), ("memory", "--help"))
+    assert modules_of(*asked).isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("format", ["text", "json", "markdown", "html"])
-def test_a_header_only_census_loads_no_torch_and_no_numpy(checkpoint, format):
-    loaded = modules_of("inspect", str(checkpoint), "--headers", "--format", format)
+def test_a_header_only_census_loads_no_torch_and_no_numpy(checkpoint):
+    asked = ("inspect", str(checkpoint), "--headers", "--format")
+    loaded = modules_of(*((*asked, format) for format in FORMATS))
     assert loaded.isdisjoint({"torch", "numpy", "transformers", "textual", "huggingface_hub"})
 
 
 def test_measuring_weights_needs_numpy_and_no_torch(checkpoint):
-    loaded = modules_of("inspect", str(checkpoint), "--schemes", "nf4,int4,e4m3", "--json")
+    loaded = modules_of(("inspect", str(checkpoint), "--schemes", "nf4,int4,e4m3", "--json"))
     assert "numpy" in loaded
     assert loaded.isdisjoint({"torch", "transformers", "textual", "huggingface_hub"})
 
 
 def test_a_value_in_every_format_needs_no_numpy():
-    assert modules_of("formats", "0.1", "--json").isdisjoint(HEAVY)
+    assert modules_of(("formats", "0.1", "--json")).isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("format", ["text", "json", "markdown", "html"])
-def test_an_estimate_of_memory_loads_nothing_heavy(checkpoint, format):
+def test_an_estimate_of_memory_loads_nothing_heavy(checkpoint):
     config = checkpoint / "config.json"
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "vocab_size": 128}
     config.write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
-    loaded = modules_of("memory", str(config), "--explain", "--format", format)
+    asked = ("memory", str(config), "--explain", "--format")
+    loaded = modules_of(*((*asked, format) for format in FORMATS))
     assert loaded.isdisjoint(HEAVY - {"rich"})
 
 
@@ -85,20 +85,10 @@ def test_a_report_in_a_pipe_is_written_without_rich():
     assert loaded.isdisjoint({"rich", "logging", "concurrent", "tempfile", "shutil", "html"})
 
 
-@pytest.mark.parametrize("module", ["memory.estimate", "memory.advice.fit", "memory.advice"])
-def test_the_estimate_is_standard_library_only(module):
+def test_the_estimate_and_the_exact_formats_are_standard_library_only():
     code = (
-        f"import sys; import qtui_core.{module}; "
-        "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    extra = {name for name in done.stdout.split() if not name.startswith("_")}
-    assert extra <= {"qtui_core", "sitecustomize", "usercustomize"}
-
-
-def test_the_exact_formats_are_standard_library_only():
-    code = (
-        "import sys; from qtui_core.formats import E4M3, round_value; "
+        "import sys; import qtui_core.memory.estimate, qtui_core.memory.advice.fit; "
+        "from qtui_core.formats import E4M3, round_value; "
         "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields, replace
 
 import click
@@ -13,6 +14,7 @@ from qtui.cli.plan_options import plan_options
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.changes import (
     FRAGMENTATION,
+    Advice,
     advise,
     candidates,
     cures,
@@ -32,8 +34,15 @@ PLANS = (
 )
 
 
+@functools.cache
 def peaks(plan: RunPlan) -> Peaks:
     return estimate_peaks(SHAPE, plan)
+
+
+@functools.cache
+def advised(plan: RunPlan) -> tuple[Advice, ...]:
+    """What is advised for a plan, for all that is asked of it."""
+    return tuple(advise(estimate(SHAPE, plan), peaks))
 
 
 def parse(options: str, plan: RunPlan) -> RunPlan:
@@ -52,8 +61,7 @@ def parse(options: str, plan: RunPlan) -> RunPlan:
 @in_parts(2)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.method)
 def test_savings_are_the_difference_of_two_estimates(plan, parts):
-    found = estimate(SHAPE, plan)
-    advice = advise(found, peaks)
+    advice = advised(plan)
     assert advice
     before = estimate(SHAPE, plan, allocator=False)
     for one in advice[PLANS.index(plan) % parts :: parts]:
@@ -72,7 +80,7 @@ def test_a_change_can_be_typed(plan):
     before = resolve(plan, SHAPE.dtype)
     typed = " ".join(options for _, options in before.grouped())
     assert parse(typed, before) == before
-    for one in advise(estimate(SHAPE, plan), peaks):
+    for one in advised(plan):
         assert parse(f"{typed} {one.change}", before) == one.plan
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspace
 from qtui_core.memory.estimate import (
+    Estimate,
     estimate_peaks,
     estimate_recording,
     process_on,
@@ -78,8 +80,14 @@ def plan(request):
     return request.param
 
 
+@functools.cache
+def whole(plan: RunPlan) -> Estimate:
+    """One estimate of a plan for all that is asked of it."""
+    return estimate(SHAPE, plan)
+
+
 def test_components_and_terms_sum_to_the_peak(plan):
-    found = estimate(SHAPE, plan)
+    found = whole(plan)
     assert sum(term.bytes for term in found.components) == found.peak_allocated_bytes
     assert sum(term.bytes for term in found.terms) == found.peak_allocated_bytes
     beyond = sum(term.bytes for term in found.beyond)
@@ -89,7 +97,7 @@ def test_components_and_terms_sum_to_the_peak(plan):
 
 
 def test_levels_are_in_order_and_the_live_one_is_a_plain_recount(plan):
-    found = estimate(SHAPE, plan)
+    found = whole(plan)
     resolved = resolve(plan, SHAPE.dtype)
     recording = record_on_one_gpu(SHAPE, resolved, record_step)
     events = with_workspaces(recording.events, resolved)
@@ -101,7 +109,7 @@ def test_levels_are_in_order_and_the_live_one_is_a_plain_recount(plan):
 def test_resident_bytes_are_those_of_the_static_tables(plan):
     resolved = resolve(plan, SHAPE.dtype)
     workspace = cublas_workspace(resolved.torch, trains=resolved.trains).bytes
-    assert estimate(SHAPE, plan).resident_bytes == resident_bytes(SHAPE, resolved, workspace)
+    assert whole(plan).resident_bytes == resident_bytes(SHAPE, resolved, workspace)
 
 
 def test_peaks_alone_are_those_of_the_estimate_without_the_allocator(plan):
@@ -113,7 +121,7 @@ def test_peaks_alone_are_those_of_the_estimate_without_the_allocator(plan):
 
 
 def test_formulas_and_their_numbers_give_the_bytes(plan):
-    found = estimate(SHAPE, plan)
+    found = whole(plan)
     letters = found.alive.letters
     for term in found.terms:
         assert value_of(term.numbers, {}) == term.bytes

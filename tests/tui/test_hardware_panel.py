@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -344,16 +341,3 @@ async def test_what_is_exported_can_be_read(running: Running) -> None:
             (row[seconds] for row in rows), reverse=True
         )
         assert "GPU 0" in (panel.copy_text() or "")
-
-
-def test_nothing_heavy_is_loaded() -> None:
-    heavy = ("numpy", "torch", "transformers", "huggingface_hub", "pynvml", "bitsandbytes")
-    code = (
-        "import sys, qtui.tui.app, qtui.tui.panels.hardware.panel\n"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
-    )
-    assert done.stdout.strip() == "[]"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,26 +200,6 @@ def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> No
         keeper.write(every[0])
     assert len(list(tmp_path.glob("lab-*.jsonl"))) == 60
     assert (tmp_path / "mine.jsonl").exists()
-
-
-def test_neither_the_panel_nor_its_pictures_load_numerics() -> None:
-    code = (
-        "import sys, lab_findings, qtui.tui.app, qtui.tui.panels.numerics.panel\n"
-        "from qtui.report.faces.html import to_html\n"
-        "from qtui.report.lab.document import lab_document\n"
-        "to_html(lab_document(lab_findings.result(), 'qtui lab'))\n"
-        "heavy = ('numpy', 'torch', 'transformers', 'huggingface_hub', 'pynvml', 'click')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    support = Path(__file__).parents[1] / "support"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.append({str(support)!r})\n{code}"],
-        capture_output=True,
-        text=True,
-        cwd=support.parents[1],
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_disk_that_takes_nothing_stops_the_recording_alone(tmp_path: Path) -> None:

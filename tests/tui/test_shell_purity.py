@@ -1,14 +1,33 @@
-"""The process of the screen never loads torch, transformers or pynvml."""
+"""The process of the screen never loads torch, transformers or pynvml, nor numpy before a plan asks
+for it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {
+    *("torch", "transformers", "peft", "bitsandbytes"),
+    *("pynvml", "numpy", "huggingface_hub", "click"),
+}
+
+#: Every panel is imported, the app draws Formats, Memory and a page of the lab.
 SCRIPT = """
-import asyncio, sys
+import asyncio, importlib, pkgutil, sys
+import lab_findings
+import qtui.tui.panels
+from qtui.report.faces.html import to_html
+from qtui.report.lab.document import lab_document
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import Settings
+from textual.constants import MAX_FPS
+
+for room in pkgutil.iter_modules(qtui.tui.panels.__path__):
+    importlib.import_module(f"qtui.tui.panels.{room.name}.panel")
+to_html(lab_document(lab_findings.result(), "qtui lab"))
 
 async def main():
     app = QtuiApp(config=Settings(), color="truecolor")
@@ -18,15 +37,35 @@ async def main():
         await pilot.pause()
 
 asyncio.run(main())
-print(*sorted({name.partition(".")[0] for name in sys.modules}))
+print(MAX_FPS, *sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-def test_the_formats_panel_loads_neither_torch_nor_numpy() -> None:
+def told(code: str, **environment: str) -> list[str]:
+    """The words that a program prints."""
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])}
+    kept = {name: text for name, text in os.environ.items() if name != "TEXTUAL_FPS"}
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120
-    )
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=120, env={**kept, **paths, **environment},
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    loaded = set(run.stdout.split())
+    return run.stdout.split()
+
+
+def test_the_app_with_all_its_panels_loads_no_numerics() -> None:
+    frames, *loaded = told(SCRIPT)
     assert "textual" in loaded
-    assert not loaded & {"torch", "transformers", "pynvml", "numpy", "huggingface_hub", "click"}
+    assert HEAVY.isdisjoint(loaded)
+    # A key waits for the next frame half as long as Textual would have it wait,
+    assert int(frames) == 120
+
+
+def test_frames_are_as_many_as_the_user_says() -> None:
+    code = "import qtui.tui.app; from textual.constants import MAX_FPS; print(MAX_FPS)"
+    assert told(code, TEXTUAL_FPS="30") == ["30"]  # unless told otherwise.
+
+
+def test_the_estimator_loads_neither_numerics_nor_the_screen() -> None:
+    code = "import sys, qtui.engine.estimator.child; print(*sys.modules)"
+    assert {*HEAVY, "textual"}.isdisjoint(told(code))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
@@ -389,19 +387,3 @@ def test_hand_made_lines_are_lines_of_a_recording(tmp_path: Path) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.out_of_memory())
     assert read_recording(path).complaint == ""
     assert all(json.loads(line) for line in path.read_text().splitlines())
-
-
-# What must not come into the process of the screen
-
-
-def test_nothing_heavy_is_loaded() -> None:
-    heavy = ("numpy", "torch", "transformers", "peft", "huggingface_hub", "pynvml", "bitsandbytes")
-    code = (
-        "import sys, qtui.tui.app, qtui.tui.panels.train.panel\n"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
-    )
-    assert done.stdout.strip() == "[]"
