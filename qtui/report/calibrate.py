@@ -1,4 +1,4 @@
-"""The document of `qtui calibrate`: what was measured of a GPU, and where it is kept."""
+"""The document of `qtui calibrate`: the measured profile of a GPU, and its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtui_core.memory.devices.profile import MeasuredStep, Profile
 
 
 def calibrate_document(profile: Profile, path: Path | None) -> Document:
-    """A profile; `path` is where it was written, None where it was not."""
+    """The report on a profile; `path` is the file it was written to, or None."""
     sections = [Section("GPU", (_gpu(profile),)), Section("Measured", (_measured(profile),))]
     if profile.steps:
         sections.append(Section("Steps", tuple(_steps(profile))))

@@ -1,4 +1,4 @@
-"""What libraries do next to what qtui does, as sections of a report."""
+"""Sections of a report that compare the conventions of libraries with qtui's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtui_core.conformance.convention import Outcome, Verdict
 from qtui_core.conformance.findings import Finding, LibraryFindings
 from qtui_core.extras import install_command
 
-#: The tone of a verdict that is the expected one.
+#: Verdict -> its tone, if it is the expected verdict.
 _TONES: dict[Verdict, Tone] = {
     Verdict.BYTE_EQUAL: "good",
     Verdict.VALUE_EQUAL: "good",
@@ -23,8 +23,8 @@ _NAMES = {"qtui", *(library.module for library in LIBRARIES)}
 
 
 def conformance_sections(checked: Sequence[LibraryFindings], *, details: bool) -> list[Section]:
-    """A section for each library: its conventions as a table, and below it why some are not
-    equal; with `details` everything about every one."""
+    """A section for each library with a table of its conventions and reasons for differences; with
+    `details` it describes every convention in full."""
     missing = [s for s in checked if not s.installed]
     sections = [_section(s, details) for s in checked if s.installed]
     if missing:
@@ -57,7 +57,7 @@ def _section(found: LibraryFindings, details: bool) -> Section:
 
 
 def _same(version: str, tested: str) -> bool:
-    """A local build (`2.13.0+cpu`) is that version."""
+    """Whether two versions are the same, apart from a local build tag (`2.13.0+cpu`)."""
     return version.partition("+")[0] == tested
 
 
@@ -97,7 +97,7 @@ def _share(outcome: Outcome) -> str:
 
 
 def _explain(finding: Finding) -> str:
-    """Why a convention is not equal to the byte, in a line or two."""
+    """Why a convention is not byte-equal, in a line or two."""
     outcome, convention = finding.outcome, finding.convention
     if outcome.verdict is Verdict.FAILED:
         return outcome.message
@@ -107,7 +107,7 @@ def _explain(finding: Finding) -> str:
 
 
 def _sentence(text: str) -> str:
-    """With a full stop, and a capital unless a library's name comes first."""
+    """The text with a full stop, and with a capital unless it starts with a library's name."""
     first = text.partition(" ")[0].strip(",:;")
     capital = text if first in _NAMES else text[0].upper() + text[1:]
     return f"{capital}."

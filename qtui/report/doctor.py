@@ -1,4 +1,4 @@
-"""The document of `qtui doctor`: the machine, and how far its libraries agree with qtui."""
+"""The document of `qtui doctor`: the machine, and whether its libraries agree with qtui."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SMALLEST = (60, 16)
 
 @dataclass(frozen=True)
 class Warning:
-    """Something that will go wrong here: whose it is, what, with which consequence, and what
-    to do."""
+    """Something that will go wrong on this machine: the part it concerns, what is wrong, the
+    consequence, and what to do."""
 
     about: str
     says: str
@@ -34,8 +34,8 @@ class Warning:
 def doctor_document(
     around: Surroundings, checked: Sequence[LibraryFindings] | None, *, details: bool
 ) -> Document:
-    """`checked` is None where libraries were not asked. `details` gives each convention with
-    its sentence, its call and an example."""
+    """The report. `checked` is None if libraries were not checked. `details` describes each
+    convention with its sentence, its call and an example."""
     warnings = find_warnings(around, checked or ())
     sections = [
         Section("Terminal", (_terminal(around.terminal),)),
@@ -43,7 +43,7 @@ def doctor_document(
         Section("Libraries", (_versions(around.versions),)),
         Section("Files", (_files(around.files),)),
     ]
-    # What will go wrong comes before the evidence, which is long.
+    # Warnings come first, as the rest is long.
     if warnings:
         sections.append(Section("Warnings", (_warnings(warnings),)))
     if checked is not None:
@@ -58,7 +58,7 @@ def doctor_document(
 
 
 def find_warnings(around: Surroundings, checked: Sequence[LibraryFindings]) -> list[Warning]:
-    """What will go wrong here, of the machine first and then of each library."""
+    """The warnings, first about the machine and then about each library."""
     found = _terminal_warnings(around.terminal) + _machine_warnings(around)
     for each in checked:
         found += [

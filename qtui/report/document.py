@@ -1,8 +1,8 @@
-"""The document every report is made as, before it becomes text, JSON, Markdown or HTML.
+"""The document of a report, which is rendered as text, JSON, Markdown or HTML (its faces).
 
-Cells are finished strings: numbers are formatted once, so the faces cannot disagree. They hold
-names as files have them: the faces show what `printable_document` gives.
-`data` is the JSON face, in raw numbers.
+Cells are finished strings: numbers are formatted once, so the faces cannot disagree. Names are as
+in the files; the faces show them as `printable_document` returns them. `data` is the content of the
+JSON face, in raw numbers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from qtui_core.models.quoting import printable
 if TYPE_CHECKING:
     from qtui_core.lab.results import Picture as LabPicture
 
-#: Meaning of a cell or row, for faces that have colour. Never the only carrier of it.
+#: The meaning of a cell or row, which faces show as a colour. The text always says it, too.
 Tone = Literal["", "good", "warn", "bad", "dim"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """`numeric` columns align right. `key` columns say what a row is about: a narrow terminal
-    repeats them in every part of a table it cuts up. `spare` ones only draw what others say: it
-    leaves them out rather than give them a part of their own."""
+    """A column of a table.
+
+    Attributes:
+        numeric: aligned right.
+        key: names the subject of a row. If a table is split for a narrow terminal, key columns are
+            repeated in every part.
+        spare: only draws what other columns say, so that a narrow terminal leaves it out.
+    """
 
     title: str
     numeric: bool = False
@@ -35,8 +40,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`bars`, when given, is one share in 0..1 a row, drawn after the last column under
-    the heading `bar_title`."""
+    """A table. `bars` has a share, 0 to 1, for each row, which is drawn as a bar after the last
+    column under the heading `bar_title`; empty for a table without bars."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -55,10 +60,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing for the faces that can show one, which is HTML. It adds nothing that the tables
-    beside it do not say, so the other faces leave it out.
+    """A drawing that only the HTML face shows; the tables beside it have the same data.
 
-    `svg` is a whole <svg> element in which everything from a file is escaped already.
+    `svg` is a whole <svg> element. Everything in it that comes from a file must be escaped.
     """
 
     svg: str
@@ -67,8 +71,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A grid of shares in 0..1, drawn as shades: `rows` has a label and its cells for each row.
-    `note` says what dark and light are and what the labels count."""
+    """A grid of shares, 0 to 1, drawn as shades. `rows` has a label and the cells of each row;
+    `note` says what the shades and the labels mean."""
 
     rows: tuple[tuple[str, tuple[float, ...]], ...]
     note: str = ""
@@ -76,7 +80,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Plotted:
-    """A picture of an experiment, which every face draws: in signs, or as SVG."""
+    """A picture of an experiment. HTML draws it as SVG, the other faces as characters."""
 
     picture: LabPicture
 
@@ -92,7 +96,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report. `conclusion` is its last sentence: what it means and what to do."""
+    """A report. `conclusion` is its last sentence: what the data means and what to do."""
 
     title: str
     sections: tuple[Section, ...]
@@ -101,7 +105,7 @@ class Document:
 
 
 def printable_document(document: Document) -> Document:
-    """The document with every text of it printable; `data` stays as it is."""
+    """The document with every text made printable; `data` stays unchanged."""
     printed: Document = _printable(document)
     return printed
 

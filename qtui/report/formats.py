@@ -1,4 +1,4 @@
-"""The documents of `qtui formats`: one value in every format, or the formats themselves."""
+"""The documents of `qtui formats`: one value in every format, or the list of formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TONES: dict[FormatOutcome, Tone] = {
 def value_document(
     typed: Typed, rows: Sequence[FormatRow], rounding: Rounding, saturate: bool | None
 ) -> Document:
-    """`rows` as `describe_value` gives them."""
+    """The report on a value; `rows` come from `describe_value`."""
     asked = format_exact(typed.value)
     if typed.format is not None and typed.code is not None:
         asked = f"{typed.format.title} {hex_text(typed.format, typed.code)} = {asked}"
@@ -53,7 +53,7 @@ def value_document(
 
 
 def catalogue_document(formats: Sequence[Format]) -> Document:
-    """The formats with their fields and limits, without a value."""
+    """The list of formats with their fields and limits."""
     return Document(
         title="Number formats",
         sections=(Section("Range of the formats", (_ranges(formats),)),),
@@ -163,14 +163,14 @@ def _percent(relative: Fraction | None) -> str:
 
 
 def _fraction(value: Exact | None) -> str | None:
-    """Exactly, as "n/d" or "n"; null where the value is no number."""
+    """The exact value as "n/d" or "n"; None if it is not a finite number."""
     if value is None or (isinstance(value, float) and value != 0):
         return None
     return str(Fraction(value))
 
 
 def _float(value: Exact | None) -> float | None:
-    """The nearest double; null if there is none."""
+    """The nearest double; None if there is none."""
     if value is None:
         return None
     try:
@@ -180,12 +180,12 @@ def _float(value: Exact | None) -> float | None:
 
 
 def _near(path: str) -> Callable[[Any], float | None]:
-    """Of a row of JSON: the exact number of that path as the nearest double."""
+    """Makes a function that reads the exact number at `path` of a row as the nearest double."""
     return lambda value: _float(attrgetter(path)(value))
 
 
 def _form(fmt: Format, where: str = "") -> tuple[Row, ...]:
-    """A format in JSON; `where` is the path to it."""
+    """The rows that print a format as JSON; `where` is the path to it."""
     rows: tuple[Row, ...] = tuple(
         (name, where + name) for name in ("name", "title", "bits", "storage_bits")
     )

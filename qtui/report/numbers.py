@@ -1,4 +1,4 @@
-"""Numbers as people read them. Every face of every report formats through here."""
+"""Formats numbers as text, for all reports and screens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = [
 
 
 def format_value(value: float | None, digits: int = 4) -> str:
-    """A plain number with `digits` significant digits; `–` for unknown."""
+    """A number with `digits` significant digits; `–` for None and NaN."""
     if value is None or math.isnan(value):
         return "–"
     if 1 <= abs(value) < 1e6:
-        # "1000" and not "1e+03": an exponent only where the digits would not be read.
+        # "1000" and not "1e+03": an exponent only where it is shorter.
         digits = max(digits, len(str(int(abs(value)))))
     return f"{value:.{digits}g}"
 
 
 def format_decibels(value: float | None) -> str:
-    """One place; a rounded minus zero is zero."""
+    """Decibels with one decimal place, never "-0.0"; `–` for None."""
     return "–" if value is None else f"{round(value, 1) + 0.0:.1f}"
 
 
@@ -41,5 +41,5 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """`1 tensor`, `2 tensors`."""
+    """A count with its noun: `1 tensor`, `2 tensors`. `many` is the plural if it is irregular."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,4 +1,4 @@
-"""What surrounds the program on this machine, as `qtui doctor` reports it."""
+"""The facts about this machine that `qtui doctor` reports."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qtui_core.telemetry.machine import Machine
 
 @dataclass(frozen=True)
 class Terminal:
-    """`columns` and `lines` are None where stdout is no terminal. `depth` is how many colours
-    qtui will use there."""
+    """The terminal. `columns` and `lines` are None if stdout is no terminal; `depth` is the number
+    of colours that qtui will use."""
 
     columns: int | None
     lines: int | None
@@ -43,9 +43,9 @@ class Terminal:
 
 @dataclass(frozen=True)
 class Files:
-    """Where things are, and what is wrong with the configuration, if anything.
+    """The user's files and folders, and what is wrong with the configuration ("" if nothing).
 
-    `models` counts the models in the cache of the hub; None when it cannot be read.
+    `models` is the number of models in the cache of the hub; None if it cannot be read.
     """
 
     config: Path
@@ -71,7 +71,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What was read of the machine."""
+    """All facts about the machine."""
 
     terminal: Terminal
     machine: Machine

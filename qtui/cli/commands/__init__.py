@@ -1,1 +1,1 @@
-"""A file for each command: what it takes, what it asks, and what it writes. Thin."""
+"""The commands of qtui, a file for each: options, the work to do, and the report to write."""

@@ -1,4 +1,4 @@
-"""`qtui [MODEL]`: the terminal app, where there is a terminal."""
+"""`qtui [MODEL]`: opens the terminal app, if there is a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(ctx: click.Context, model: str, color: str, ascii: bool, debug: bool
 
 
 def require_terminal(model: str) -> None:
-    """Raises UsageError where the app cannot draw; it names the command that works there."""
+    """Raises UsageError if the app cannot draw here; its message names a command that works."""
     problem = terminal_problem()
     if problem:
         name = shlex.quote(model)
@@ -35,8 +35,8 @@ def require_terminal(model: str) -> None:
 
 
 def terminal_problem() -> str:
-    """A sentence that says why the app cannot draw here; empty where it can. Textual would hang
-    without a terminal, and write escape codes to a dumb one."""
+    """The sentence that says why the app cannot draw here; "" if it can. Without a terminal Textual
+    would hang, and to a dumb one it would write escape codes."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return "The app needs a terminal, and this is not one."
     if os.environ.get("TERM", "") in ("", "dumb"):

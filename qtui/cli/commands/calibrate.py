@@ -1,4 +1,4 @@
-"""`qtui calibrate`: measures once what this machine's GPU takes besides tensors, and keeps it."""
+"""`qtui calibrate`: measures what the GPU takes besides tensors, and writes a profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtui.cli.options import ReportOptions, report_options
     metavar="DEVICE",
     help="Which GPU: cuda, or cuda:N as CUDA_VISIBLE_DEVICES counts them.",
 )
-@click.option("--no-steps", is_flag=True, help="Run no real steps: seconds instead of minutes.")
+@click.option("--no-steps", is_flag=True, help="Run no training steps: seconds, not minutes.")
 @click.option("--dry-run", is_flag=True, help="Measure, and write no profile.")
 @report_options
 def command(
@@ -24,11 +24,12 @@ def command(
     dry_run: bool,
     report: ReportOptions,
 ) -> None:
-    """Measure what the GPU of this machine takes besides tensors: the context of CUDA, workspaces
-    of cuBLAS, segments of the allocator; and a few real steps, in under two minutes.
+    """Measure what the GPU of this machine takes besides tensors: the CUDA context, cuBLAS
+    workspaces, and segments of the allocator. Also runs a few training steps. Takes under two
+    minutes.
 
-    A profile of the GPU is written to the user's data folder. Estimates for the same GPU use it
-    from then on, and say so.
+    Writes a profile of the GPU to the user's data folder. Later estimates for the same GPU use it,
+    and say so.
 
     Exit code 4 means that there is no usable GPU.
     """

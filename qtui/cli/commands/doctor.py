@@ -1,4 +1,4 @@
-"""`qtui doctor`: what this machine has, and what its libraries do."""
+"""`qtui doctor`: reports on this machine, and checks the conventions of its libraries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     "libraries",
     multiple=True,
     metavar="NAME",
-    help="Ask this library only, and say everything about it. May be given more than once.",
+    help="Check only this library, and report every detail. May be given more than once.",
 )
-@click.option("--no-conformance", is_flag=True, help="Ask no library; the rest takes an instant.")
+@click.option("--no-conformance", is_flag=True, help="Check no library; the rest is quick.")
 @report_options
 @click.pass_context
 def command(
@@ -29,15 +29,15 @@ def command(
     no_conformance: bool,
     report: ReportOptions,
 ) -> None:
-    """What this machine has, and whether its libraries do what qtui says they do.
+    """What this machine has, and whether its libraries quantize as qtui says they do.
 
-    Each installed library quantizes numbers that are known to tell conventions apart, on the
-    CPU, in a process of its own. Byte-equal means the same codes and scales; value-equal the
-    same values; differs is given with its reason. Known faults of libraries are looked for and
-    shown only when this machine has them.
+    Each installed library quantizes numbers on which conventions differ, on the CPU, in a process
+    of its own. Byte-equal means the same codes and scales, value-equal the same values; a
+    difference is shown with its reason. Known faults of libraries are checked, and shown only if
+    this machine has them.
 
-    Exit code 1 means that qtui and a library disagree where they are promised to be equal.
-    Warnings, known differences, and libraries that are missing or fail leave it at 0.
+    Exit code 1 means that qtui and a library differ although they should be equal. Warnings, known
+    differences, and missing or failing libraries leave it at 0.
     """
     from qtui.cli.surroundings import installed_versions, read_files, read_terminal
     from qtui.report.doctor import doctor_document
@@ -47,7 +47,7 @@ def command(
     from qtui_core.telemetry.machine import read_machine
 
     if libraries and no_conformance:
-        raise UsageError("--library asks a library and --no-conformance asks none: choose one.")
+        raise UsageError("--library checks a library and --no-conformance none: choose one.")
     target = report.target()
     checked = None if no_conformance else _check(libraries)
     around = Surroundings(

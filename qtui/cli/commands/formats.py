@@ -1,4 +1,4 @@
-"""`qtui formats [VALUE]`: a value in every number format."""
+"""`qtui formats [VALUE]`: shows a value in every number format."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from qtui_core.formats.text import parse_input
     type=click.Choice([str(mode) for mode in Rounding]),
     default=str(Rounding.NEAREST_EVEN),
     show_default=True,
-    help="How a value between two representable ones is rounded.",
+    help="How a value between two representable numbers is rounded.",
 )
 @click.option(
     "--saturate/--no-saturate",
     default=None,
-    help="Overflow becomes the largest number, or infinity or NaN.  [default: per format]",
+    help="Whether overflow becomes the largest number, or infinity or NaN.  [default: per format]",
 )
 @click.option(
     "--random-bits",
     metavar="HEX",
-    help="The draw of stochastic rounding, as 0x and 1 to 8 hex digits.  [default: the middle one]",
+    help="Random bits of stochastic rounding: 0x and 1 to 8 hex digits.  [default: the middle]",
 )
-@click.option("--only", metavar="F,F", help="These formats only, in this order, e.g. bf16,e4m3.")
+@click.option("--only", metavar="F,F", help="Only these formats, in this order, e.g. bf16,e4m3.")
 @report_options
 def command(
     value: str | None,
@@ -46,10 +46,10 @@ def command(
     only: str | None,
     report: ReportOptions,
 ) -> None:
-    """VALUE in every number format: bits, exact value, error, neighbours, what happened.
+    """VALUE in every number format: bits, exact value, error, neighbours, and outcome.
 
     VALUE is a number (0.1, 1e-3, -1/3, 0x1.8p3, inf, nan) or a code of a format (e4m3:0x3d).
-    Without VALUE the formats and their ranges are listed.
+    Without VALUE, lists the formats and their ranges.
     """
     if value is not None and value.startswith("--"):
         raise UsageError(f"{value} is no option of `qtui formats`; see `qtui formats --help`.")
@@ -72,19 +72,20 @@ def _describe(
     random_bits: str | None,
 ) -> Document:
     if random_bits is not None and rounding is not Rounding.STOCHASTIC:
-        raise UsageError("--random-bits is the draw of --rounding stochastic: ask for that too.")
+        raise UsageError("--random-bits is for --rounding stochastic: give that too.")
     typed = parse_input(text)
     draw, count = _parse_draw(random_bits)
     rows = describe_value(typed.value, rounding, saturate, formats, draw, count)
     if typed.format is not None and typed.code is not None:
-        # The code as typed: a NaN has several, and rounding its value would pick one.
+        # Describes the typed code: a NaN has several codes, and encoding would choose one.
         own = describe_code(typed.format, typed.code)
         rows = tuple(own if row.format is typed.format else row for row in rows)
     return value_document(typed, rows, rounding, saturate)
 
 
 def _parse_draw(text: str | None) -> tuple[int | None, int]:
-    """The random bits and how many there are: four for every hex digit."""
+    """The random bits and their number, four for each hex digit. Raises UsageError for any other
+    text."""
     if text is None:
         return None, 16
     digits = text.lower().removeprefix("0x")

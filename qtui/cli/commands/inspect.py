@@ -1,4 +1,4 @@
-"""`qtui inspect MODEL`: the report on a checkpoint."""
+"""`qtui inspect MODEL`: reports on the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,29 +35,28 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 )
 @click.option("--tensors", metavar="GLOB", help="Only tensors whose name matches, e.g. '*.mlp.*'.")
 @click.option("--full", is_flag=True, help="Read every element, not a sample of rows.")
-@click.option("--headers", is_flag=True, help="Read headers only: names, shapes, dtypes, bytes.")
+@click.option("--headers", is_flag=True, help="Read only headers: names, shapes, dtypes, bytes.")
 @click.option(
     "--sensitivity",
     is_flag=True,
-    help="Which of the schemes for which tensor: the least error in a budget, and the frontier.",
+    help="Choose a scheme for each tensor: the least error within a budget, and the frontier.",
 )
 @click.option(
     "--budget",
     metavar="SIZE",
     help="For --sensitivity: bits per parameter (4.25) or bytes (3.5GiB) of all tensors together. "
-    "[default: a tenth more than the scheme takes that inspect recommends]",
+    "[default: 10% more than the scheme that inspect recommends takes]",
 )
 @click.option(
     "--calibration",
     metavar="FILE",
-    help="For --sensitivity: count the error of each layer's output, with the inputs it has when "
-    "the model runs on this text, and not that of the weights. Neither is the loss of the model: "
-    "try both.",
+    help="For --sensitivity: use the error of each layer's output while the model reads this text, "
+    "and not the error of the weights. Neither is the loss of the model: try both.",
 )
 @click.option(
     "--against",
     metavar="MODEL",
-    help="Compare with this model: the same weights, quantized or trained further.",
+    help="Compare with this model, which has the same weights, quantized or trained further.",
 )
 @plan_options
 @report_options
@@ -78,13 +77,13 @@ def command(
 ) -> None:
     """Weights by dtype, outliers, and the error of each scheme on each tensor of MODEL.
 
-    Reads a bounded sample of rows of each tensor and says so; --full reads everything.
+    Reads a limited sample of rows of each tensor, and says so; --full reads everything.
 
-    With --against, how far the weights of a second model are from those of MODEL: its quantized
+    With --against, compares the weights of a second model with those of MODEL: its quantized
     version (bitsandbytes, GPTQ, AWQ, compressed-tensors, FP8, GGUF), or the model after training.
 
-    The plan (--method and what follows) is of a run, whose memory the report has too; `qtui memory`
-    says more of it.
+    The options from --method on are a plan of a run. The report also has the memory of that run;
+    `qtui memory` reports it in detail.
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")
@@ -110,7 +109,7 @@ def command(
     wanted = [] if headers else [text.strip() for text in schemes.split(",") if text.strip()]
     if not headers and not wanted:
         raise UsageError("--schemes is empty: name at least one, for example nf4,int4.")
-    # Parsed first, so that a wrong scheme is refused before a large model is opened.
+    # Parsed first, so that a wrong scheme is an error before a large model is opened.
     parsed = _parse_schemes(wanted)
     limit = None
     if sensitivity:
@@ -147,14 +146,14 @@ def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool)
         raise UsageError(f"--against compares weights, and {given[0]} is of a run: choose one.")
     if ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
         raise UsageError(
-            "--against measures what the second model did, and --schemes what could be done: "
-            "choose one. Plain rounding to the second model's own levels is shown anyway."
+            "--against measures the second model's own scheme, and --schemes other ones: choose "
+            "one. Plain rounding to the second model's levels is shown anyway."
         )
 
 
 def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
-    """The budget. Looks at the calibration text too, so that what is wrong with either is said
-    before the model is measured for minutes. Raises UsageError."""
+    """The budget. Also checks the calibration text, so that an error in either is reported before
+    the model is measured for minutes. Raises UsageError."""
     from qtui_core.inspection.sensitivity.budget import parse_budget
 
     if calibration is not None:
@@ -188,7 +187,7 @@ def _with_memory(
 ) -> Document:
     """The report with the memory of the plan added, or with the reason why there is no estimate.
 
-    Raises UsageError where the plan is impossible and was `asked` for: an option of it was typed.
+    Raises UsageError if the plan is impossible and `asked`: the user gave one of its options.
     """
     from qtui.cli.memory_report import report_on
     from qtui.report.memory.document import with_memory, without_memory
@@ -206,7 +205,7 @@ def _with_memory(
 
 
 def _parse_schemes(texts: list[str]) -> list[Scheme]:
-    """The schemes, each once. Raises UsageError."""
+    """The schemes, without duplicates. Raises UsageError for a text that is no scheme."""
     if not texts:
         return []
     from qtui_core.quant import Scheme

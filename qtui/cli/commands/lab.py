@@ -1,4 +1,4 @@
-"""`qtui lab [NAME]`: an experiment in training numerics; without a name the list."""
+"""`qtui lab [NAME]`: runs an experiment in training numerics, or lists the experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _SettingType(click.ParamType):
-    """What a setting takes, read as the form of the panel reads it."""
+    """The click type of a setting: it reads text in the same way as the panel's form."""
 
     def __init__(self, row: Setting) -> None:
         self.name = "text"
@@ -27,7 +27,7 @@ class _SettingType(click.ParamType):
 
 
 class _Experiments(click.Group):
-    """A command for each row of the catalogue."""
+    """A group with a command for each row of the catalogue."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [row.name for row in EXPERIMENTS]
@@ -61,13 +61,13 @@ def _command_of(row: Experiment) -> click.Command:
         click.option(
             "--resume",
             metavar="FILE",
-            help="Continue this recording: what it has is not run again.",
+            help="Continue this recording; its finished parts are not run again.",
         ),
         click.option(
             "--record",
             metavar="FILE",
             callback=as_stdout,
-            help="Write everything that is reported to this file, or - for stdout, as it happens.",
+            help="Record the experiment in this file while it runs, or - for stdout.",
         ),
     ):
         function = option(function)
@@ -127,7 +127,8 @@ def _typed(ctx: click.Context, name: str) -> bool:
 
 
 def _resumed(row: Experiment, file: str, given: Mapping[str, Any], model: str | None) -> Any:
-    """The run that a recording began. Raises UsageError where it is of another."""
+    """The run to continue from a recording. Raises UsageError if the recording is of another
+    experiment, model or setting."""
     from qtui.engine.lab.request import LabRequest
     from qtui_core.errors import UsageError
     from qtui_core.lab.recording import read_lab_recording
@@ -165,11 +166,11 @@ def command(
     ctx: click.Context,
     report: ReportOptions,
 ) -> None:
-    """What low precision does to learning, shown by training: an experiment by name, or the list
-    of them with what each asks and costs.
+    """What low precision does to learning, shown by training. NAME runs an experiment; without it,
+    lists the experiments with the question and cost of each.
 
-    MODEL is the demo model where none is named. Everything runs on the CPU, on real weights and
-    text, beside a twin in float32 on the same batches.
+    MODEL is the demo model if none is named. Everything runs on the CPU, on real weights and text,
+    beside a twin in float32 on the same batches.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -1,4 +1,4 @@
-"""`qtui memory MODEL`: what a run needs, before it runs."""
+"""`qtui memory MODEL`: estimates the memory of a run before it runs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DOES_NOT_FIT = 1
     help="The largest batch or sequence that fits --gpu or --vram.",
 )
 @click.option(
-    "--explain", is_flag=True, help="Every term: formula, numbers, how it is known, and source."
+    "--explain", is_flag=True, help="Show every term: formula, numbers, basis, and source."
 )
 @click.option(
     "--trace",
     is_flag=True,
-    help="Run the classes of the installed transformers on tensors without values instead: for "
-    "families that have no built-in shape. Takes seconds.",
+    help="Estimate from a trace: run the classes of the installed transformers on tensors without "
+    "values. For families without a built-in shape. Takes seconds.",
 )
 @click.pass_context
 def command(
@@ -52,19 +52,19 @@ def command(
     trace: bool,
     report: ReportOptions,
 ) -> None:
-    """What a run of MODEL needs on a GPU, from its config.json alone: the peak of a training step
-    by component and phase, what it fits on, and what each change would save.
+    """The memory of a run of MODEL on a GPU, from its config.json alone: the peak of a training
+    step by component and phase, the GPUs it fits, and what each change would save.
 
-    Every option has a default, and all are printed with the result.
+    Every option has a default; the report prints all options.
 
-    Exit code 1 means that it does not fit the GPU that was named.
+    Exit code 1 means that the run does not fit the named GPU.
     """
-    # Nothing here makes reference cycles, and the collector would visit 100,000 events in vain.
+    # Nothing here makes reference cycles, so the collector would visit 100,000 events in vain.
     gc.disable()
     if gpu is not None and vram is not None:
         raise UsageError("--gpu names a GPU with its memory and --vram a memory: choose one.")
     if knob is not None and gpu is None and vram is None:
-        raise UsageError(f"--max {knob} asks what fits: say where, with --gpu or --vram.")
+        raise UsageError(f"--max {knob} needs a GPU or its memory: give --gpu or --vram.")
     target = report.target(model)
     if trace and knob is not None:
         raise UsageError("--max needs many estimates and --trace is slow: choose one.")
@@ -77,11 +77,11 @@ def command(
             found = report_on_trace(source, plan, device)
         else:
             found = report_on(source, plan, device, knob, alone=True)
-    # Imported only now: meanwhile the forked process works on the advice.
+    # Imported only here, while the forked process computes the advice.
     from qtui.report.memory.document import memory_document
 
     document = memory_document(found, explain=explain, picture=report.face == "html")
     report.write(document, target)
-    gc.freeze()  # So that the collector does not visit them at the exit of the program either.
+    gc.freeze()  # At exit, too, the collector need not visit the events.
     if found.asked is not None and found.fits[0].verdict == "no":
         ctx.exit(DOES_NOT_FIT)

@@ -1,4 +1,4 @@
-"""`qtui replay FILE`: a recording of a run, in the app or as a summary."""
+"""`qtui replay FILE`: shows a recording in the app or as a report."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def command(
     file: str,
     report: ReportOptions,
 ) -> None:
-    """A recording that `qtui train --record`, `qtui lab --record` or the app made. A run is shown
-    as it happened, in the app, where there is a terminal; as its report where there is none, or a
-    format is asked for. An experiment is shown as its report.
+    """Show a recording of `qtui train --record`, `qtui lab --record` or the app. A training run
+    plays in the app; without a terminal, or with --format, its report is printed. Of an experiment
+    the report is printed.
     """
     from functools import reduce
 

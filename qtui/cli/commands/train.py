@@ -1,4 +1,4 @@
-"""`qtui train MODEL`: a real run, compared with its estimate."""
+"""`qtui train MODEL`: runs training steps, and compares them with their estimate."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from qtui_core.memory.plan.run_plan import RunPlan
     metavar="N",
     help="How many steps to run.",
 )
-@click.option("--data", metavar="FILE", help="A text file to learn from.  [default: a text inside]")
+@click.option("--data", metavar="FILE", help="A text file to learn from.  [default: built-in text]")
 @click.option(
     "--record",
     metavar="FILE",
     callback=as_stdout,
-    help="Write everything that is measured to this file, or - for stdout, as it happens.",
+    help="Record the run in this file while it runs, or - for stdout.",
 )
 @click.option(
     "--device",
@@ -34,12 +34,12 @@ from qtui_core.memory.plan.run_plan import RunPlan
     help="auto, cpu, cuda or cuda:N; auto takes the first GPU, else the CPU.",
 )
 @click.option(
-    "--prompt", metavar="TEXT", help="Compare the next tokens of this text, adapters on and off."
+    "--prompt", metavar="TEXT", help="Compare the next tokens after this text, adapters on and off."
 )
 @click.option(
     "--ranges",
     is_flag=True,
-    help="Tell where the numbers of the last step lie, against what formats hold.",
+    help="Report the range of the last step's numbers beside the ranges of formats.",
 )
 @plan_options
 @report_options
@@ -56,14 +56,14 @@ def command(
     plan: RunPlan,
     report: ReportOptions,
 ) -> None:
-    """Train MODEL for some steps, and compare what it takes with the estimate: memory by phase and
-    component, the parts of the difference, time, and loss.
+    """Train MODEL for some steps, and compare the memory with the estimate: by phase and component,
+    with the parts of the difference, time, and loss.
 
-    Without a GPU the same step runs on the CPU, and bytes of live tensors are counted. Weights are
-    never written: the run is a measurement.
+    Without a GPU the same step runs on the CPU, and the bytes of live tensors are counted. The run
+    is a measurement: trained weights are not saved.
 
-    Ctrl-C stops within a second; what was measured until then is still reported. Exit code 1
-    means that the run failed, 4 that there is no GPU where one was asked for.
+    Ctrl-C stops within a second, and the report has everything measured until then. Exit code 1
+    means that the run failed, 4 that a GPU was requested and there is none.
     """
     from qtui.cli.training_run import run_to_end
     from qtui.report.train.document import train_document

@@ -1,1 +1,1 @@
-"""An experiment of the lab in a process of its own."""
+"""Runs experiments of the lab in a child process."""

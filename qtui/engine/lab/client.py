@@ -1,5 +1,5 @@
-"""The reader's end of an experiment: starts the child that conducts it, hears what it tells, and
-ends it. Nothing here imports torch."""
+"""Starts the child process of an experiment, reads its messages, and ends it. Does not import
+torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.lab.worker")
 
 
 class LabClient:
-    """One experiment in a process of its own, `child`, which takes controls: pause, resume, stop.
-    `log` receives what it writes on stderr."""
+    """Runs one experiment in a process of its own, `child`, which takes the controls pause, resume
+    and stop. Its stderr is written to `log`."""
 
     def __init__(self, command: Sequence[str] = WORKER, *, log: Path | None = None) -> None:
         self.child: Final = ChildLines(command, "The experiment", log)
 
     async def run(self, request: LabRequest) -> AsyncGenerator[LabTold, None]:
-        """Starts the experiment and gives all that it tells. The last is a LabResult with `ended`
-        set, or a LabFault where the experiment did not come so far as a result. Whoever stops
-        listening ends it."""
+        """Starts the experiment and yields its messages. The last is a LabResult with `ended` set,
+        or a LabFault if the experiment ended before its first result. Closing the generator ends
+        the experiment."""
         last: LabResult | None = None
         try:
             async with aclosing(self.child.lines(request)) as lines:
@@ -54,7 +54,7 @@ class LabClient:
             yield replace(last, ended="failed", fault=self.child.obituary())
 
     def _read(self, line: bytes | None) -> LabTold | None:
-        """What a line of the child says; one that cannot be read says nothing."""
+        """The message in a line of the child; None if the line cannot be read, which is logged."""
         try:
             return None if line is None else LAB_LINES.from_line(line)
         except LineError as error:

@@ -1,4 +1,4 @@
-"""What the child of an experiment is asked."""
+"""The request to the child process of an experiment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class LabRequest:
     """An experiment to run.
 
     Attributes:
-        experiment: its name.
-        settings: those that were given; the others have their defaults.
-        model: as `qtui MODEL` takes it.
-        done: jobs of an earlier run of the same settings, which are not run again.
-        processes: 1 or 2; None takes two where there are cores and work for them.
-        behind: whether it gives way to the screen.
+        experiment: the name in the catalogue.
+        settings: the settings that the user gave; the others have their defaults.
+        model: a model as `qtui MODEL` takes it.
+        done: finished jobs of an earlier run with the same settings, which are not run again.
+        processes: 1 or 2; None takes two if there are enough cores and jobs.
+        behind: whether the process has a low priority, so that the screen stays fast.
     """
 
     experiment: str

@@ -1,13 +1,13 @@
 """The child process of an experiment: `python -P -m qtui.engine.lab.worker`.
 
-Reads one line of JSON (qtui.engine.lab.request) from stdin, then controls, such as
-{"control": "pause"}. Writes what the experiment tells, a line each (qtui_core.lab.recording), to
-what was stdout when it started: first LabBegun, last a LabResult that says how it ended; or one
-LabFault. What libraries print goes to stderr, which is the log. Ends with the exit codes of the
-command line, within a second after it was told to stop.
+It reads a line of JSON (qtui.engine.lab.request) from stdin, and then controls such as
+{"control": "pause"}. It writes the messages of the experiment (qtui_core.lab.recording) as lines to
+its original stdout: first LabBegun, last a LabResult with `ended`; or a single LabFault. Output of
+libraries goes to stderr, which is the log. It ends with the exit codes of the command line, within
+a second after a stop.
 
-A line that says nothing, `{"control": "warm"}` in place of a request, imports what every experiment
-needs, so that the first one begins at once.
+The line `{"control": "warm"}` before the request imports what every experiment needs, so that the
+first one begins at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qtui_core.lab.results import LabFault, LabResult, LabTold
 if TYPE_CHECKING:
     from qtui_core.lab.runner import LabRunner
 
-#: Seconds that the step that runs may take to its end once it is told to stop.
+#: Seconds that a stopped experiment may take to finish the current step.
 _PATIENCE: Final = 0.3
 
 
@@ -49,7 +49,8 @@ class _LabWork:
         self.child.controls.before_step(lambda state: None)
 
     def work(self, request: bytes) -> int:
-        """From the request to the last job; returns the exit code."""
+        """Runs the experiment of a request, and returns the exit code. Raises QtuiError if it
+        cannot run."""
         try:
             asked = from_plain(LabRequest, json.loads(request))
         except (ValueError, RecursionError, CodecError) as error:

@@ -1,8 +1,8 @@
-"""Lays out a table in plain cells of a terminal: nothing is lost when it is narrow.
+"""Lays out a table in cells of a terminal without losing content if the terminal is narrow.
 
-What does not fit beside the key columns is continued in a further part below, the key columns
-repeated; a cell too long for any part goes on in lines of its own. Key cells are shortened from the
-front, since tensor names differ at their ends, but not so far that two rows read alike.
+Columns that do not fit continue in a further part below, with the key columns repeated. A cell that
+is too long for any part is folded into several lines. Key cells are shortened at the front, because
+tensor names differ at their ends, but different names stay different.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from qtui_core.dataclass import dataclass
 
 INDENT = 2
 GAP = 2
-#: A key column may take this share of the width before its cells are shortened.
+#: The share of the width that a key column may take before its cells are shortened.
 KEY_SHARE = 0.45
-#: Cells that stay for the other columns, whatever it takes to tell the keys apart.
+#: The least cells for the other columns, however long the keys are.
 OTHERS = 22
 
 
 @dataclass(frozen=True)
 class ColumnRun:
-    """A run of columns that fits, as finished lines: the header, and for each row one or, where a
-    cell had to be folded, several."""
+    """Some columns that fit side by side, as finished lines: the header, and one line for each row,
+    or several if a cell is folded."""
 
     header: str
     rows: tuple[tuple[str, ...], ...]
@@ -35,7 +35,7 @@ class ColumnRun:
 def lay_out(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> Iterator[ColumnRun]:
-    """The parts of a table in lines of at most `width` cells, where its cells allow it."""
+    """Yields the parts of a table, in lines of at most `width` cells if possible."""
     cells = [list(row) for row in rows]
     sizes = [
         max([cell_len(column.title), *(cell_len(row[i]) for row in cells)])
@@ -62,8 +62,8 @@ def lay_out(
 
 
 def _telling_apart(names: Sequence[str], least: int, most: int) -> int:
-    """The least width at which shortened names that differ still differ; `most` if there is
-    none."""
+    """The least width at which different names are still different when shortened; `most` if there
+    is none."""
     different = len(set(names))
     low, high = least, most
     while low < high:
@@ -76,7 +76,7 @@ def _telling_apart(names: Sequence[str], least: int, most: int) -> int:
 
 
 def _pack(sizes: Sequence[int], keys: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Column indices by part: the keys, then as many others in order as fit; at least one."""
+    """Yields the column indices of each part: the keys, and at least one more, as many as fit."""
     others = [i for i in range(len(sizes)) if i not in keys]
     used = sum(sizes[i] + GAP for i in keys)
     part: list[int] = []
@@ -116,7 +116,7 @@ def _part(
 
 
 def fold(text: str, size: int) -> list[str]:
-    """`text` in lines of at most `size` cells, cut between words and where a word is longer."""
+    """`text` in lines of at most `size` cells, cut between words, or inside a longer word."""
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
@@ -133,7 +133,7 @@ def fold(text: str, size: int) -> list[str]:
 
 
 def shorten(text: str, size: int) -> str:
-    """`text`, or its end behind an ellipsis, in at most `size` cells."""
+    """`text` in at most `size` cells: if it is longer, an ellipsis and its end."""
     if cell_len(text) <= size:
         return text
     # No character is wider than two cells or narrower than none: cut before measuring.
@@ -144,7 +144,7 @@ def shorten(text: str, size: int) -> str:
 
 
 def with_bars(table: Table, bars: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
-    """Columns and rows with the drawn bars as a last column, where the table has them."""
+    """The columns and rows of a table, with the drawn bars as the last column if it has bars."""
     columns, rows = list(table.columns), [list(row) for row in table.rows]
     if bars:
         columns.append(Column(table.bar_title, spare=True))

@@ -1,4 +1,4 @@
-"""Draws a heat map in characters, or as a picture inside a page."""
+"""Draws a heat map in characters, or as an SVG element."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from qtui.report.document import HeatMap
 
 _SHADES = " ░▒▓█"
 _ASCII_SHADES = " .:-=+*#%@"
-#: Pixels of a cell and of the column of labels in the picture.
+#: Pixels of a cell, and of the column of labels, in the SVG.
 _CELL, _LABELS = 14, 110
 
 
@@ -21,15 +21,15 @@ def draw_lines(heat: HeatMap, *, ascii: bool) -> list[str]:
 
 
 def _shade(share: float, shades: str) -> str:
-    """The lightest shade only for nothing at all."""
+    """The shade of a share; the lightest is only for zero."""
     if share <= 0:
         return shades[0]
     return shades[min(len(shades) - 1, 1 + int(min(1.0, share) * (len(shades) - 1)))]
 
 
 def draw_svg(heat: HeatMap) -> str:
-    """An SVG element that takes its colours from the page."""
-    from html import escape  # a page alone pays for its table of entities
+    """The heat map as an SVG element with the colours of the page."""
+    from html import escape  # imported here, as its table of entities is needed for HTML only
 
     columns = max((len(cells) for _, cells in heat.rows), default=0)
     width, height = _LABELS + columns * _CELL, len(heat.rows) * _CELL

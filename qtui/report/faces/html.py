@@ -34,7 +34,7 @@ figcaption { color: var(--soft); } svg text { fill: var(--ink); font: 12px syste
 
 
 def to_html(document: Document) -> str:
-    """A whole page. Everything from a file is escaped."""
+    """The report as a whole page, in which everything from a file is escaped."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',

@@ -13,19 +13,19 @@ SCHEMA_VERSION = 1
 
 
 def to_json(document: Document, *, ascii: bool = False) -> str:
-    """The document's data and its conclusion."""
+    """The document's data and its conclusion as JSON text."""
     return json_text({**document.data, "conclusion": document.conclusion}, ascii=ascii)
 
 
 def json_text(data: Mapping[str, Any], *, ascii: bool = False) -> str:
-    """Strict JSON: what is not a finite number is null, since JSON has no NaN. What a string holds
-    that is not printable is escaped as JSON has it, so that a reader gets it back as it was.
+    """Strict JSON: NaN and infinities become null. Unprintable characters in strings become JSON
+    escapes, so that a reader gets the original string back.
 
-    Raises TypeError for data that is no JSON.
+    Raises TypeError for data that JSON cannot represent.
     """
     whole = printed({"schema_version": SCHEMA_VERSION, **data})
     text = json.dumps(whole, indent=2, ensure_ascii=ascii, allow_nan=False)
-    # Outside of strings nothing but the ends of lines is unprintable.
+    # Unprintable characters occur only in strings, apart from the ends of lines.
     lines = (line if line.isprintable() else _escaped(line) for line in text.split("\n"))
     return "\n".join(lines) + "\n"
 

@@ -8,7 +8,7 @@ from qtui.report.faces.plain import plotted
 
 
 def to_markdown(document: Document) -> str:
-    """Names and values from files are escaped, so that they cannot become markup."""
+    """The report as Markdown. Names and values are escaped, so that they cannot be markup."""
     lines = [f"# {escape(document.title)}", ""]
     for section in document.sections:
         lines += [f"## {escape(section.title)}", ""]

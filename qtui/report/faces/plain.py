@@ -1,6 +1,5 @@
-"""The text face where there is no terminal: whole lines without colour, as
-qtui.report.faces.text writes them, but without rich, whose import alone takes longer than some
-reports."""
+"""The text face for a stream that is no terminal: lines without colour, the same as those of
+qtui.report.faces.text, but without rich, whose import takes longer than some reports."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from qtui.report.faces.cells import cell_len
 from qtui.report.faces.columns import GAP, INDENT, lay_out, with_bars
 from qtui.report.faces.heatmap import draw_lines
 
-#: A pipe has no width; tables there are as wide as their cells and are never folded.
+#: The width for a pipe, which has none of its own: tables are hardly ever folded.
 PIPE_WIDTH = 400
 BAR_CELLS = 16
-#: Cells of a picture where no terminal says how many there are.
+#: The width of a picture in cells if there is no terminal.
 PICTURE_WIDTH = 100
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-#: What `--ascii` writes for the few characters beyond ASCII that reports use.
+#: Characters beyond ASCII that reports use -> their replacements under `--ascii`.
 _ASCII = str.maketrans(
     {"–": "-", "—": "-", "×": "x", "−": "-", "≈": "~", "σ": "sigma", "…": "...", "·": ".",
      "±": "+-", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "∞": "inf", "½": "1/2"}
@@ -28,14 +27,14 @@ _ASCII = str.maketrans(
 
 
 def is_plain(stream: TextIO, color: str) -> bool:
-    """Whether nothing is coloured or folded there: no terminal, no colour asked for, and no width
-    that the reader at the other end set."""
+    """Whether a stream gets plain text: it is no terminal, no colour was requested, and COLUMNS is
+    not set."""
     wide = not os.environ.get("COLUMNS", "").isdecimal()
     return wide and color in ("auto", "none") and not stream.isatty()
 
 
 def to_plain(document: Document, *, ascii: bool = False) -> str:
-    """The whole report."""
+    """The whole report as plain text."""
     text = "".join(f"{line.rstrip()}\n" for line in _lines(document, ascii))
     return to_ascii(text) if ascii else text
 
@@ -93,12 +92,12 @@ def _note(note: str) -> Iterator[str]:
 
 
 def to_ascii(text: str) -> str:
-    """Only ASCII: known characters by their usual spelling, others as escapes."""
+    """The text in ASCII: known characters have replacements, others become escapes."""
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def draw_bar(share: float, ascii: bool, cells: int = BAR_CELLS) -> str:
-    """A horizontal bar of `share` (0..1) of `cells` character cells."""
+    """A horizontal bar that fills a share, 0 to 1, of `cells` characters."""
     share = min(1.0, max(0.0, share))
     if ascii:
         return "#" * round(share * cells)

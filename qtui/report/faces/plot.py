@@ -1,4 +1,4 @@
-"""Curves as SVG, for the HTML face. Colours are those of the page, in light and dark."""
+"""Curves as SVG for the HTML face, with the colours of the page."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LABEL_WIDTH, LABEL_HEIGHT = 130, 13
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """Points (x, y) with a name; `line` joins them, else each is marked and named by
-    `labels`."""
+    """A named series of points (x, y). With `line` they are joined; otherwise each is marked, and
+    named by `labels`."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -26,7 +26,7 @@ class PlotSeries:
 
 
 def curve_svg(series: Sequence[PlotSeries], x_title: str, y_title: str) -> str:
-    """A plot of finite points on linear axes, as one <svg> element."""
+    """A plot of finite points on linear axes as an <svg> element."""
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
@@ -74,7 +74,7 @@ def curve_svg(series: Sequence[PlotSeries], x_title: str, y_title: str) -> str:
 
 
 def _label_lines(places: Sequence[tuple[float, float]]) -> list[float]:
-    """The position of each point's label: beside it, or lower if another label is there."""
+    """The y of each point's label: that of the point, or lower if another label is there."""
     lines = [0.0] * len(places)
     taken: list[tuple[float, float]] = []
     for index in sorted(range(len(places)), key=lambda i: places[i][1]):
@@ -88,7 +88,7 @@ def _label_lines(places: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """About TICKS round numbers from at or below `low` to at or above `high`."""
+    """About TICKS round numbers that cover `low` to `high`."""
     span = (high - low) or abs(high) or 1.0
     rough = span / (TICKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))

@@ -1,4 +1,4 @@
-"""Chooses the face of a report and sends it to stdout or a file."""
+"""Chooses the face of a report, and writes it to stdout or a file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SUFFIXES = {
 
 
 def choose_format(format: str | None, output: str | None) -> str:
-    """What was asked for, else what the suffix of the output file says, else text.
+    """The format of `--format`, or else of the output file's suffix, or else "text".
 
-    Raises UsageError for a suffix that says something else.
+    Raises UsageError for an unknown suffix.
     """
     if format or output is None:
         return format or "text"
@@ -40,11 +40,11 @@ def write_report(
     color: str = "auto",
     ascii: bool = False,
 ) -> None:
-    """To stdout, or to the file `target` as a whole or not at all.
+    """Writes a report to stdout, or to the file `target`, which is replaced only by a whole report.
 
-    Raises QtuiError when the file cannot be written.
+    Raises QtuiError if the file cannot be written.
     """
-    if format != "json":  # which has escapes of its own
+    if format != "json":  # JSON has escapes for unprintable characters
         document = printable_document(document)
     if target is not None:
         target.write(_render(document, format, ascii))
@@ -53,7 +53,7 @@ def write_report(
         _write_text(document, sys.stdout, color, ascii or not _writes_unicode())
     else:
         if not _writes_unicode():
-            # The other faces are data and UTF-8 by definition, whatever the locale.
+            # Markdown and HTML are UTF-8 in any locale.
             sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         sys.stdout.write(_render(document, format, ascii))
     sys.stdout.flush()
@@ -64,7 +64,7 @@ def _writes_unicode() -> bool:
 
 
 def _render(document: Document, format: str, ascii: bool) -> str:
-    # Each face is imported when it is asked for: rich alone costs 20 ms.
+    # A face is imported only when it is used: rich alone takes 20 ms.
     if format == "json":
         from qtui.report.faces.json_face import to_json
 

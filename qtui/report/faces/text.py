@@ -1,5 +1,5 @@
-"""The text face: rich tables in a terminal, and in a pipe that has colour or a width. In others
-it is qtui.report.faces.plain that writes the same lines."""
+"""The text face for a terminal, or for a pipe with colour or a width: rich tables. For other
+streams qtui.report.faces.plain writes the same lines."""
 
 from __future__ import annotations
 
@@ -46,16 +46,14 @@ _PAINTS: dict[str, Style] = {
 def write_text(
     document: Document, stream: TextIO, *, color: str = "auto", ascii: bool = False
 ) -> None:
-    """Writes to `stream`, in colour only where that is a terminal that takes it.
-
-    `color` is auto, truecolor, 256, 16 or none.
-    """
+    """Writes a report to `stream`. `color` is auto, truecolor, 256, 16 or none; auto uses colour
+    only in a terminal that supports it."""
     console = make_console(stream, color=color)
     with console.capture() as captured:
         _print(document, console, ascii)
     text = captured.get()
     if not stream.isatty():
-        # Tables pad their cells; in a file or a pipe that is only noise.
+        # Tables pad their cells with blanks, which a file or a pipe does not need.
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
     stream.write(to_ascii(text) if ascii else text)
 
@@ -80,7 +78,7 @@ def make_console(stream: TextIO, *, color: str = "auto") -> Console:
 
 
 def _width_of_a_pipe() -> int:
-    """COLUMNS, where the reader at the other end set it."""
+    """The width of a pipe: COLUMNS if it is set, else PIPE_WIDTH."""
     columns = os.environ.get("COLUMNS", "")
     return min(PIPE_WIDTH, max(20, int(columns))) if columns.isdecimal() else PIPE_WIDTH
 
@@ -141,7 +139,7 @@ def _print_heat_map(heat: HeatMap, console: Console, ascii: bool) -> None:
 
 
 def _print_plotted(block: Plotted, console: Console, ascii: bool) -> None:
-    """A picture as wide as the terminal, its lines in the terminal's own colours."""
+    """Prints a picture as wide as the terminal, with lines in the terminal's colours."""
     from qtui.report.pictures.cells import Brush
     from qtui.report.pictures.drawing import picture_lines
 

@@ -19,13 +19,14 @@ from qtui_core.inspection.comparison.difference import Difference
 from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.report import Census
 
-#: Weights a text report lists before it says where the rest is, and names it lists of each
-#: kind of weight that was not compared.
+#: The most weights that a text report lists, and the most names of each kind of weight that was not
+#: compared.
 TEXT_PAIRS, LISTED_NAMES = 60, 20
 
 
 def comparison_document(comparison: Comparison, *, all_tensors: bool) -> Document:
-    """`all_tensors` lists every weight; else a long list is cut to the worst ones."""
+    """The report on two models. `all_tensors` lists every weight; otherwise a long list has only
+    the TEXT_PAIRS worst."""
     sections = [Section("Models", (_models(comparison),))]
     if comparison.pairs:
         sections.append(_pair_section(comparison, all_tensors))
@@ -128,7 +129,7 @@ _COLUMNS = (
 
 
 def _cells(report: PairReport) -> tuple[str, ...]:
-    """In the order of `_COLUMNS`."""
+    """The cells of a weight, in the order of `_COLUMNS`."""
     pair, found = report.pair, report.difference
     kept = "equal" if found.mse == 0 else format_decibels(found.sqnr_db)
     return (
@@ -147,7 +148,7 @@ def _cells(report: PairReport) -> tuple[str, ...]:
 
 
 def _nonfinite(found: Difference) -> str:
-    """The values that no figure counts; "" without any."""
+    """The counts of values that no figure includes; "" if there are none."""
     counts = ((found.lost, "lost"), (found.nonfinite - found.lost, "not finite in A"))
     return ", ".join(f"{count:,} {word}" for count, word in counts if count)
 

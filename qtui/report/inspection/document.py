@@ -24,12 +24,13 @@ from qtui_core.models import Reading, TensorInfo
 if TYPE_CHECKING:
     from qtui_core.quant import ErrorReport
 
-#: Tensors a text report lists before it says where the rest is.
+#: The most tensors that a text report lists.
 TEXT_TENSORS = 60
 
 
 def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Document:
-    """`all_tensors` lists every tensor; else a long list is cut to the worst ones."""
+    """The report on a model. `all_tensors` lists every tensor; otherwise a long list has only the
+    TEXT_TENSORS worst."""
     census = inspection.census
     model: list[Facts | Table] = [_model_facts(inspection)]
     if census.dtypes:
@@ -72,7 +73,7 @@ def _model_facts(inspection: Inspection) -> Facts:
 
 
 def _implied(found: Completeness) -> str:
-    """How the tensors compare with those that the configuration implies, in a few words."""
+    """A few words on how the tensors differ from those that config.json implies."""
     if found.unchecked:
         return f"not checked: {found.unchecked}"
     what = f"{found.implied:,} tensors of {found.architecture}"
@@ -88,7 +89,7 @@ def _implied(found: Completeness) -> str:
 
 
 def _against_config(found: Completeness | None, all_tensors: bool) -> list[Section]:
-    """The tensors that are not what config.json implies."""
+    """The section of tensors that differ from those that config.json implies."""
     if found is None:
         return []
     pairs = [("missing", name) for name in found.missing]
@@ -107,7 +108,7 @@ def _against_config(found: Completeness | None, all_tensors: bool) -> list[Secti
 
 
 def _both(exact: str, short: str) -> str:
-    """An exact number and its short form, where that is another."""
+    """An exact number, with its short form in parentheses if that differs."""
     return exact if short.removesuffix(" B") == exact else f"{exact} ({short})"
 
 
@@ -176,7 +177,8 @@ _BEYOND = (
 
 
 def beyond_range(saturated: int, overflowed: int) -> str:
-    """Values beyond the largest number of a format and what became of them; "" without any."""
+    """How many values exceed the largest number of a format, and what became of them; "" if there
+    are none."""
     counts = ((saturated, "clipped"), (overflowed, "lost"))
     return ", ".join(f"{count:,} {word}" for count, word in counts if count)
 
@@ -209,7 +211,7 @@ def _first_sqnr(tensor: TensorReport) -> float:
 
 
 def reading_note(infos: Sequence[TensorInfo]) -> str:
-    """Which tensors of three dimensions and more are read as what matrix; "" without any."""
+    """How tensors of three or more dimensions are read as matrices; "" if there are none."""
     parts = []
     for reading, rows in (
         (Reading.CONVOLUTION, "convolutions, one row for each output channel"),

@@ -1,4 +1,4 @@
-"""The sections of `qtui inspect` about single values: those that are not finite, and outliers."""
+"""The sections of `qtui inspect` about values that are not finite, and about outliers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _is_whole(inspection: Inspection) -> bool:
 
 
 def _outlier_columns(matrices: list[_Named]) -> list[Section]:
-    """Columns with several outliers, which makes them worth keeping in 16 bits."""
+    """The section of columns with several outliers, which may be worth 16 bits."""
     found = [
         (column, name, outliers.count)
         for name, outliers in matrices

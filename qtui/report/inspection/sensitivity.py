@@ -10,9 +10,9 @@ from qtui.report.numbers import format_bytes, format_decibels, format_value, plu
 from qtui_core.codec import printed
 from qtui_core.inspection.sensitivity.report import AS_STORED, FrontierPoint, Sensitivity
 
-#: Tensors a text report lists before it says where the rest is.
+#: The most tensors that a text report lists.
 TEXT_TENSORS = 40
-#: Points of the frontier that the table shows; the curve and the JSON have more.
+#: The most points of the frontier in the table; the curve and the JSON have all.
 TABLE_POINTS = 16
 _ERRORS = {
     "weights": "squared error of the weights over their energy, summed over all matrices",
@@ -23,7 +23,7 @@ _ERRORS = {
 
 
 def with_sensitivity(document: Document, found: Sensitivity, *, all_tensors: bool) -> Document:
-    """The report of an inspection with the assignment in it, which then has the last word."""
+    """The report of an inspection with the assignment added; its conclusion is the assignment's."""
     sections = [
         *document.sections,
         Section("Sensitivity: which scheme for which tensor", tuple(_blocks(found, all_tensors))),
@@ -81,7 +81,7 @@ def _quality(point: FrontierPoint) -> str:
 
 
 def _quality_title(found: Sensitivity) -> str:
-    """Names the error that is counted: that of outputs is not that of the tables of weights."""
+    """The heading for the SQNR, which is that of the weights or that of the layers' outputs."""
     return "outputs dB" if found.by == "outputs" else "SQNR dB"
 
 
@@ -118,7 +118,7 @@ def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
 
 def _frontier(found: Sensitivity) -> Table:
     step = max(1, -(-len(found.frontier) // TABLE_POINTS))
-    # Counted from the end, which is everything as stored.
+    # Counted from the last point, in which every tensor is as stored.
     points = found.frontier[::-step][::-1]
     if points[0] != found.frontier[0]:
         points = (found.frontier[0], *points)
@@ -172,7 +172,7 @@ def _curve(found: Sensitivity) -> list[Block]:
 
 
 def _choices(found: Sensitivity, all_tensors: bool) -> Table:
-    # One scheme takes hardly more bits on a small tensor, which is no reason to part them.
+    # Rounded: a scheme takes slightly more bits on a small tensor.
     chosen = sorted(
         found.choices, key=lambda c: (-round(8 * c.nbytes / max(1, c.parameters), 1), -c.error)
     )

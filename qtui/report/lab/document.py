@@ -1,4 +1,4 @@
-"""The document of an experiment, and the list of experiments."""
+"""The documents of `qtui lab`: the report on an experiment, and the list of experiments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qtui_core.lab.recording import LabRecording
 from qtui_core.lab.results import Cell, Findings, LabColumn, LabResult, Unit
 from qtui_core.lab.settings import Setting, Value
 
-#: What a judgement in a table means, for faces that have colour.
+#: Judgement in a table -> its tone.
 _TONES: Mapping[str, Tone] = {"dead": "bad", "stuck": "bad", "biased": "warn", "off": "dim"}
 
 
 def lab_document(result: LabResult, command: str) -> Document:
-    """An experiment: what was asked and set, what was found, and what it means. `command` is what
-    was typed, or would be."""
+    """The report on an experiment: question, settings, findings and conclusion. `command` is the
+    command line that runs it."""
     found = result.findings
     sections = [Section(result.question, (Facts(tuple(_facts(result))),))]
     if found.rows:
@@ -35,7 +35,8 @@ def lab_document(result: LabResult, command: str) -> Document:
 
 
 def lab_replay(recording: LabRecording, command: str) -> Document:
-    """A recorded experiment, as far as it is there."""
+    """The report on a recorded experiment, which may have stopped early. Raises UsageError if no
+    part of it was done."""
     result = recording.result
     if result is None:
         raise UsageError("The recording stops before the first part of the experiment was done.")
@@ -48,8 +49,8 @@ def lab_replay(recording: LabRecording, command: str) -> Document:
 
 
 def conclusion_of(result: LabResult, hint: str = "") -> str:
-    """The sentence of an experiment; where it did not come to its end, that and the `hint` before
-    it."""
+    """The sentence of an experiment. If the experiment stopped early or failed, the sentence begins
+    with that and the `hint`."""
     verdict = result.findings.verdict
     if result.ended == "stopped":
         part = f"Stopped after {result.done} of {plural(result.jobs, 'part')}."
@@ -84,7 +85,7 @@ def _facts(result: LabResult) -> Iterable[tuple[str, str]]:
 
 
 def setting_text(setting: Setting | None, value: Value) -> str:
-    """A value of a setting, for people."""
+    """The text of a setting's value."""
     if value is None:
         return "the text inside" if setting is not None and setting.name == "text" else "none"
     if isinstance(value, tuple | list):
@@ -93,7 +94,7 @@ def setting_text(setting: Setting | None, value: Value) -> str:
 
 
 def findings_table(found: Findings) -> Table:
-    """The table with its units, as text; cells that are not known yet are dashes."""
+    """The table as text with units; a dash is a value that is not known."""
     key = found.columns[0].key if found.columns else ""
     return Table(
         columns=tuple(
@@ -117,7 +118,7 @@ def _is_numeric(found: Findings, column: LabColumn) -> bool:
 
 
 def cell_text(cell: Cell, unit: Unit) -> str:
-    """A cell as people read it, in its unit."""
+    """The text of a cell in its unit."""
     if cell is None:
         return "–"
     if isinstance(cell, str):
@@ -138,14 +139,14 @@ def _tone(row: Mapping[str, Cell]) -> Tone:
 
 
 def findings_csv(found: Findings) -> Iterable[Sequence[object]]:
-    """The table in raw numbers: a header and rows; an empty cell is not known."""
+    """The table in raw numbers: a header and rows; an empty cell is a value that is not known."""
     yield tuple(f"{c.key}_{c.unit}" if c.unit else c.key for c in found.columns)
     for row in found.rows:
         yield tuple("" if row.get(c.key) is None else row[c.key] for c in found.columns)
 
 
 def catalog_document() -> Document:
-    """What `qtui lab` lists: each experiment with its question, and what its run costs."""
+    """The list of experiments: the question of each, and what a run costs."""
     rows = tuple(
         (each.name, each.question, cost_text(each), "yes" if each.takes_model else "no")
         for each in EXPERIMENTS
@@ -175,7 +176,7 @@ def catalog_document() -> Document:
 
 
 def cost_text(experiment: Experiment) -> str:
-    """What the default run of an experiment costs."""
+    """The time of an experiment's default run."""
     return f"about {experiment.seconds} s"
 
 

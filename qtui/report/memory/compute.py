@@ -1,5 +1,5 @@
-"""The section of compute in `qtui memory`: operations by a rule of thumb, those of the plan, and
-the time they take at least."""
+"""The section on compute of `qtui memory`: operations by the rule of thumb C = 6ND, those of the
+plan, and the least time they take."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from qtui_core.memory.advice.report import MemoryReport
 from qtui_core.memory.compute.totals import Compute
 from qtui_core.memory.devices.finding import DEVICES
 
-#: GPUs whose time is shown where none was asked for.
+#: The GPUs whose times are shown if no GPU was named.
 _TIMED = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")
 
 
 def compute_facts(report: MemoryReport, compute: Compute) -> Facts:
-    """Operations by C = 6ND, or by 2ND where nothing goes back, and as they are, and the least
-    time on a device."""
+    """The operations by the rule C = 6ND (Kaplan et al. 2020; 2ND without a backward pass), the
+    operations of the plan, and their least time on a device."""
     plan = report.estimate.plan
     times, step = (6, "step") if plan.trains else (2, "prompt" if plan.generate else "pass")
     rule = times * compute.matrix_parameters * compute.tokens

@@ -1,4 +1,4 @@
-"""The document of `qtui memory`, and the section of memory in `qtui inspect`."""
+"""The document of `qtui memory`, and the section on memory of `qtui inspect`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
 
 
 def memory_document(report: MemoryReport, *, explain: bool, picture: bool = False) -> Document:
-    """`explain` adds every term with its formula, its numbers and its source; `picture` the curve,
-    for the face that can show one."""
+    """The report on a plan. `explain` adds every term with its formula, numbers and source;
+    `picture` adds the curve for the HTML face."""
     estimate = report.estimate
     drawn: tuple[Block, ...] = ()
     if picture:
@@ -54,7 +54,7 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
 
 
 def with_memory(document: Document, report: MemoryReport) -> Document:
-    """The report of an inspection with the memory of a plan in it: plan, peak and phases."""
+    """The report of an inspection with the memory of a plan added: plan, peak and phases."""
     estimate = report.estimate
     section = Section(
         "Memory of a run",
@@ -74,7 +74,7 @@ def with_memory(document: Document, report: MemoryReport) -> Document:
 
 
 def without_memory(document: Document, reason: str) -> Document:
-    """The report of an inspection, with the reason why it has no estimate of memory."""
+    """The report of an inspection with the reason why there is no estimate of memory."""
     section = Section("Memory of a run", (f"Not estimated: {reason}",))
     return replace(document, sections=(*document.sections, section))
 
@@ -118,13 +118,14 @@ def _levels(estimate: Estimate) -> Facts:
 
 
 def _stays(estimate: Estimate) -> str:
-    """The phase between steps has more: the inputs, and of an inference the cache."""
+    """The words for what stays between steps. (The phase of that name also has the inputs, and at
+    inference the cache.)"""
     turn = "step" if estimate.plan.trains else "prompt"
     return f"what stays from {turn} to {turn}"
 
 
 def both(nbytes: int) -> str:
-    """Bytes exactly, and as people read them."""
+    """The exact bytes, and the same with a unit: "1,048,576 (1.00 MiB)"."""
     return f"{nbytes:,} ({format_bytes(nbytes)})"
 
 
@@ -271,8 +272,8 @@ def _cures(report: MemoryReport) -> Table:
 
 
 def _cure(cure: Cure, report: MemoryReport) -> tuple[str, str]:
-    """What to change, and the bytes it saves; segments that were not tried save what the allocator
-    keeps at most."""
+    """The change, and the bytes it saves. Expandable segments save at most what the allocator keeps
+    unused; that is shown if they were not tried."""
     if cure.change:
         return cure.change, format_bytes(cure.saves_bytes)
     estimate = report.estimate

@@ -1,4 +1,4 @@
-"""`qtui memory --explain`: every term as formula, numbers, basis and source."""
+"""The sections of `qtui memory --explain`: every term with formula, numbers, basis and source."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qtui_core.memory.formulas.letters import MEANINGS
 from qtui_core.memory.formulas.terms import SLACK, Term, Terms
 from qtui_core.memory.replay.record import BACKWARD, RESIDENT, Phase
 
-#: Terms that a table lists, more only where all others are a thousandth or more of the bytes.
+#: The most terms that a table lists, unless more of them are a thousandth or more of the bytes.
 LISTED = 40
 
 
 def explain_sections(estimate: Estimate) -> list[Section]:
-    """The symbols, the terms that sum to the peak, and those that lead on to the process."""
+    """The symbols, the terms that sum to the peak, and the terms from there to the process."""
     values = estimate.alive.letters
     letters = Facts(
         tuple(
@@ -40,8 +40,7 @@ def explain_sections(estimate: Estimate) -> list[Section]:
 
 
 def _in_closed_form(estimate: Estimate) -> list[Section]:
-    """What one layer holds, and what is alive when other phases than that of the peak are at their
-    fullest."""
+    """Formulas for the saved tensors of a layer, and for the tensors at the peaks of phases."""
     shape, plan, timeline = estimate.shape, estimate.plan, estimate.timeline
     if shape is None or not plan.trains:
         return []
@@ -71,7 +70,7 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
 
 
 def _rows(estimate: Estimate) -> tuple[Term, ...]:
-    """The terms of the peak, those of a component that are of one size as one."""
+    """The terms of the peak; equal terms of a component are merged."""
     slack = (term for term in estimate.terms if term.name == SLACK)
     return (*estimate.alive.by_expression, *slack)
 

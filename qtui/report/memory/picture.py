@@ -1,5 +1,5 @@
-"""The predicted curve of a step as SVG, for the HTML face: bytes alive, stacked by component, over
-the phases of the step."""
+"""The predicted curve of a step as SVG for the HTML face: live bytes over the phases, stacked by
+component."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qtui_core.memory.replay.record import Component
 WIDTH, HEIGHT = 960, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 190, 24, 40
 GIB = 1 << 30
-#: Phases narrower than this have no name above them.
+#: The least width in pixels of a phase that is named.
 _NARROWEST = 44
-#: Hues of one lightness, which reads on light and dark paper; neighbours in the stack differ.
+#: Hues of one lightness, which is readable on light and dark pages; neighbours in the stack differ.
 _HUES = {
     Component.WEIGHTS: 212,
     Component.QUANTIZATION: 300,
@@ -34,7 +34,7 @@ _HUES = {
 
 
 def curve_picture(curve: Curve) -> Picture:
-    """The picture of a curve that has points."""
+    """The picture of a curve, which must have points."""
     totals = curve.totals
     marks = ticks(0.0, max(totals) / GIB)
     high = marks[-1] * GIB
@@ -84,7 +84,7 @@ def curve_picture(curve: Curve) -> Picture:
 
 
 def _phases(curve: Curve, lefts: Sequence[float]) -> list[str]:
-    """A line where each phase begins, and its name where there is room."""
+    """A line at the start of each phase, and its name if there is room."""
     rights = [*lefts[1:], float(WIDTH - RIGHT)]
     parts = []
     for span, left, right in zip(curve.spans, lefts, rights, strict=True):
@@ -98,7 +98,7 @@ def _phases(curve: Curve, lefts: Sequence[float]) -> list[str]:
 
 
 def _index(positions: Sequence[int], event: int) -> int:
-    """The first point at or after an event."""
+    """The index of the first point at or after an event."""
     return next(
         (i for i, position in enumerate(positions) if position >= event), len(positions) - 1
     )

@@ -1,4 +1,4 @@
-"""An axis of a picture: where a number lies on it, and the round numbers that stand beside it."""
+"""An axis of a picture: the place of a number on it, and the round numbers that are its marks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 from qtui.report.faces.plot import ticks
 from qtui_core.dataclass import dataclass
 
-#: So many whole numbers are written one by one.
+#: The most whole numbers that are all marked.
 _FEW: Final = 12
-#: Room above and below what is drawn, as a share of its height.
+#: Room at each end of a padded axis, as a share of its length.
 _PAD: Final = 0.04
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, which are base-10 logarithms where `log`. `marks` are the places, 0 to
-    1, of the numbers that are written beside it."""
+    """An axis from `low` to `high`; with `log` these are base-10 logarithms. `marks` are the
+    places, 0 to 1, of the numbers written beside it, and their texts."""
 
     title: str
     low: float
@@ -27,7 +27,8 @@ class Axis:
     marks: tuple[tuple[float, str], ...] = ()
 
     def place(self, value: float | None) -> float | None:
-        """0 at the low end and 1 at the high one; None for what has no place on it at all."""
+        """The place of a value: 0 at the low end, 1 at the high end; None for None, NaN and, on a
+        logarithmic axis, values that are not above zero."""
         at = _measured(value, self.log)
         return None if at is None else (at - self.low) / (self.high - self.low)
 
@@ -40,13 +41,17 @@ def axis_of(
     padded: bool = False,
     whole: bool = False,
 ) -> Axis:
-    """An axis that holds all of the values; with room at both ends where it is `padded`. On a
-    logarithmic one only what is above zero has a place. A few `whole` numbers, as widths in bits
-    are, are what stands beside it, and nothing between them."""
+    """An axis that contains all values.
+
+    Args:
+        log: a logarithmic axis, on which only values above zero have a place.
+        padded: leaves room at both ends.
+        whole: the values are whole numbers, such as widths in bits; a few are all marked.
+    """
     known = [at for value in values if (at := _measured(value, log)) is not None]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if high - low <= 1e-12 * max(abs(low), abs(high)):
-        # One number alone stands in the middle.
+        # A single number is in the middle.
         half = 0.5 if log or not low else abs(low) / 2
         low, high = low - half, high + half
     elif padded:
@@ -78,7 +83,7 @@ def exponents(title: str, low: float, high: float) -> Axis:
 
 
 def written(value: float) -> str:
-    """A round number, as short as it can be: 0.5, 2000, 1e6."""
+    """A round number in its shortest form: 0.5, 2000, 1e6."""
     text = f"{value:g}" if abs(value) < 1e5 else f"{value:.6g}"
     mantissa, _, exponent = text.partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else text
@@ -91,7 +96,8 @@ def _measured(value: float | None, log: bool) -> float | None:
 
 
 def _powers(low: float, high: float) -> list[tuple[float, str]]:
-    """Powers of ten; where there are hardly any, what is twice and five times one too."""
+    """The powers of ten between two base-10 logarithms; if there are few, also their doubles and
+    fivefolds."""
     first, last = math.floor(low), math.ceil(high)
     every = max(1, (last - first) // 8)
     powers = range(first, last + 1)

@@ -1,4 +1,5 @@
-"""A grid of cells with paints, and the signs that pictures in cells are made of."""
+"""A grid of painted cells, and the characters that pictures in cells use. A paint is the name of a
+colour, which the face chooses."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Final
 from qtui.report.pictures.scene import Place
 from qtui_core.dataclass import dataclass
 
-#: Dots in a cell, across and down, and the bit of each (Unicode, block Braille Patterns).
+#: Columns and rows of dots in a cell, and the bit of each dot (Unicode, block Braille Patterns).
 ACROSS: Final = 2
 DOWN: Final = 4
 BLANK: Final = 0x2800
@@ -17,24 +18,24 @@ BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 #: Paints besides those of `hue`, `heat` and `grey`.
 TITLE, LABEL, QUIET, FAINT, FLOOR, POINT = "title", "label", "quiet", "faint", "floor", "point"
-#: Colours that lines have, one after the other.
+#: The number of colours of lines.
 HUES: Final = 7
-#: Steps of the paints of magnitudes.
+#: The number of paints of magnitudes.
 LEVELS: Final = 32
 
 
 def hue(number: int) -> str:
-    """The paint of a line by its place among the lines."""
+    """The paint of the line with this index."""
     return f"hue{number % HUES}"
 
 
 def heat(share: float) -> str:
-    """The paint of a magnitude, 0 to 1: a ground, for terminals whose colours carry it."""
+    """The paint of a magnitude, 0 to 1: a background colour, if the terminal has enough."""
     return f"heat{_step(share)}"
 
 
 def grey(share: float) -> str:
-    """The same where it is paler, since it is lost or behind something."""
+    """The same in grey, for a magnitude that is lost or lies behind something."""
     return f"grey{_step(share)}"
 
 
@@ -44,7 +45,7 @@ def _step(share: float) -> int:
 
 @dataclass(frozen=True)
 class Brush:
-    """What a terminal can draw. `shaded`: colours carry no magnitude, so that signs do."""
+    """What a terminal can draw. `shaded`: characters show magnitudes, as colours cannot."""
 
     ascii: bool = False
     shaded: bool = True
@@ -86,7 +87,7 @@ class Brush:
         return "~" if self.ascii else "…"
 
     def shade(self, share: float) -> str:
-        """The sign of a magnitude: the blank only for nothing at all."""
+        """The character of a magnitude, 0 to 1; a blank only for zero."""
         if share <= 0:
             return self.shades[0]
         return self.shades[min(len(self.shades) - 1, 1 + int(share * (len(self.shades) - 1)))]
@@ -94,7 +95,7 @@ class Brush:
 
 @dataclass(frozen=True)
 class Painted:
-    """A text at a column of a line, in a paint; "" is the colour of all other text."""
+    """A text at a column of a line, in a paint; "" is the default colour."""
 
     column: int
     text: str
@@ -112,7 +113,7 @@ class CellGrid:
         self._cells: dict[tuple[int, int], tuple[str, str]] = {}
 
     def put(self, row: int, column: int, text: str, paint: str = "") -> None:
-        """Writes over what is there; what is outside is cut off."""
+        """Writes a text over existing cells; parts outside the grid are cut off."""
         if 0 <= row < self.height:
             for at, sign in enumerate(text, column):
                 if 0 <= at < self.width:
@@ -124,7 +125,7 @@ class CellGrid:
         self.put(0, 0, text if fits else text[: self.width - 1] + ellipsis, TITLE)
 
     def is_free(self, row: int, column: int, width: int = 1) -> bool:
-        """Whether nothing stands there, and all of it is inside."""
+        """Whether `width` cells are blank and inside the grid."""
         return (
             0 <= row < self.height
             and column >= 0
@@ -133,7 +134,7 @@ class CellGrid:
         )
 
     def lines(self) -> list[list[Painted]]:
-        """Row by row, cells of one paint that touch together."""
+        """The rows; neighbouring cells of the same paint are one text."""
         found: list[list[Painted]] = []
         for row in range(self.height):
             line: list[Painted] = []
@@ -152,7 +153,7 @@ class CellGrid:
 
 
 def plain_lines(lines: Iterable[PaintedLine]) -> list[str]:
-    """Without paints."""
+    """The lines as plain text."""
     found = []
     for line in lines:
         text = ""
@@ -165,8 +166,8 @@ def plain_lines(lines: Iterable[PaintedLine]) -> list[str]:
 def dotted(pieces: Iterable[Sequence[Place]], width: int, height: int, faint: bool) -> dict[
     tuple[int, int], int
 ]:  # fmt: skip
-    """(row from the top, column) -> bits of the dots of a line through these places; every other
-    pair of dots where it is `faint`."""
+    """(row from the top, column) -> the bits of the dots of a line through these places; a `faint`
+    line has every other pair of dots."""
     across, down = width * ACROSS - 1, height * DOWN - 1
     masks: dict[tuple[int, int], int] = {}
     drawn = 0

@@ -1,4 +1,4 @@
-"""The one way into this folder: a picture of an experiment, in cells or as SVG."""
+"""Draws any picture of an experiment in cells; `in_svg` draws it as SVG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qtui.report.pictures.in_cells import scene_lines
 from qtui.report.pictures.scene import scene_of
 from qtui_core.lab.results import Heat, LabBars, Picture
 
-#: Cells of a picture in a report.
+#: The height of a picture in a report, in cells.
 REPORT_HEIGHT = 20
 
 
@@ -22,10 +22,10 @@ def picture_lines(
     behind: Picture | None = None,
     scales: bool = False,
 ) -> list[PaintedLine]:
-    """The lines of a picture in so many cells; without a height, as high as a report has it.
+    """The lines of a picture in `width` by `height` cells; None is the height of reports.
 
-    `behind` is the same picture of an earlier run, drawn faint where it can be; `scales` draws
-    where the scales of a Heat lie in place of its numbers.
+    `behind` is the same picture of an earlier run, which is drawn faint if its kind allows that.
+    `scales` draws the scales of a Heat in place of its numbers.
     """
     if isinstance(picture, LabBars):
         return bar_lines(

@@ -1,5 +1,4 @@
-"""A Heat, whose rows and columns have names and no axes: a table of numbers, each in the shade or
-the colour of its magnitude."""
+"""Draws a Heat as a table of numbers, each in the shade or the colour of its magnitude."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from qtui.report.pictures.cells import LABEL, POINT, QUIET, TITLE, Brush, Painte
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Heat
 
-#: Cells of a number at least, and of the names of rows at most as a share of the width.
+#: The least cells of a number, and the largest share of the width for the names of rows.
 _LEAST: Final = 11
 _NAMES: Final = 0.4
-#: What is written where there is no scale, and where a matrix has one.
+#: The texts for a matrix without a scale, and for one with a single scale.
 _NONE, _ONE = "no scale", "one scale"
 _WHY: Final = (
     "Blocks are scales, at the side of the axis along which they differ. {free} outside: they "
@@ -30,8 +29,8 @@ _MATRICES: Final = 11
 
 
 def shares_of(found: Heat) -> list[list[float | None]]:
-    """Each number as a share of the way from the least to the largest, by logarithms where it is
-    so drawn; None for what has no colour."""
+    """Each number as a share, 0 at the least and 1 at the largest, on the Heat's scale; None for
+    numbers without a colour."""
     values = [[_measured(found, value) for value in row] for row in found.values]
     known = [value for row in values for value in row if value is not None]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
@@ -48,8 +47,8 @@ def _measured(found: Heat, value: float | None) -> float | None:
 def heat_lines(
     found: Heat, width: int, height: int | None, brush: Brush, *, scales: bool = False
 ) -> list[PaintedLine]:
-    """A row a line. `scales` draws in each cell the two matrices of the product with their scales,
-    where they are known. Rows that `height` has no room for are counted."""
+    """A line for each row. With `scales` each cell shows the two matrices of its product and their
+    scales, if they are known. The last line counts rows that do not fit."""
     names = max((len(name) for name in found.rows), default=0)
     left = min(names, max(10, int(width * _NAMES)))
     columns = max(1, len(found.columns))
@@ -101,15 +100,15 @@ def heat_lines(
 
 
 def _cut(painted: Painted, width: int) -> Painted:
-    """As much of a text as there is room for."""
+    """The text, cut off at the width."""
     return Painted(painted.column, painted.text[: max(0, width - painted.column)], painted.paint)
 
 
 @dataclass(frozen=True)
 class ScaleSides:
-    """The two matrices of a product, and at which sides there are vectors of scales: before the
-    first, after it, before the second, after it. The two in the middle lie at the summed axis.
-    `told` is written in their place if there is no vector."""
+    """The two matrices of a product, and on which of their four sides there is a vector of scales:
+    left and right of the first, left and right of the second. The two sides in the middle are along
+    the summed axis. `told` is the text if there is no vector."""
 
     left: str
     right: str
@@ -118,7 +117,7 @@ class ScaleSides:
 
 
 def scale_sides(found: Heat, row: int, column: int) -> ScaleSides:
-    """Where the scales of a row lie in the product of a column."""
+    """The sides with scales in a cell, whose row is a scheme and whose column a product."""
     product, axes = found.products[column], found.scale_axes[row]
     if axes is None:
         return ScaleSides(product.left, product.right, (False,) * 4, _NONE)
@@ -131,8 +130,8 @@ def scale_sides(found: Heat, row: int, column: int) -> ScaleSides:
 
 
 def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Painted]:
-    """Both matrices in a cell, a full block for each vector that is outside of the sum and a pale
-    one for each inside."""
+    """The two matrices of a cell: a full block for each vector of scales outside the sum, and a
+    pale one for each inside it."""
     if at.told:
         return [
             Painted(column, _fitting((at.told, at.told.split()[0]), width).center(width), QUIET)

@@ -1,4 +1,4 @@
-"""A scene in the cells of a terminal."""
+"""Draws a Scene in the cells of a terminal."""
 
 from __future__ import annotations
 
@@ -30,34 +30,33 @@ from qtui.report.pictures.scene import (
     height_at,
 )
 
-#: Columns between two letters on a line, and of the names at the right at most.
+#: Columns between two letters on a line, and the most columns of the names at the right.
 _LETTERS_APART: Final = 26
 _NAMES: Final = 34
-#: A picture of this width has the names of its lines beside it; others have them below.
+#: From this width on the names of lines are beside the picture; otherwise below it.
 _BESIDE: Final = 72
 _LEAST_HEIGHT: Final = 4
-#: Below this height nothing is said of formats that hold everything, and the name of the x axis
-#: stands before its numbers, or in the place of the last.
+#: Below this height formats that hold every value have no text, and the name of the x axis is in
+#: the row of its numbers, before the first or in place of the last.
 _LOW: Final = 18
-#: More points than these have letters in place of names.
+#: More points than this have letters in place of names.
 _NAMED: Final = 5
-#: A longer name of the x axis takes a row of its own.
+#: A longer name of the x axis has a row of its own.
 _SHORT_TITLE: Final = 16
-#: A name of the x axis that fits before its numbers.
+#: The longest name of the x axis that is written before its numbers.
 _BEFORE: Final = 6
 
 
 def scene_lines(scene: Scene, width: int, height: int, brush: Brush) -> list[PaintedLine]:
-    """The picture in `width` by `height` cells: its title, the plane between its axes, and what the
-    letters on its lines mean."""
+    """The scene in `width` by `height` cells: title, plot with axes, and the names of its lines."""
     return _Plane(scene, width, height, brush).draw()
 
 
 class _Plane:
-    """Where the parts of a picture are.
+    """The layout of a picture, and its cells.
 
-    Rows: title, name of the y axis, the plane, the ground, numbers of the x axis, a row a span,
-    names of lines where they do not stand beside the plane.
+    The rows are: title, name of the y axis, the plot, the x axis, its numbers, a row for each span,
+    and the names of lines if they are not beside the plot.
     """
 
     def __init__(self, scene: Scene, width: int, height: int, brush: Brush) -> None:
@@ -89,8 +88,8 @@ class _Plane:
         self.top = 2
 
     def _note_at(self, span: SceneSpan, text: str, width: int) -> int | None:
-        """The column of what a span does not hold, on the side where its bar leaves room; None
-        where that takes a row of its own."""
+        """The column of the text on what a span does not hold, left or right of its bar; None if it
+        needs a row of its own."""
         first, last = self._column(span.low), self._column(span.high)
         if last + 3 + len(text) <= width:
             return last + 2
@@ -122,7 +121,7 @@ class _Plane:
     # Places
 
     def _row(self, share: float) -> int:
-        """The row of the grid that a share of the height lies in."""
+        """The row of the grid at a share of the height."""
         at = min(self.height - 1, max(0, int(share * self.height)))
         return self.top + self.height - 1 - at
 
@@ -165,7 +164,7 @@ class _Plane:
             self.grid.put(row, self.left, self.brush.floor * self.width, FLOOR)
 
     def _bars(self) -> None:
-        """Bars of the first kind are whole columns; of others their tops are drawn over them."""
+        """Draws bars: those of the first kind are filled, of others only the tops are drawn."""
         for number, kind in enumerate(self.scene.bars):
             tall: dict[int, float] = {}
             for left, right, share in kind.bars:
@@ -212,7 +211,8 @@ class _Plane:
             self.grid.put(self.top + row, self.left + column, sign, paint)
 
     def _letters(self, number: int, taken: set[tuple[int, int]]) -> None:
-        """A letter on the line now and then: colour alone is not for everyone."""
+        """Writes the line's letter on it at intervals, as not everyone can tell the colours
+        apart."""
         line = self.scene.lines[number]
         if line.echo >= 0:
             return
@@ -235,8 +235,8 @@ class _Plane:
             self.grid.put(self.top + row, self.left + column, _letter(number), self._paint(number))
 
     def _points(self) -> None:
-        """Each with its name at its side, lower where another stands there; where they are many,
-        with letters, whose names stand with those of the lines."""
+        """Draws points, each with its name beside it, or below if that is taken. Many points have
+        letters, which are listed with the names of the lines."""
         if _are_lettered(self.scene):
             taken: set[tuple[int, int]] = set()
             for number, point in enumerate(self.scene.points, len(self.scene.lines)):
@@ -322,7 +322,7 @@ def _letter(number: int) -> str:
 
 
 def _are_lettered(scene: Scene) -> bool:
-    """Whether there are so many points that their names would stand beside the wrong ones."""
+    """Whether there are so many points that their names would be beside the wrong ones."""
     return len(scene.points) > _NAMED
 
 
@@ -334,8 +334,8 @@ def _paint_of(scene: Scene, number: int) -> str:
 
 
 def _names(scene: Scene, brush: Brush) -> list[tuple[str, str]]:
-    """What each line or kind of bar is, with its letter and the number at its end; and what the
-    ground behind them is."""
+    """The names of lines and kinds of bars, with their letters and last numbers, and the meaning of
+    the shaded background."""
     found = []
     for number, line in enumerate(scene.lines):
         last = f"  {line.last}" if line.last else ""
@@ -369,7 +369,7 @@ def _flowed(names: Sequence[tuple[str, str]], width: int) -> list[list[tuple[int
 
 
 def _apart(rows: Sequence[int], top: int, height: int) -> list[int]:
-    """The rows, in order, moved so that no two are the same and all are inside, where they can."""
+    """The rows, in order, moved so that all differ and are inside, if that is possible."""
     found: list[int] = []
     for row in rows:
         found.append(max(row, found[-1] + 1) if found else row)
@@ -383,6 +383,6 @@ def _apart(rows: Sequence[int], top: int, height: int) -> list[int]:
 
 
 def _bins(at: int, cells: int, bins: int) -> tuple[int, int]:
-    """The bins that a cell shows: those that lie in it, or the one that it lies in."""
+    """The first bin of a cell and the end of its bins; a cell smaller than a bin shows that bin."""
     first = at * bins // cells
     return first, max(first + 1, (at + 1) * bins // cells)

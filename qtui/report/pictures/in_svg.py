@@ -1,7 +1,6 @@
 """A scene, bars, or a Heat, as one <svg> element.
 
-Ink and lines take the colours of the page; `standalone` gives them colours of their own, for a
-file.
+Text and lines have the colours of the page; `standalone` gives them fixed colours, for a file.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from qtui_core.lab.results import Heat, LabBars, Picture
 WIDTH, HEIGHT = 840, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 190, 40, 44
 SPAN = 20
-#: Hues that read on light and dark paper and for the common kinds of colour blindness (after
-#: Okabe and Ito, "Color Universal Design", 2008).
+#: Hues that are readable on light and dark pages, and with the common kinds of colour blindness
+#: (after Okabe and Ito, "Color Universal Design", 2008).
 HUES: Final = ("#3b82c4", "#d9822b", "#2f9e78", "#c4629b", "#8a6fc9", "#b8a12a", "#4fb0c6")
 _OWN: Final = {
     "var(--ink)": "#1b1f24", "var(--soft)": "#59636e", "var(--line)": "#d1d9e0",
@@ -40,12 +39,13 @@ _PRODUCT_CELL: Final = 140
 _MARK: Final = "var(--warn)"
 #: Points nearer than these pixels may have names that cover each other.
 _NAMED: Final = 100
-#: Pixels of a letter at most, on average.
+#: The average width of a letter in pixels, at most.
 _LETTER: Final = 6.8
 
 
 def picture_svg(picture: Picture, behind: Picture | None = None) -> str:
-    """The element, for a page that has the variables of the HTML face. Names are escaped."""
+    """The picture as an element for a page with the CSS variables of the HTML face. Names are
+    escaped."""
     if isinstance(picture, LabBars):
         return _bars(picture, behind if isinstance(behind, LabBars) else None)
     if isinstance(picture, Heat):
@@ -54,7 +54,7 @@ def picture_svg(picture: Picture, behind: Picture | None = None) -> str:
 
 
 def standalone(svg: str) -> str:
-    """The same element as a file of its own, on white."""
+    """The same element as a file of its own, on a white background."""
     for name, color in _OWN.items():
         svg = svg.replace(name, color)
     head, _, rest = svg.partition(">")
@@ -160,7 +160,7 @@ def _axes(scene: Scene) -> Iterable[str]:
 
 
 def _counts(scene: Scene) -> Iterable[str]:
-    """Cells of a density; what is below the first line is pale."""
+    """The cells of a density; those below the first line are pale if the scene is parted."""
     rows = len(scene.counts)
     for row, counts in enumerate(scene.counts):
         columns = len(counts)
@@ -199,7 +199,7 @@ def _line(number: int, line: SceneLine) -> Iterable[str]:
 
 
 def _names(scene: Scene) -> Iterable[str]:
-    """Beside the end of each line, moved so that none covers another; of bars in the corner."""
+    """The names of lines at their ends, moved apart; those of bars in the corner."""
     ends: list[tuple[float, str, str]] = []
     for number, line in enumerate(scene.lines):
         if line.echo >= 0:
@@ -231,7 +231,7 @@ def _apart(heights: Sequence[float], bottom: float) -> list[float]:
 
 
 def _bars(found: LabBars, behind: LabBars | None) -> str:
-    """A bar a line, with a whisker over its seeds and its value behind it."""
+    """Horizontal bars, each with its value behind it and a whisker over the seeds."""
     every = [bar for _, bars in found.groups for bar in bars]
     left = 20 + _LETTER * max((len(bar.name) for bar in every), default=0)
     beside = _LETTER * max((len(bar_text(bar, spread=True)) for bar in every), default=0)
@@ -267,7 +267,7 @@ def _bars(found: LabBars, behind: LabBars | None) -> str:
 
 
 def _heat(found: Heat) -> str:
-    """A table of boxes, the darker the larger; a frame where scales lie inside the sum."""
+    """A Heat as a table of boxes: the larger the number, the darker the box."""
     left = 20 + 7 * max((len(name) for name in found.rows), default=0)
     cell = _PRODUCT_CELL if found.products else _CELL
     said = (
@@ -298,7 +298,7 @@ def _heat(found: Heat) -> str:
 
 
 def _matrices(at: ScaleSides, middle: float, y: float) -> Iterable[str]:
-    """Both matrices of a product, with a bar for each vector of scales."""
+    """The two matrices of a product, with a bar for each vector of scales."""
     if at.told:
         yield _text(middle, y + 15, at.told, "middle")
         return

@@ -1,7 +1,7 @@
-"""What the pictures of experiments have in common: axes, and lines, cells, bars and points between
-them. A picture becomes a Scene, and a Scene is drawn in cells or as SVG.
+"""Turns a picture of an experiment into a Scene: axes, and lines, cells, bars and points between
+them. A Scene is drawn in cells or as SVG.
 
-Every place is a pair (x, y) of shares, 0 at the left and the ground and 1 at the right and the top.
+Every place is a pair (x, y) of shares, from (0, 0) at the bottom left to (1, 1) at the top right.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ from qtui_core.lab.results import (
 
 Place = tuple[float, float]
 
-#: What a line of an earlier run is called, after its name; and all those that are lines now too.
+#: The word after the name of an earlier run's line, and the name of all lines that both runs have.
 BEFORE: Final = "before"
-#: A line of so few points is marked at each of them.
+#: A line with at most this many points has a mark at each.
 FEW_POINTS: Final = 8
 THE_RUN_BEFORE: Final = "the run before"
-#: What is said of a format that holds every value.
+#: The text for a format that holds every value.
 ALL_HELD: Final = "all held"
-#: Room at the ends of a histogram, in powers of two.
+#: Room at each end of a histogram, in powers of two.
 _BESIDE: Final = 1.0
-#: A share of the values that is not seen any more, and the powers of two that are shown besides
-#: those of the values.
+#: The least share of values that a histogram must show, and the powers of two shown beyond these.
 _RARE: Final = 1e-5
 _AROUND: Final = 12
 
 
 @dataclass(frozen=True)
 class SceneLine:
-    """A line in pieces, each of which is whole; `band` has (x, low, high) in shares.
+    """A line, in pieces if values are missing.
 
-    `last` is the number at its end, as a text; a `faint` one is drawn behind the others. `echo` is
-    the place of the line that it was in an earlier run, or -1.
+    Attributes:
+        band: (x, low, high) of its spread, in shares.
+        last: the number at its end, as text.
+        faint: whether it is of an earlier run, drawn behind the others.
+        echo: for a faint line, the index of the same line in this run; otherwise -1.
     """
 
     name: str
@@ -58,7 +60,7 @@ class SceneLine:
 
 @dataclass(frozen=True)
 class SceneBars:
-    """A bar a place: (left, right, height), and what all of them are of."""
+    """The bars of one kind, each as (left, right, height), and the name of the kind."""
 
     name: str
     bars: tuple[tuple[float, float, float], ...]
@@ -66,8 +68,8 @@ class SceneBars:
 
 @dataclass(frozen=True)
 class SceneSpan:
-    """A bar beneath the picture: what lies between `low` and `high` can be held, and between `low`
-    and `whole` in part; `notes` say what is not, one for each kind of bars above."""
+    """The range of a format, a bar below the picture. It holds values from `low` to `high`; below
+    `whole` with fewer bits. `notes` say what it does not hold, for each kind of bars."""
 
     name: str
     low: float
@@ -76,7 +78,7 @@ class SceneSpan:
     notes: tuple[str, ...] = ()
 
     def note(self, names: Sequence[str]) -> str:
-        """What is not held, of the kinds that are called so."""
+        """The text on what the format does not hold; `names` are the kinds of bars."""
         if len(set(self.notes)) < 2:
             return self.notes[0] if self.notes else ""
         return "; ".join(f"{name} {note}" for name, note in zip(names, self.notes, strict=True))
@@ -92,13 +94,13 @@ class ScenePoint:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is drawn.
+    """The parts of a picture.
 
     Attributes:
-        counts: over the whole plane, row 0 lowest, as shares of the most; empty where there is no
-            such.
-        parted: whether what is below the first line is lost, and drawn paler.
-        floor: (low, high) between which a difference says nothing, in shares.
+        counts: a density over the whole plot as shares of its largest count, row 0 lowest; empty
+            without one.
+        parted: whether the density below the first line is lost, and drawn paler.
+        floor: the (low, high) shares between which a difference is noise.
     """
 
     title: str
@@ -114,8 +116,8 @@ class Scene:
 
 
 def height_at(line: SceneLine, x: float) -> float:
-    """How high a line is at a place, between the points that it is known at; outside of them, as
-    high as at the nearest."""
+    """The height of a line at `x`, interpolated between its points; outside them, that of the
+    nearest."""
     places = [place for piece in line.pieces for place in piece]
     if not places:
         return 0.0
@@ -127,8 +129,8 @@ def height_at(line: SceneLine, x: float) -> float:
 
 
 def scene_of(picture: Picture, behind: Picture | None = None) -> Scene:
-    """The picture; `behind` is the same of an earlier run, drawn faint. Not of a Heat, which has no
-    axes."""
+    """The scene of a picture. `behind` is the same picture of an earlier run, which is drawn faint.
+    Raises TypeError for a Heat, which has no axes."""
     if isinstance(picture, LabChart):
         return _chart(picture, behind if isinstance(behind, LabChart) else None)
     if isinstance(picture, Density):
@@ -196,7 +198,7 @@ def _line(line: LabLine, x: Axis, y: Axis, *, echo: int = -1) -> SceneLine:
 def _density(density: Density) -> Scene:
     x = axis_of(density.x, (density.left, density.right))
     y = axis_of(density.y, (density.low, density.high))
-    # By logarithms: most of a plane has a thousandth of what its fullest place has.
+    # Logarithmic, because most cells have a thousandth of the fullest one's count.
     most = math.log1p(max((max(row, default=0) for row in density.counts), default=0)) or 1.0
     counts = tuple(tuple(math.log1p(n) / most for n in row) for row in density.counts)
     lines = tuple(_line(line, x, y) for line in density.lines)
@@ -234,7 +236,7 @@ def _histogram(found: ExponentHistogram) -> Scene:
     first, last = (min(seen), max(seen) + 1) if seen else (found.first, found.first + 1)
     ends = [float(first), float(last)]
     for span in found.spans:
-        # A format that holds far more than there is runs off the picture.
+        # The range of a format may extend beyond the picture.
         ends += [max(span.low - found.shift, first - _AROUND)]
         ends += [min(span.high - found.shift, last + _AROUND)]
     x = exponents("magnitude", min(ends) - _BESIDE, max(ends) + _BESIDE)
@@ -276,8 +278,8 @@ def _histogram(found: ExponentHistogram) -> Scene:
 
 
 def beyond(first: int, counts: Sequence[int], low: float, high: float) -> tuple[float, float]:
-    """(share that becomes zero, share that is too large): what is under half of the smallest
-    number, 2^low, rounds to zero; a power of two is only too large where all of it is."""
+    """The shares of values that become zero, and that are too large. Values below half of the
+    smallest number, 2^low, round to zero. A power of two counts as too large only as a whole."""
     total = sum(counts)
     if not total:
         return 0.0, 0.0

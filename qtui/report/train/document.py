@@ -1,4 +1,4 @@
-"""The document of `qtui train` and `qtui replay`: a run against its estimate."""
+"""The document of `qtui train` and `qtui replay`: a run compared with its estimate."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of, summary
 
-#: Lines of the log that a report has, the last ones.
+#: The most lines of the log in a report: the last ones.
 LOGGED = 12
 
 
 def train_document(state: RunState, title: str, complaint: str = "") -> Document:
-    """The report on a run that reported at least its header; `complaint` says what is wrong with
-    its recording."""
+    """The report on a run, which must have its header; `complaint` says what is wrong with its
+    recording, "" if nothing."""
     header = state.header
     assert header is not None
     found = measured(state)
@@ -111,7 +111,7 @@ def _levels(header: RecordingHeader, found: Measured) -> Table:
 
 
 def _why_not(found: Measured, levels: Sequence[Level]) -> tuple[str, ...]:
-    """Each reason why a level was not measured, once."""
+    """The reasons why levels were not measured, without duplicates."""
     if found.counted == "tensors":
         return ("Reserved bytes, a context and a device's memory do not exist on a CPU.",)
     return tuple(dict.fromkeys(level.why_not for level in levels if level.why_not))

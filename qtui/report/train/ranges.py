@@ -1,5 +1,5 @@
-"""Where the numbers of a step lie, against what formats hold: rows, picture and sentence, for the
-report and for the panel."""
+"""The range of the numbers of a step beside the ranges of formats: table, picture and sentence, for
+the report and for the Train panel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.results import ExponentHistogram
 from qtui_core.live.snapshot import RangeKind, RangesSeen
 
-#: Formats whose bars are drawn, and those that a step may be computed in.
+#: The formats whose ranges are drawn.
 DRAWN: Final = ("fp32", "bf16", "fp16", "e5m2", "e4m3")
 HELD: Final = ("fp16", "e5m2", "e4m3")
-#: Kinds that a loss scale multiplies; the largest of their magnitudes bounds it.
+#: The kinds of tensors that a loss scale multiplies; their largest magnitude limits the scale.
 GRADIENTS: Final[tuple[RangeKind, ...]] = ("output gradients", "weight gradients")
-#: If gradients become zero in fewer cases than this share, the report says that none does.
+#: Below this share of gradients that become zero, the report says "next to none".
 _NONE: Final = 5e-5
 
 
 @dataclass(frozen=True)
 class KindRange:
-    """One kind of tensor, over the layers that are looked at."""
+    """One kind of tensor, over one layer or all."""
 
     kind: RangeKind
     found: Magnitudes
@@ -50,7 +50,7 @@ class KindRange:
 
 
 def kinds_of(seen: RangesSeen, layer: str = "") -> tuple[KindRange, ...]:
-    """Each kind that was seen, of one `layer` or of all."""
+    """The kinds of tensors that were seen in a `layer`, or in all layers."""
     kinds: dict[RangeKind, dict[str, Magnitudes]] = {}
     for each in seen.ranges:
         if layer in ("", each.name) and each.found.there:
@@ -59,7 +59,7 @@ def kinds_of(seen: RangesSeen, layer: str = "") -> tuple[KindRange, ...]:
 
 
 def ranges_blocks(seen: RangesSeen) -> Iterator[Block]:
-    """What the report has of it: the picture, a table, and the sentence."""
+    """The blocks of the report: picture, table and sentence."""
     kinds = kinds_of(seen)
     picture = ranges_picture(seen, kinds)
     if picture is not None:
@@ -71,8 +71,8 @@ def ranges_blocks(seen: RangesSeen) -> Iterator[Block]:
 def ranges_picture(
     seen: RangesSeen, kinds: tuple[KindRange, ...], log_scale: int = 0, layer: str = ""
 ) -> ExponentHistogram | None:
-    """The histogram over the formats; with a `log_scale`, of gradients that are multiplied by
-    2^log_scale alone."""
+    """The histogram above the ranges of the formats. With a `log_scale` it has only gradients,
+    multiplied by 2^log_scale."""
     if log_scale:
         kinds = tuple(each for each in kinds if each.kind in GRADIENTS)
     where = layer or "all linear layers"
@@ -81,7 +81,7 @@ def ranges_picture(
 
 
 def ranges_table(kinds: tuple[KindRange, ...]) -> Table:
-    """A row for each kind: where it lies, and the share that each format would make zero."""
+    """A row for each kind: its magnitudes, and the share that each format would make zero."""
     numbers = ("log2, median", "log2, largest")
     shares = tuple(f"{FORMATS[name].title}: become zero" for name in HELD)
     return Table(
@@ -99,7 +99,7 @@ def ranges_table(kinds: tuple[KindRange, ...]) -> Table:
 
 
 def ranges_sentence(seen: RangesSeen, kinds: tuple[KindRange, ...]) -> str:
-    """What it means for the format of activations and gradients, and the loss scale to take."""
+    """Which formats suffice for activations and gradients, and the recommended loss scale."""
     named = {each.kind: each for each in kinds}
     gradients = [named[kind] for kind in GRADIENTS if kind in named]
     said = list(_overflow(named.get("activations")))
@@ -135,7 +135,7 @@ def ranges_sentence(seen: RangesSeen, kinds: tuple[KindRange, ...]) -> str:
 
 
 def _overflow(activations: KindRange | None) -> Iterator[str]:
-    """A sentence where FP16 does not hold the activations."""
+    """A sentence if activations exceed the largest number of FP16."""
     if activations is not None and activations.found.largest > float(float_format("fp16").max):
         yield (
             f"Activations reach {activations.found.largest:.3g} in {activations.widest}, more than "

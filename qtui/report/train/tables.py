@@ -1,4 +1,4 @@
-"""The tables of a run: estimated beside measured, the parts of the difference, and the steps."""
+"""The tables of a run: estimate and measurement, the parts of their difference, and the steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from qtui_core.live.compare import ComponentRow, PhaseRow
 from qtui_core.live.gap import GapPart, Level
 from qtui_core.live.snapshot import StepTaken
 
-#: Steps that are listed before some are left out.
+#: The most steps that are listed.
 LISTED = 12
-#: A gap of more than this share of what was measured is worth a colour.
+#: A gap above this share of the measured bytes is coloured.
 _OFF = 0.05
 
 
@@ -64,12 +64,13 @@ def _bytes(count: int | None) -> tuple[str, str]:
 
 
 def signed(count: int) -> str:
-    """Bytes as people read them, with a minus below zero."""
+    """Signed bytes with a unit."""
     return f"{'−' if count < 0 else ''}{format_bytes(abs(count))}"
 
 
 def percent(gap: float | None) -> str:
-    """`+0.12%`: how much more was measured than estimated. What rounds to zero has no sign."""
+    """A gap in per cent, `+0.12%` if more was measured than estimated; without a sign if it rounds
+    to zero."""
     if gap is None:
         return "–"
     text = f"{gap * 100:+.2f}" if abs(gap) < 0.1 else f"{gap * 100:+.1f}"

@@ -14,7 +14,7 @@ from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import explanation
 
-#: What phases before the first step do.
+#: Phase before the first step -> the words for what it does.
 DOING: Final = {
     "import": "importing torch and the model's class",
     "load": "loading the weights",
@@ -24,12 +24,12 @@ DOING: Final = {
 }
 
 
-#: The least gap that has a digit to be shown with.
+#: The least gap that is shown as a number.
 _SHOWN: Final = 0.0001
 
 
 def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) -> str:
-    """What became of a run, its peak against the estimate, its loss, and what explains the rest."""
+    """How a run ended, its peak beside the estimate, its loss, and what explains the difference."""
     fault = state.fault
     if fault is not None and fault.fatal:
         return " ".join(filter(None, (fault.text, _saving(fault), _peak(state, found))))
@@ -81,7 +81,7 @@ def _off(gap: float) -> str:
 
 
 def within(phase: str) -> str:
-    """In a phase, in words."""
+    """The words for "in a phase"."""
     return phase if phase.endswith("steps") else f"in the {phase} phase"
 
 
@@ -98,7 +98,7 @@ def _loss(losses: Sequence[float | None]) -> str:
 
 
 def _saving(fault: Fault) -> str:
-    """The change that would help most, if the fault does not say so itself."""
+    """The change that would save most, unless the fault's text already names it."""
     if not fault.advice or fault.advice[0][0] in fault.text:
         return ""
     change, saved = fault.advice[0]
