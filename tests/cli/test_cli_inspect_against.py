@@ -106,7 +106,7 @@ def test_gguf_on_the_command_line(qtui, models):
     ("args", "code", "said"),
     [
         (["--headers"], 2, "--headers reads none"),
-        (["--schemes", "nf4"], 2, "--schemes what could be done"),
+        (["--schemes", "nf4"], 2, "--schemes other ones"),
         (["--sensitivity"], 2, "is of one"),
         (["--tensors", "*.nothing"], 2, "Names look like"),
     ],
