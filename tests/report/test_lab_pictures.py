@@ -109,6 +109,15 @@ def test_many_points_have_letters_in_place_of_names_that_cover_each_other() -> N
     assert all(plane.count(letter) == 1 for letter in "BCDEFG")  # also where two lie together
 
 
+def test_the_name_and_the_end_of_every_line_are_whole_at_every_size() -> None:
+    for count, name in ((3, "int8 weights nearest"), (17, "fp8"), (5, "x" * 40)):
+        lines = tuple(LabLine(f"{name} {n}", (0.0, 0.25 + n)) for n in range(count))
+        for width, height in ((54, 16), (78, 22), (88, 24), (160, 50)):
+            text = "\n".join(drawn(LabChart("t", "step", "y", lines), width, height))
+            for n in range(count):
+                assert f"{chr(65 + n)} {name} {n}  {0.25 + n:.3g}" in text, (width, height, n)
+
+
 def test_a_title_without_room_ends_in_an_ellipsis() -> None:
     for picture in PICTURES:
         row = drawn(picture, 24, 14)[0]

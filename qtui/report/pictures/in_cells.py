@@ -33,9 +33,11 @@ from qtui.report.pictures.scene import (
 #: Columns between two letters on a line, and the most columns of the names at the right.
 _LETTERS_APART: Final = 26
 _NAMES: Final = 34
-#: From this width on the names of lines are beside the picture; otherwise below it.
+#: From this width on the names of lines are beside the picture if all fit there; otherwise below it.
 _BESIDE: Final = 72
 _LEAST_HEIGHT: Final = 4
+#: Rows of a picture that are not of the plane, if its names stand beside it.
+_AROUND: Final = 5
 #: Below this height formats that hold every value have no text, and the name of the x axis is in
 #: the row of its numbers, before the first or in place of the last.
 _LOW: Final = 18
@@ -65,8 +67,9 @@ class _Plane:
         spans = max((len(span.name) for span in scene.spans), default=0)
         self.left = max([len(text) for _, text in scene.y.marks] + [spans, 3]) + 1
         gutter = max((len(name) for name, _ in self.names), default=0) + 1
-        self.beside = bool(self.names) and width >= _BESIDE
-        self.gutter = min(gutter, _NAMES, width // 3) if self.beside else 1
+        fit = gutter <= min(_NAMES, width // 3) and len(self.names) <= height - _AROUND
+        self.beside = bool(self.names) and width >= _BESIDE and fit
+        self.gutter = gutter if self.beside else 1
         self.width = max(8, width - self.left - self.gutter)
         last = max((share for share, _ in scene.x.marks), default=0.0)
         crowded = last > 1 - (len(scene.x.title) + 4) / self.width
@@ -312,9 +315,7 @@ class _Plane:
         column = self.left + self.width + 1
         rows = _apart([row for row, *_ in sorted(wanted)], self.top, self.height)
         for row, (_, _, text, paint) in zip(rows, sorted(wanted), strict=False):
-            room = self.grid.width - column
-            shown = text if len(text) <= room else text[: room - 1] + self.brush.ellipsis
-            self.grid.put(row, column, shown, paint)
+            self.grid.put(row, column, text, paint)
 
 
 def _letter(number: int) -> str:
