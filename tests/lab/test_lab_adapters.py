@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from lab_runs import conducted, made_run, small_subject
+from lab_runs import made_run, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
@@ -146,11 +146,13 @@ def test_nothing_gained_leaves_nothing_to_keep():
 
 @pytest.mark.slow
 def test_adapters_beside_full_training_on_prose():
-    """Each trains less than a third of the bytes and keeps some of the gain; QLoRA stores less."""
-    _, result = conducted("adapters", steps=20, ranks=(8,), methods=("LoRA", "QLoRA"))
-    rows = {row["name"]: row for row in result.findings.rows}
+    """Each trains less than a third of the bytes and gains at least half as much held out, in 12
+    steps more than all weights do; QLoRA stores less."""
+    methods = ("LoRA", "QLoRA")
+    runs = ("fp32", *(f"{method} 8" for method in methods))
+    _, found = outcomes_of("adapters", *runs, steps=12, ranks=(8,), methods=methods)
+    rows = {row["name"]: row for row in found.rows}
     for name in ("LoRA 8", "QLoRA 8"):
         assert rows[name]["trained"] < rows["everything"]["trained"] / 3
-        assert rows[name]["share"] > 0
+        assert rows[name]["gain"] > 0.5 * rows["everything"]["gain"] > 0
     assert rows["QLoRA 8"]["weights"] < 0.4 * rows["everything"]["weights"]
-    assert result.findings.verdict

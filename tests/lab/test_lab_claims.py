@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from every import every
-from lab_runs import conducted, small_subject
+from lab_runs import conducted, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
@@ -89,15 +89,17 @@ def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
 
 @pytest.mark.slow
 def test_runs_keep_the_share_that_one_step_keeps():
-    def of(**given):
-        _, result = conducted("underflow", **given)
-        run = {
-            r["stored"].split(",")[0]: r for r in result.findings.rows if "steps run" in r["stored"]
-        }
-        shares = [r for r in result.findings.rows if r["part"] == "all" and "kept" in r]
-        return run, shares, result.findings.verdict
+    """The runs keep 5.8 % to nearest and 99.3 % stochastically. After 10 steps INT8 to nearest is
+    0.043 behind, and 0.0006 stochastically; torchao's own in 20 steps are in test_lab_lowbit.py."""
 
-    run, shares, said = of(lr=1e-5, steps=40)
+    def of(*jobs, **given):
+        _, found = outcomes_of("underflow", *jobs, **given)
+        run = {r["stored"].split(",")[0]: r for r in found.rows if "steps run" in r["stored"]}
+        shares = [r for r in found.rows if r["part"] == "all" and "kept" in r]
+        return run, shares, found.verdict
+
+    runs = ("fp32", "nearest", "stochastic")
+    run, shares, said = of("updates", *runs, lr=1e-5, steps=40)
     assert "BF16 alone keeps 90% from lr 0.00056 on." in said  # 0.85 at 3e-4, 1.00 at 1e-3
     assert run["bf16 nearest"]["gain"] < 0.15
     assert run["bf16 stochastic"]["gain"] > 0.9
@@ -106,15 +108,15 @@ def test_runs_keep_the_share_that_one_step_keeps():
     for stored in ("bf16", "fp16", "e4m3", "int8"):
         lost = [r["lost"] for r in shares if r["stored"] == stored]  # from the largest rate on
         assert lost == sorted(lost)
-    run, *_ = of(lr=3e-4, steps=25, store="int8")
+    run, *_ = of(*runs, lr=3e-4, steps=10, store="int8")
     assert run["int8 nearest"]["d"] > 0.03
     assert abs(run["int8 stochastic"]["d"]) < 0.003
 
 
 @pytest.mark.slow
 def test_gains_of_norms_never_move_at_a_usual_rate():
-    _, result = conducted("underflow", lr=1e-3, steps=1)
-    norms = [r for r in result.findings.rows if r["part"] == "norms and biases"]
+    _, found = outcomes_of("underflow", "updates", lr=1e-3)
+    norms = [r for r in found.rows if r["part"] == "norms and biases"]
     assert [r["lost"] > 0.99 for r in norms if r["stored"] == "bf16"] == [True]
 
 
@@ -190,11 +192,11 @@ def test_a_ratchet_is_told_with_what_follows_and_what_it_costs():
 
 @pytest.mark.slow
 def test_every_map_ratchets_as_the_table_says():
-    def of(beta2):
-        _, result = conducted("ratchet", beta2=beta2)
-        return {row["states"]: row["against"] for row in result.findings.rows}
+    def of(beta2, loud, quiet):
+        _, found = outcomes_of("ratchet", beta2=beta2, loud=loud, quiet=quiet)
+        return {row["states"]: row["against"] for row in found.rows}
 
-    long, short = of(0.999), of(0.95)
+    long, short = of(0.999, 300, 2500), of(0.95, 200, 400)
     assert all(long[name] > 5 for name in ("bf16", "8-bit", "fp8", "4-bit"))
     assert long["bf16 stochastic"] == pytest.approx(1, abs=0.05)
     assert [short[name] for name in ("bf16", "8-bit")] == pytest.approx([1, 1], abs=0.02)
@@ -257,8 +259,8 @@ def test_products_lose_in_the_order_of_their_scales(monkeypatch):
 
 @pytest.mark.slow
 def test_products_of_the_demo_lose_in_the_order_of_their_scales():
-    _, result = conducted("matmul", schemes=(*_SCHEMES, "fp8 tensor", "fp8 row"))
-    orders(result.findings.rows)
+    _, found = outcomes_of("matmul", schemes=(*_SCHEMES, "fp8 tensor", "fp8 row"))
+    orders(found.rows)
 
 
 # --- layers add up, and twins stay together
@@ -275,12 +277,10 @@ def test_errors_of_layers_add_up(monkeypatch):
 
 @pytest.mark.slow
 def test_errors_of_the_layers_of_the_demo_add_up():
-    def check(scheme):
-        found = layers.layers(unseen, model="demo", text=None, scheme=scheme)
-        summed = math.sqrt(sum(error**2 for error in found.errors))
-        assert summed == pytest.approx(found.whole, rel=0.1)
-
-    every(["int8 row", "fp8 tensor"], check)
+    """Of another scheme than in `nano`."""
+    found = layers.layers(unseen, model="demo", text=None, scheme="fp8 tensor")
+    summed = math.sqrt(sum(error**2 for error in found.errors))
+    assert summed == pytest.approx(found.whole, rel=0.1)
 
 
 def apart(subject, recipe, steps, lr):

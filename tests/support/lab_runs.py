@@ -14,6 +14,22 @@ def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **gi
     return told, runner.run(processes)
 
 
+def outcomes_of(name, *keys, model="demo", **given):
+    """(outcomes by job, the findings) of some jobs of an experiment, run in this process: for
+    claims that need neither a floor nor what other jobs find. `keys` are their names, without the
+    seed where they have one; without any all are run."""
+    from qtui_core.lab.catalog import experiment_named
+
+    found = experiment_named(name)
+    settings, module = found.settle(given), found.module()
+    outcomes = {
+        job.key: job.run(lambda *at: None, **job.arguments)
+        for job in module.jobs(settings, model)
+        if not keys or {job.key, job.key.rpartition(" ")[0]} & {*keys}
+    }
+    return outcomes, module.conclude(settings, outcomes)
+
+
 def small_subject(batch=1, sequence=32, windows=1):
     """`nano` on few tokens: a step takes a hundredth of a second."""
     from dataclasses import replace
