@@ -105,7 +105,7 @@ async def test_a_kind_that_a_format_has_not_is_said_and_the_way_back_works(
 ) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await press(pilot, "m", "m", "m")
-        panel.body.controls.start_typing("bf16")
+        panel.body.controls.field.open("bf16")
         await pilot.press("enter")
         await until(pilot, lambda: "cast without a scale" in panel.sentence)
         await pilot.press("M")

@@ -199,17 +199,17 @@ async def test_a_scheme_can_be_typed(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         await pilot.press("s")
-        assert panel.body.controls.typing
+        assert panel.body.controls.field.has_focus
         await pilot.press(*"int9", "enter")
         await until(pilot, lambda: "Unknown format 'int9'" in panel.sentence)
-        assert panel.body.controls.typing  # to be corrected
+        assert panel.body.controls.field.has_focus  # to be corrected
         await pilot.press("home", "shift+end", *"e4m3:row", "enter")
         await until(pilot, lambda: str(panel.shown.scheme) == "e4m3:row")
-        assert not panel.body.controls.typing
+        assert not panel.body.controls.field.has_focus
         await ready(pilot)
         await pilot.press("s", "x", "escape")
         assert str(panel.shown.scheme) == "e4m3:row"
-        assert not panel.body.controls.typing
+        assert not panel.body.controls.field.has_focus
         await ready(pilot)  # the field took room from the picture, which is read again
         before = panel.sentence
         await pilot.press("s", "home", "shift+end", *"int9", "enter")

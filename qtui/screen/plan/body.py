@@ -12,7 +12,7 @@ from qtui.screen.curve.picture import CurvePicture
 from qtui.screen.painted_picture import PaintedPicture
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
@@ -39,7 +39,7 @@ class FormBody(Container):
         super().__init__()
         self.tabs = tabs
         self.what = Label("", id="plan-what", markup=False)
-        self.field = Field(compact=True, select_on_focus=True, id="plan-field")
+        self.field = TypingField(self, id="plan-field")
         self.form = PlanForm(drawing)
         self.title_line = TaskTitle(drawing)
 
@@ -59,20 +59,18 @@ class FormBody(Container):
         return self.field.has_focus
 
     def start_typing(self, what: str, text: str) -> None:
-        self.add_class("-typing")
         self.what.update(what)
-        self.field.value = text
-        self.screen.set_focus(self.field)
+        self.field.open(text)
 
     def stop_typing(self) -> None:
-        self.remove_class("-typing")
+        self.field.close()
         self.focus_form()
 
     @on(Input.Blurred, "#plan-field")
     def _left(self) -> None:
         # If another window of the desktop took the focus, typing continues afterwards.
         if self.app.app_focus:
-            self.remove_class("-typing")
+            self.field.close()
 
 
 class PlanBody(FormBody):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual import events
 from textual.binding import Binding
+from textual.widget import Widget
 from textual.widgets import Input
 
 _ACTIONS = {binding.key: binding.action for binding in Binding.make_bindings(Input.BINDINGS)}
@@ -19,3 +20,23 @@ class Field(Input):
         if action is not None and await self.app.run_action(action, self):
             event.stop()
             event.prevent_default()
+
+
+class TypingField(Field):
+    """A field that is there only while something is typed: its `holder` has the class `-typing`
+    meanwhile, and shows the field by that."""
+
+    def __init__(self, holder: Widget, *, id: str, select_on_focus: bool = True) -> None:
+        super().__init__(compact=True, select_on_focus=select_on_focus, id=id)
+        self._holder = holder
+
+    def open(self, text: str) -> None:
+        """Lets another text be typed in the place of this one."""
+        self._holder.add_class("-typing")
+        self.value = text
+        self.cursor_position = len(text)
+        self.screen.set_focus(self)  # focus() acts later, after keys of the same packet
+
+    def close(self) -> None:
+        """What was typed is taken or given up; the focus is moved by who knows where to."""
+        self._holder.remove_class("-typing")

@@ -11,7 +11,7 @@ from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
 from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.text_picture import Draw, TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui_core.models.quoting import printable
@@ -50,7 +50,7 @@ class CodebooksBody(TensorBody):
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__(drawing, tabs)
         self.settings = Static(id="codebooks-settings", markup=False)
-        self.field = Field(compact=True, select_on_focus=False, id="codebooks-schemes")
+        self.field = TypingField(self, id="codebooks-schemes", select_on_focus=False)
         self.picture = TextPicture(drawing)
 
     def compose(self) -> ComposeResult:
@@ -76,14 +76,8 @@ class CodebooksBody(TensorBody):
     def typing(self) -> bool:
         return self.field.has_focus or super().typing
 
-    def start_typing(self, text: str) -> None:
-        self.add_class("-typing")
-        self.field.value = text
-        self.field.cursor_position = len(text)
-        self.screen.set_focus(self.field)
-
     def stop_typing(self) -> None:
-        self.remove_class("-typing")
+        self.field.close()
         self.show_picture()
 
     def leave(self) -> None:

@@ -274,7 +274,7 @@ class CodebooksPanel(TensorPanel):
         self.look(pause=True)
 
     def action_type_scheme(self) -> None:
-        self.body.start_typing(" ".join(map(str, self.shown.asked)))
+        self.body.field.open(" ".join(map(str, self.shown.asked)))
 
     @on(Input.Submitted, "#codebooks-schemes")
     def _schemes_typed(self, event: Input.Submitted) -> None:

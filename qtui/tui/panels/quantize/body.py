@@ -127,11 +127,11 @@ class QuantizeBody(TensorBody):
 
     @property
     def typing(self) -> bool:
-        return self.controls.typing or self.view.typing or super().typing
+        return self.controls.field.has_focus or self.view.typing or super().typing
 
     def leave(self) -> None:
-        if self.controls.typing:
-            self.controls.stop_typing()
+        if self.controls.field.has_focus:
+            self.controls.field.close()
             self.focus_start()
         elif self.view.typing:
             self.view.leave()

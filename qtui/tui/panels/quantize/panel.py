@@ -304,7 +304,7 @@ class QuantizePanel(TensorPanel):
 
     def action_type_scheme(self) -> None:
         if self.shown.schemes:
-            self.body.controls.start_typing(str(self.shown.scheme))
+            self.body.controls.field.open(str(self.shown.scheme))
 
     @on(Input.Submitted, "#scheme-text")
     def _scheme_typed(self, event: Input.Submitted) -> None:
@@ -314,7 +314,7 @@ class QuantizePanel(TensorPanel):
         except UsageError as error:
             self.refused(str(error))
             return
-        self.body.controls.stop_typing()
+        self.body.controls.field.close()
         self.activate()
         self._take_scheme(scheme)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
 from qtui_core.schemes.granularity import kind_of, size_of
 from qtui_core.schemes.scheme import Family, Scheme
@@ -32,7 +32,7 @@ class SchemeControls(Vertical):
         super().__init__()
         self.bar = SchemeBar()
         self.bar.pointer = pointer
-        self.field = Field(compact=True, select_on_focus=True, id="scheme-text")
+        self.field = TypingField(self, id="scheme-text")
 
     def compose(self) -> ComposeResult:
         yield self.bar
@@ -43,18 +43,6 @@ class SchemeControls(Vertical):
             scheme_line(letter, scheme) for letter, scheme in zip(LETTERS, schemes, strict=False)
         )
         self.bar.active = active
-
-    @property
-    def typing(self) -> bool:
-        return self.field.has_focus
-
-    def start_typing(self, text: str) -> None:
-        self.add_class("-typing")
-        self.field.value = text
-        self.screen.set_focus(self.field)
-
-    def stop_typing(self) -> None:
-        self.remove_class("-typing")
 
 
 def scheme_line(letter: str, scheme: Scheme) -> SchemeLine:

@@ -17,7 +17,7 @@ from qtui.engine.client import EngineLost
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.tensors.subject import INPUT, OUTPUT
-from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.text_picture import TextPicture, TonedLine, in_rows
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
@@ -62,7 +62,7 @@ class ActivationsView(TensorView):
         super().__init__(panel)
         drawing = self.drawing
         self.lines = TextPicture(drawing, in_rows(self._lay_out))
-        self.field = Field(compact=True, select_on_focus=True, id="activations-text")
+        self.field = TypingField(self, id="activations-text")
         self.state = CaptureState.NOTHING
         self.trouble = ""
         self.text: TextChoice | None = None
@@ -179,7 +179,7 @@ class ActivationsView(TensorView):
         return self.field.has_focus
 
     def leave(self) -> None:
-        self.remove_class("-typing")
+        self.field.close()
         self.panel.activate()
 
     def focus_start(self) -> bool:
@@ -223,9 +223,7 @@ class ActivationsView(TensorView):
             "file": "path of a text file",
         }[kind]
         chosen = None if self.text is None else getattr(self.text, kind)
-        self.field.value = chosen or ""
-        self.add_class("-typing")
-        self.screen.set_focus(self.field)
+        self.field.open(chosen or "")
 
     @on(Input.Submitted)
     def _typed(self, event: Input.Submitted) -> None:
@@ -237,7 +235,7 @@ class ActivationsView(TensorView):
                 f"put it into a file, and let the model read that (i)."
             )
             return
-        self.remove_class("-typing")
+        self.field.close()
         self.panel.activate()
         prompt = self._kind == "prompt"
         self._read(TextChoice(prompt=value) if prompt else TextChoice(file=value.strip()))
@@ -245,7 +243,7 @@ class ActivationsView(TensorView):
     @on(Input.Blurred)
     def _left(self, event: Input.Blurred) -> None:
         event.stop()
-        self.remove_class("-typing")
+        self.field.close()
 
     def _read(self, text: TextChoice) -> None:
         # If several keys arrive together, `look` may not have been called for this model yet.

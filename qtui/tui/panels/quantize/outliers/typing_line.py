@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.field import TypingField
 
 Purpose = Literal["outlier", "limit"]
 
@@ -42,7 +42,7 @@ class TypingLine(Horizontal):
     def __init__(self) -> None:
         super().__init__(id="outlier-line")
         self.words = Static(id="outlier-words", markup=False)
-        self.field = Field(compact=True, select_on_focus=True, id="outlier-field")
+        self.field = TypingField(self, id="outlier-field")
         self._purpose: Purpose = "outlier"
 
     def compose(self) -> ComposeResult:
@@ -60,12 +60,7 @@ class TypingLine(Horizontal):
     def start(self, purpose: Purpose, text: str, placeholder: str) -> None:
         self._purpose = purpose
         self.field.placeholder = placeholder
-        self.field.value = text
-        self.add_class("-typing")
-        self.screen.set_focus(self.field)  # focus() acts later, after keys of the same packet
-
-    def stop(self) -> None:
-        self.remove_class("-typing")
+        self.field.open(text)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:

@@ -250,7 +250,7 @@ class OutliersView(TensorView):
         return self.line.typing
 
     def leave(self) -> None:
-        self.line.stop()
+        self.line.field.close()
         self.panel.body.focus_start()
         self.refresh_bindings()
 
