@@ -33,7 +33,7 @@ from qtui.report.pictures.scene import (
 #: Columns between two letters on a line, and the most columns of the names at the right.
 _LETTERS_APART: Final = 26
 _NAMES: Final = 34
-#: From this width on the names of lines are beside the picture if all fit there; otherwise below it.
+#: From this width on the names of lines are beside the picture if all fit there, else below it.
 _BESIDE: Final = 72
 _LEAST_HEIGHT: Final = 4
 #: Rows of a picture that are not of the plane, if its names stand beside it.
