@@ -1,4 +1,4 @@
-"""A reader who follows a plan, or a scheme, from what is typed to what is shown passes few
+"""A reader who follows a plan or a scheme, from what is typed to what is shown, passes only a few
 files."""
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def start(model: str, tmp_path: Path) -> Terminal:
 def latency(
     terminal: Terminal, key: bytes, seen: Callable[[Terminal], object] = Terminal.mark
 ) -> float:
-    """Milliseconds until what `seen` gives (the mark) has changed."""
+    """Milliseconds until the value of `seen` (the mark) has changed."""
     before = seen(terminal)
     pressed = terminal.press(key)
     end = time.monotonic() + 2.0
@@ -170,7 +170,7 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(terminal: Terminal) 
     terminal.press(b"\r")  # from the list to the picture
     terminal.drain(0.5)
     for _ in range(30):
-        terminal.press(LEFT)  # room at the right
+        terminal.press(LEFT)  # space at the right
     terminal.drain(0.5)
 
     idle, busy = [], []

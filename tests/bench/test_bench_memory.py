@@ -1,5 +1,6 @@
-"""The estimate's time: the whole process beside accelerate's estimate of the same model, and a
-call for what a knob changes beside the largest model with its allocator."""
+"""The time of an estimate: of the whole process, compared with accelerate's estimate of the same
+model; and of a call for what changes with a knob, compared with the simulation of the largest
+model's allocator."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ LARGEST = {
     "num_attention_heads": 128,
     "num_key_value_heads": 8,
 }
-#: What `accelerate estimate-memory` does with a model after the hub has named the library, the only
-#: part that needs the network.
+#: What `accelerate estimate-memory` does with a model once the hub has named the library; only that
+#: step needs the network.
 ACCELERATE = """
 import sys
 from accelerate.commands.estimate import estimate_training_usage

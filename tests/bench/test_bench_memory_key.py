@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.pty]
 CONFIG = Path(__file__).parents[1] / "memory" / "configs" / "llama-3.1-8b.json"
 LIMIT_ANSWER_MS = 50.0
 PEAK_LINE, BATCH = 5, re.compile(r"batch +(\d+)")
-#: Turns of the knob, back and forth, so that no answer is known already.
+#: Values of the knob, back and forth, so that no answer is known already.
 KEYS = [RIGHT] * 16
 
 

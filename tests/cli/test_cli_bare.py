@@ -1,4 +1,4 @@
-"""qtui without its extras: what works, and what says which extra it takes."""
+"""qtui without its extras: which commands work, and which name the extra that they lack."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(python: Path, command: str, folder: Path) -> subprocess.CompletedProcess
 
 
 def check_commands(python: Path, folder: Path, parts: int = 1) -> None:
-    """Fails where a command of WORKS or LACKS, or one in `parts` of them, does not do what is said
+    """Fails if a command of WORKS or LACKS, or one in `parts` of them, does not do what is written
     there."""
 
     def works(command: str) -> None:

@@ -1,5 +1,5 @@
-"""`qtui calibrate` and the profiles that estimates use: hand-made ones, and a GPU that is played by
-processes that say what one would."""
+"""`qtui calibrate` and the profiles that estimates use: hand-made profiles, and a GPU that is
+played by processes that report what a GPU would."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TestProfile:
         assert read_profile("NVIDIA H100 80GB HBM3") == PROFILE
         assert read_profile("H100") == PROFILE
         assert read_profile("A100") is None
-        assert list(data_folder.iterdir()) == [path]  # nothing half-written beside it
+        assert list(data_folder.iterdir()) == [path]  # no half-written file beside it
 
     def test_a_gpu_of_no_catalogue_has_one_too(self) -> None:
         path = write_profile(replace(PROFILE, device="Foundry X1 (rev. 2)"))
@@ -138,7 +138,7 @@ class TestEstimates:
         device = replace(find_device("T4"), calibration=PROFILE.calibration)
         assert cublas_workspace("2.13", device).bytes == 64 * MIB
         assert cublas_workspace("2.12", device).bytes == 2 * 8_519_680
-        # What the user set for cuBLAS is no matter of a measurement under another setting.
+        # A setting of the user for cuBLAS does not apply to a measurement under another setting.
         assert cublas_workspace("2.13", device, config=":16:8").each == 16 * 8 * 1024
 
     def test_workspaces_that_are_given_back(self) -> None:
@@ -158,7 +158,7 @@ class TestEstimates:
         plain = find_device("H100")
         before = estimate(shape, plan, plain)
         after = estimate(shape, plan, replace(plain, calibration=PROFILE.calibration))
-        # The workspaces are what they were taken to be; the context is 20 MiB more than 450.
+        # The workspaces are as assumed; the context is 20 MiB more than 450.
         assert after.peak_allocated_bytes == before.peak_allocated_bytes
         assert after.process_bytes - before.process_bytes == 20 * MIB
         (context,) = [term for term in after.beyond if term.source.startswith("calibrated")]
@@ -191,7 +191,7 @@ class TestEstimates:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with one."""
+    """A machine with one GPU."""
     placement = Placement(RunDevice("cuda", "NVIDIA H100 80GB HBM3", 0, 80 << 30), "cuda:0")
     monkeypatch.setattr(calibration, "place", lambda wanted, environ: placement)
 
@@ -266,7 +266,7 @@ def test_without_a_gpu_there_is_a_sentence_and_exit_code_4(data_folder: Path) ->
     assert "nothing to calibrate" in done.stderr
     assert "--device cpu" not in done.stderr
     assert run("calibrate", "--device", "cpu").returncode == 4
-    for other in ("tpu", "auto"):  # what would be a processor here is measured by no profile
+    for other in ("tpu", "auto"):  # a profile of a processor measures nothing
         done = run("calibrate", "--device", other)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"qtui: {other!r} is no GPU; use --device cuda or cuda:0.\n"
@@ -275,8 +275,8 @@ def test_without_a_gpu_there_is_a_sentence_and_exit_code_4(data_folder: Path) ->
 
 @pytest.mark.slow
 def test_the_grid_runs_for_real_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plans, the configuration and the request are those that the live step takes; a smaller
-    model is sooner done."""
+    """The plans, the configuration and the request are those of the live step; only the model is
+    smaller, so that it finishes sooner."""
     import asyncio
 
     small_model = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2}

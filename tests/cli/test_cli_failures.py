@@ -129,7 +129,8 @@ def test_report_that_cannot_be_written(qtui, checkpoint, tmp_path):
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_the_work(qtui, tmp_path):
-    # The model is missing too: that the file is complained of shows what came first.
+    # The model is missing too, so the complaint about the file shows that the file is checked
+    # first.
     done = qtui("inspect", str(tmp_path / "nowhere"), "-o", str(tmp_path / "no" / "r.json"))
     assert_sentence(done, 1)
     assert "no folder" in done.stderr
@@ -216,7 +217,7 @@ def test_very_long_names_are_no_trouble(qtui, tmp_path):
         {"n" * 200_000: {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
     ).encode()
     path = header_file(tmp_path / "model.safetensors", header, SIXTEEN)
-    # Cutting a name used to take time with its square: this test would last for minutes.
+    # Shortening a name used to take quadratic time: this test would take minutes.
     code, _ = run_in_terminal("inspect", str(path), "--headers", env={"TERM": "xterm"})
     assert code == 0
 
@@ -273,7 +274,7 @@ def test_inspect_in_a_terminal_is_coloured_unless_no_color(checkpoint):
 
 
 def big_checkpoint(folder: Path, tensors: int) -> Path:
-    """Tensors of 1024 x 1024 zeros, enough of them that reading all takes seconds."""
+    """Tensors of 1024 x 1024 zeros, so many that reading all of them takes seconds."""
     size = 4 << 20
     header = {
         f"w{i}": {
@@ -312,7 +313,7 @@ def test_only_a_long_inspection_shows_progress(checkpoint, monkeypatch, patience
 
 
 def test_interrupt_is_130(tmp_path):
-    path = big_checkpoint(tmp_path, 400)  # far more than it reads before it is told to end
+    path = big_checkpoint(tmp_path, 400)  # far more than it reads before it is interrupted
     process = subprocess.Popen(
         [sys.executable, "-m", "qtui", "inspect", str(path), "--full", "-o", "out.json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
@@ -332,7 +333,7 @@ def test_interrupt_is_130(tmp_path):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_end_is_obeyed_by_children_too(tmp_path, signum):
-    """Nobody is left that computes, and who sent the signal sees that it ended the program."""
+    """No child goes on computing, and the exit code shows that the signal ended the program."""
     package = tmp_path / "gguf"
     package.mkdir()
     pid_file = tmp_path / "pid"
@@ -354,7 +355,7 @@ def test_a_signal_to_end_is_obeyed_by_children_too(tmp_path, signum):
 
 
 def test_a_signal_to_end_whose_exception_is_lost_ends_the_program_all_the_same():
-    """Python throws away what is raised in a destructor, and so may any library."""
+    """Python discards exceptions that are raised in a destructor, and so may any library."""
     stubborn = (
         "import click, time\n"
         "from qtui import ending\n"
@@ -425,7 +426,7 @@ def test_a_folder_in_place_of_the_output_file(qtui, checkpoint):
 
 
 def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
-    """Not with --force, and not by another path to the same file."""
+    """Not even with --force, and not by another path to the same file."""
     texts = tmp_path / "texts.txt"
     texts.write_text("to learn from")
     recording = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
@@ -458,7 +459,7 @@ def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
 
 
 def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback(qtui, monkeypatch):
-    # No input is known that reaches this, so a command is broken on purpose.
+    # No known input causes this, so a command is broken on purpose.
     monkeypatch.setattr("qtui.cli.commands.formats.parse_input", lambda *_: 1 / 0)
     for extra, shows in ((), False), (("--debug",), True):
         done = qtui("formats", "0.1", *extra)

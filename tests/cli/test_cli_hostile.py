@@ -1,7 +1,5 @@
-"""Every text of every input carries what a terminal would obey; none of it reaches a terminal raw.
-
-The places are not listed here: they are found in real recordings, configurations and headers.
-"""
+"""Every text of every input contains terminal escapes; none of them reaches a terminal raw. The
+places are not listed here: they are found in real recordings, configurations and headers."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ PROFILE = Profile(
 
 
 def taken(read: Callable[[Any], Any]) -> Callable[[Any], bool]:
-    """Whether `read` takes a document."""
+    """Whether `read` accepts a document."""
 
     def accepts(document: Any) -> bool:
         try:
@@ -72,7 +70,7 @@ def taken(read: Callable[[Any], Any]) -> Callable[[Any], bool]:
 
 
 def recordings(folder: Path) -> tuple[Path, list[Path]]:
-    """A recording of every kind of line with poison in every text, and those that are refused."""
+    """A recording of every kind of line with escapes in every text, and those that are refused."""
     real = (TESTS / "live/recordings/demo_qlora_cpu.jsonl").read_text().splitlines()
     fault = Fault(9.0, 6, "backward", "out of memory", "It did not fit.", False, 1,
                   (("weights", 1),), (("--batch 1", 1),))  # fmt: skip
@@ -92,7 +90,7 @@ def recordings(folder: Path) -> tuple[Path, list[Path]]:
     paths = [folder / f"recording{at}.jsonl" for at in range(len(refused) + 1)]
     for path, found in zip(paths, (whole, *refused), strict=True):
         path.write_text("".join(json.dumps(line) + "\n" for line in found))
-    # And one whose texts are no Unicode.
+    # And one whose texts are not valid Unicode.
     said = Said(9.0, "surrogate \ud83d here \udc9b")
     with paths[0].open("a") as file:
         file.write(to_line(said) + "\n")
@@ -106,7 +104,7 @@ def weights(names: list[str]) -> dict[str, Any]:
 
 
 def safetensors(folder: Path) -> list[Path]:
-    """Files with poison in every text of their headers: first one that opens."""
+    """Files with escapes in every text of their headers; the first one opens."""
     names = [f"layers.{at}.up.weight" for at in range(6)]
     body = save(weights(names), {"format": "pt", "made by": "a tool"})
     (length,) = struct.unpack("<Q", body[:8])
@@ -154,7 +152,7 @@ def model(folder: Path, weights: Path) -> tuple[Path, list[Path]]:
 
 
 def sharded(folder: Path) -> Path:
-    """A folder whose index names what is not there."""
+    """A folder whose index names files that do not exist."""
     folder.mkdir()
     index = {"weight_map": {poison("a"): poison("b"), "c": poison("d")}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -180,7 +178,8 @@ def gguf(path: Path) -> Path:
 
 
 def configurations(folder: Path) -> tuple[Path, list[Path]]:
-    """The app's own configuration, with poison where it may be; and where it may not."""
+    """The app's own configuration, with escapes where they are accepted, and where they are
+    refused."""
     config: dict[str, Any] = {
         "theme": "qtui-dark", "color": "256", "start_panel": "formats", "export_folder": "out",
         "keys": {"app.quit": "q"},
@@ -210,7 +209,7 @@ def configurations(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def profiles(folder: Path) -> list[tuple[list[str], dict[str, str]]]:
-    """Commands that read profiles with poison, one taken and others refused."""
+    """Commands that read profiles with escapes; one profile is accepted, others are refused."""
 
     def read(document: Any) -> Any:
         try:
@@ -301,7 +300,7 @@ def walk_through(terminal: Any, panels: str, views: int) -> None:
 
 
 def exported(folder: Path) -> str:
-    """What of the poison is raw in files that the app wrote."""
+    """The escapes that are raw in files that the app wrote."""
     return "".join(found for path in folder.glob("qtui-*") for found in raw(path.read_bytes()))
 
 

@@ -1,4 +1,4 @@
-"""`qtui inspect` as a user runs it: real files in, four faces out."""
+"""`qtui inspect` as a user runs it: real files, four output formats."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_tensors_option_selects_and_refuses_what_matches_nothing(qtui, checkpoin
 
 
 class _Checked(HTMLParser):
-    """Collects tags and what a page would load from elsewhere."""
+    """Collects tags and everything that a page would load from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model larger than what may be held in memory is still inspected whole."""
+"""A model that is larger than the allowed memory is still inspected completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def sparse_checkpoint(path: Path, rows: int) -> Path:
-    """One F32 matrix of zeros `[rows, 4096]` that takes no room on disk."""
+    """One F32 matrix of zeros `[rows, 4096]` that takes no space on disk."""
     size = rows * 4096 * 4
     entry = {"w": {"dtype": "F32", "shape": [rows, 4096], "data_offsets": [0, size]}}
     header = json.dumps(entry).encode()
@@ -42,5 +42,5 @@ def peak_kilobytes(path: Path) -> int:
 def test_memory_of_a_full_inspection_does_not_grow_with_the_model(tmp_path):
     small = peak_kilobytes(sparse_checkpoint(tmp_path / "small.safetensors", 1024))
     large = peak_kilobytes(sparse_checkpoint(tmp_path / "large.safetensors", 80 * 1024))
-    # 1.3 GB of weights; the mapped pages are given back every 256 MiB.
+    # 1.3 GB of weights; the mapped pages are released every 256 MiB.
     assert large - small < 400_000

@@ -1,4 +1,5 @@
-"""Peaks worked out in a fork: the same as here, and none that is not there is missed."""
+"""Peaks computed in a forked process are the same as those computed here, and a missing result is
+computed here."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this
 
 
 class Weighing:
-    """Peaks, and the plans that were asked of this process."""
+    """Computes peaks, and records the plans that this process was asked for."""
 
     def __init__(self, device=None):
         self.asked = []
@@ -42,7 +43,7 @@ class Weighing:
 
 
 def children():
-    """Processes of this one that were not waited for."""
+    """Children of this process that have not been waited for."""
     try:
         return os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:

@@ -1,4 +1,5 @@
-"""What `qtui memory` says of the basis of its figures: types, compute, what is not quantized."""
+"""What `qtui memory` says about the basis of its figures: dtypes, compute, what is not
+quantized."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ def test_experts_that_stay_as_they_are_are_said_to(qtui):
 
 
 def facts(qtui, *args) -> dict[str, str]:
-    """The lines of the text face that are a name and a value."""
+    """The lines of the text output that consist of a name and a value."""
     lines = qtui("memory", str(LLAMA), *args).stdout.splitlines()
     found = [line.strip().split("  ", 1) for line in lines if "  " in line.strip()]
     return {name: value.strip() for name, value in found}
@@ -105,7 +106,7 @@ def facts(qtui, *args) -> dict[str, str]:
 
 def test_an_inference_is_two_operations_a_parameter_and_token(qtui):
     said = facts(qtui, "--method", "inference", "--seq", "1000", "--generate", "24")
-    # Every parameter of a product once: all but the embedding, norms are none.
+    # Every parameter of a product once: all but the embedding and the norms.
     products = 8_030_261_248 - 128_256 * 4096 - 65 * 4096
     operations = f"{2 * products * 1000:.3g}"
     assert said["C = 2ND"].startswith(f"2 x {products:,} parameters in products x 1,000 tokens")

@@ -1,4 +1,4 @@
-"""`qtui memory` as a user runs it: a config.json in, four faces and an exit code out."""
+"""`qtui memory` as a user runs it: a config.json, four output formats and an exit code."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_not_even_the_least_is_said_with_what_was_tried(qtui):
 
 
 def test_paged_states_are_tight_where_they_have_to_leave(qtui):
-    """The GPU has room for the tensors and not for the states as well."""
+    """The GPU has room for the tensors, but not for the optimizer states as well."""
     gpt2 = str(CONFIGS / "gpt2-medium.json")
     plan = ("--method", "full", "--optimizer", "paged-adamw")
     data = memory(qtui, gpt2, *plan)
@@ -162,7 +162,7 @@ def test_paged_states_are_tight_where_they_have_to_leave(qtui):
 
 
 class _Balanced(HTMLParser):
-    """Raises where tags do not close in order."""
+    """Raises if tags are not closed in order."""
 
     def __init__(self) -> None:
         super().__init__()

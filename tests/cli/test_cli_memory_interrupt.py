@@ -1,4 +1,4 @@
-"""An interruption arrives wherever it comes."""
+"""An interruption is obeyed wherever it occurs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtui.cli.memory_report import interruptible
 
 
 class InterruptedWhenFreed:
-    """Ctrl+C comes while Python frees it."""
+    """Ctrl+C occurs while Python frees this object."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""A share is written alike wherever people read one: "16%", never "16 %"."""
+"""Shares are written in one way everywhere: "16%", never "16 %"."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_an_assignment_that_keeps_everything_says_so(qtui):
     [(("--budget", "much"), "is no budget"), (("--calibration", "/"), "a folder")],
 )
 def test_inputs_are_looked_at_before_the_model_is(qtui, tmp_path, args, words):
-    # The model is missing too: what is complained of shows what came first.
+    # The model is missing too; the complaint shows what is checked first.
     done = qtui("inspect", str(tmp_path / "nowhere"), "--sensitivity", *args)
     assert done.returncode == 2
     assert words in done.stderr
@@ -130,7 +130,7 @@ def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path)
                     {f"{name}.weight": (args[0][0].double().numpy(), out[0].double().numpy())}
                 )
             )
-    # The first half of the text is calibrated on.
+    # The first half of the text is used for calibration.
     ids = torch.frombuffer(bytearray(text.read_bytes()[:256]), dtype=torch.uint8)
     with torch.inference_mode():
         model(input_ids=ids.long()[None])
@@ -154,7 +154,7 @@ def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path)
     assert {key: db for key, db in off.items() if abs(db) > 0.01} == {}
     for uniform in found["uniform"]:
         by_hand = [10 ** (-decibels(name, uniform["scheme"]) / 10) for name in seen]
-        # The embedding has no layer and counts by its weights.
+        # The embedding is in no layer, so its weights count.
         w = weights["model.embed_tokens.weight"].astype(np.float64)
         y = quantize(w.astype(np.float32), Scheme.parse(uniform["scheme"])).dequantize()
         by_hand.append(((w - y) ** 2).sum() / (w**2).sum())

@@ -1,4 +1,4 @@
-"""What is read of the terminal, and which warnings come of it."""
+"""What is read about the terminal, and which warnings follow from it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`qtui train` around a child of any kind: what is written where, exit codes, interruption,
-recordings. The child is a script that tells a run; test_cli_train_demo.py runs the real one."""
+"""`qtui train` with children of every kind: what is written where, exit codes, interruption,
+recordings. The child is a script that reports a run; test_cli_train_demo.py runs the real one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(*args: str, **env: str) -> tuple[int, str, str]:
-    """`qtui train` in this process: its exit code and what it wrote."""
+    """Runs `qtui train` in this process: its exit code and its output."""
     done = run_qtui("train", *args, env=env)
     return done.returncode, done.stdout, done.stderr
 
@@ -79,7 +79,7 @@ def test_json_and_the_recording_say_the_same(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_ends_the_recording_and_not_the_run():
     code, out, err = train("whole", "--steps", "3", "--json", "--record", "/dev/full")
-    assert code == 1  # what was asked for is not all there
+    assert code == 1  # not all that was requested is there
     assert json.loads(out)["steps_taken"] == 3
     said = "qtui: The recording '/dev/full' is not made (No space left on device); the run goes on."
     assert err.count(said) == 1
@@ -87,7 +87,8 @@ def test_a_full_disk_ends_the_recording_and_not_the_run():
 
 
 def test_a_run_goes_on_while_nobody_reads_what_is_said(tmp_path):
-    """Of the lines that had no room the last ones are kept, and the report on stdout is whole."""
+    """If there is no room for all lines, the last ones are kept, and the report on stdout is
+    complete."""
     record = tmp_path / "run.jsonl"
     child = start("steady", "--steps", "20", "--json", "--record", str(record))
     end = time.monotonic() + 120
@@ -118,7 +119,7 @@ def test_the_child_is_asked_for_what_was_typed(tmp_path):
     assert (plan["method"], plan["batch"], plan["checkpointing"]) == ("full", 3, False)
     train("whole", "--seq", "2048", "--prompt", "", ASKED=str(asked))
     request = json.loads(asked.read_text())
-    assert (request["usual"], request["text"]) == (False, None)  # a prompt of nothing is none
+    assert (request["usual"], request["text"]) == (False, None)  # an empty prompt counts as none
 
 
 def test_running_out_of_memory_is_told_with_what_helps():
@@ -127,7 +128,7 @@ def test_running_out_of_memory_is_told_with_what_helps():
     assert "qtui: Memory ran out in the loss phase of step 2." in err
     assert "held then" in out
     assert "would save" in out
-    assert "By phase" in out  # what was measured until then stays
+    assert "By phase" in out  # the earlier measurements stay
     assert out.splitlines()[-1].startswith(
         "Memory ran out in the loss phase of step 2. `--batch 1` would save 10 MiB."
     )
@@ -177,7 +178,7 @@ def test_a_recording_that_is_there_stays_until_another_run_begins(tmp_path):
     assert "--force" in err
     child = start("until_stopped", "--record", str(record), "--force")
     wait_for_lines(record, 3)
-    child.kill()  # what was told until then is there, under the name that was given
+    child.kill()  # the earlier reports are there, under the given name
     child.communicate(timeout=120)
     assert len(read_recording(record).snapshots) >= 2
     assert [path.name for path in tmp_path.iterdir()] == ["kept.jsonl"]
@@ -202,7 +203,7 @@ def test_a_recording_that_cannot_be_is_refused_before_the_run(tmp_path, name):
 
 
 def interrupt(child: subprocess.Popen[str], after: str) -> tuple[str, str]:
-    """Ctrl-C once a line on stderr has a word; what was written to both streams until the end."""
+    """Sends Ctrl-C once a line on stderr contains a word. Returns all output of both streams."""
     assert child.stderr is not None
     seen = ""
     while after not in seen:

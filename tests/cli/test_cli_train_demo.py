@@ -44,7 +44,7 @@ def test_a_real_run_is_held_against_its_estimate(qtui_process, tmp_path, method)
 
 
 def start_long(record: Path) -> tuple[subprocess.Popen[str], int]:
-    """A run that has taken a step and has many more to go, and the process id of its child."""
+    """A run that has taken a step and has many more to take, and the process id of its child."""
     child = subprocess.Popen(
         [sys.executable, "-m", "qtui", "train", "demo", "--method", "lora", *SMALL,
          "--steps", "1000", "--json", "--record", str(record)],

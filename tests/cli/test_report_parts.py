@@ -1,4 +1,4 @@
-"""The pieces reports are written with: numbers, tables in a width, escapes."""
+"""The parts that reports are written with: numbers, tables of a given width, escapes."""
 
 from __future__ import annotations
 

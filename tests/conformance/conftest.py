@@ -1,4 +1,4 @@
-"""Each library is asked once in a run, in the process it would have in `qtui doctor`."""
+"""Each library is checked once per session, in a process like that of `qtui doctor`."""
 
 from __future__ import annotations
 

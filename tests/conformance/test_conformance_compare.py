@@ -1,4 +1,5 @@
-"""The comparison itself: it can see each kind of difference, and cannot pass on nothing."""
+"""The comparison itself: it detects each kind of difference, and never passes without comparing
+anything."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_nothing_compared_is_no_verdict():
         judge("a.b", [])
 
 
-#: Conventions, and our side changed in one detail: the check has to find each.
+#: Conventions with one detail of our side changed; the check must detect each change.
 TAMPERED = [
     ("ml_dtypes.bf16", "encode bf16 nearest-away nosat"),
     ("ml_dtypes.e4m3", "encode e4m3 nearest-away nosat"),
@@ -120,7 +121,7 @@ def test_a_tampered_side_of_ours_is_found_to_differ(id, ours, monkeypatch):
     assert convention.must_hold
     cast, quantized = side.cast, side.quantized
     monkeypatch.setattr(side, "cast", lambda text, x: cast(ours, x))
-    # Where the check itself is written, whichever file of the library that is.
+    # The file in which the check itself is written, whichever file of the library that is.
     names = check.__globals__
     if "quantized" in names:
         monkeypatch.setitem(names, "quantized", lambda text, x: quantized(ours, x))
@@ -137,7 +138,7 @@ def check_of(convention):
 
 
 def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
-    """With ties that go to the upper level: no BF16 number lies on one, others must."""
+    """With ties rounded to the upper level. No BF16 number is a tie, so other values must be."""
     from qtui_core.quant import Scheme
     from qtui_core.quant.segments.process import make_coder
 

@@ -1,4 +1,4 @@
-"""What verdicts mean together, from reports made for it."""
+"""What the verdicts mean together, from hand-made reports."""
 
 from __future__ import annotations
 

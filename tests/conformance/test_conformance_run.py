@@ -1,4 +1,4 @@
-"""Libraries that are missing, broken, slow or deadly, each as a verdict."""
+"""Libraries that are missing, broken, slow or that kill their process; each gives a verdict."""
 
 from __future__ import annotations
 

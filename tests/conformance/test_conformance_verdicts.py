@@ -1,7 +1,7 @@
-"""What the installed libraries do, next to what the catalogue promises of them.
+"""What the installed libraries do, compared with what the catalogue expects of them.
 
-On the version that the promises were measured with every verdict is the expected one, the known
-differences too. Of another version only what must be equal is asked.
+For the version that the expectations were measured with, every verdict is as expected, including
+known differences. For other versions only the conventions that must be equal are checked.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_faults_are_probed(id, report_of):
 
 
 def test_torch_saturates_since_2_12(report_of):
-    """Either it turns what is above 464 into 448 or into NaN; which one depends on the version."""
+    """Depending on the version, values above 464 become 448 or NaN."""
     report = report_of("torch")
     faults = {p.id: p.present for p in report.faults}
     saturates = tuple(int(n) for n in report.version.split(".")[:2]) >= (2, 12)

@@ -1,4 +1,4 @@
-"""Answers as JSON and back, and what is no answer."""
+"""Answers as JSON and back, and JSON that is not an answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Tree:
-    """All that a field may be."""
+    """Every kind of field."""
 
     scheme: Scheme
     bits: Fraction

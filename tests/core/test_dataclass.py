@@ -1,4 +1,4 @@
-"""The dataclass decorator of this project does what the standard one does."""
+"""This project's dataclass decorator does the same as the standard one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qtui_core.dataclass import dataclass as quick
 
 
 def classes(decorator: Callable[..., Any]) -> dict[str, type]:
-    """The same classes by either decorator."""
+    """The same classes, made with either decorator."""
 
     @decorator(frozen=True)
     class Point:
-        """With defaults, of which one is made anew and one neither shown nor compared."""
+        """Has defaults: one is created anew for each object, one is neither shown nor compared."""
 
         x: int
         y: float = 2.0
@@ -70,7 +70,7 @@ def classes(decorator: Callable[..., Any]) -> dict[str, type]:
 
     @decorator(frozen=True)
     class Folded:
-        """Equal by its own rule."""
+        """Defines its own equality."""
 
         name: str
         _name: dict[str, int] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def test_equal_and_hash() -> None:
         folded, number = found["Folded"], found["Number"]
         assert folded("A") == folded("a")
         assert len({folded("A"), folded("a")}) == 1
-        # As in a tuple, what is one and the same is equal.
+        # As in a tuple, identical objects count as equal.
         nan = number(float("nan"))
         assert nan == nan
         assert nan in [nan]

@@ -1,4 +1,4 @@
-"""The table of cases itself: nothing that fails in it is lost."""
+"""The table of cases itself: no failure in it is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are written: what may be, by which names, and what is there when it fails."""
+"""Writing files: which are allowed, under which names, and what remains after a failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from qtui_core.files import Draft, target_of
 
 
 def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """(name, whether it may be written as it is, with --force): what is there is the same after."""
+    """(name, whether it may be written without and with --force). A refused file does not
+    change."""
     monkeypatch.chdir(tmp_path)
     for folder in ("model", "hub/models--org--name/blobs", "hub/models--org--name/snapshots/abc"):
         (tmp_path / folder).mkdir(parents=True)
@@ -33,7 +34,7 @@ def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "new.txt": yes,
         "./new.txt": yes,
         "to_nothing": yes,
-        "model/report.txt": yes,  # a report beside a model is none of its files
+        "model/report.txt": yes,  # a report beside a model is not part of the model
         "pipe": yes,
         "/dev/null": yes,
         "-": yes,
@@ -50,10 +51,10 @@ def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "nowhere/new.txt": no,
         "there.txt/new.txt": no,
         "model/config.json": no,
-        "model/generation_config.json": no,  # not there, and would be part of the model
+        "model/generation_config.json": no,  # missing, and would be part of the model
         "model/w2.safetensors": no,
         "to_config.txt": no,
-        "hard.txt": no,  # another name of the model's weights
+        "hard.txt": no,  # a link to the model's weights
         "cached.txt": no,
         str(blob): no,
         "hub/models--org--name/snapshots/abc/new.txt": no,
@@ -109,7 +110,7 @@ def test_a_file_is_whole_or_is_not_there(tmp_path: Path) -> None:
     os.umask(mask)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (new, old)]
     assert modes == [0o666 & ~mask, 0o640]
-    assert other.read_text() == "precious"  # its other name keeps what it named
+    assert other.read_text() == "precious"  # the link's target does not change
     assert len(list(tmp_path.iterdir())) == 4
 
 

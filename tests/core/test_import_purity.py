@@ -1,4 +1,4 @@
-"""What each command may import, read from sys.modules of a fresh interpreter."""
+"""Which modules each command may import, read from sys.modules of a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_report_in_a_pipe_is_written_without_rich():
     )
     assert "At the peak" in done.stdout
     loaded = set(done.stdout.rsplit("MODULES", 1)[1].split())
-    # Nor without what the hub, a report in a file and a page take.
+    # Nor what the hub, a report in a file and a page require.
     assert loaded.isdisjoint({"rich", "logging", "concurrent", "tempfile", "shutil", "html"})
 
 
@@ -98,7 +98,7 @@ def test_the_estimate_and_the_exact_formats_are_standard_library_only():
 
 @pytest.mark.slow
 def test_tests_are_collected_without_the_libraries_that_take_long():
-    """So that one test begins at once, and a process of the suite takes what its tests need."""
+    """So that a single test starts at once, and each process imports only what its tests need."""
     root = Path(__file__).parents[2]
     code = (
         "import sys, pytest\n"

@@ -30,7 +30,7 @@ MODELS: Final = {
     "Llama-3.2-1B": TESTS / "memory" / "configs" / "llama-3.2-1b.json",
     "Llama-3.1-8B": TESTS / "memory" / "configs" / "llama-3.1-8b.json",
 }
-#: By how many percent a level of the estimate may be off.
+#: The most percent by which a level of the estimate may differ.
 BOUNDS: Final = {"resident": 0.3, "allocated": 1.0, "reserved": 5.0, "process": 6.0}
 _SIZES: Final = ((1, 1024), (4, 512))
 _STEPS: Final = 3
@@ -74,8 +74,8 @@ CASES: Final = tuple(
 
 @dataclass(frozen=True)
 class Row:
-    """What a run measured and what was estimated, in bytes by level; None if unknown. `failed` says
-    why there is nothing, in the words of the program."""
+    """What a run measured and what was estimated, in bytes by level; None if unknown. `failed` is
+    the program's sentence if there is nothing else."""
 
     case: dict[str, Any]
     device: dict[str, Any]

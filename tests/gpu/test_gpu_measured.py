@@ -34,7 +34,7 @@ def at_levels(found: Estimate) -> dict[str, int | None]:
 
 
 def faults_of(row: Row) -> dict[str, float]:
-    """The levels at which today's estimate is further off than allowed."""
+    """The levels at which today's estimate differs by more than allowed."""
     errors = replace(row, estimated=at_levels(estimated(row))).errors
     return {level: error for level, error in errors.items() if abs(error) > BOUNDS[level]}
 
@@ -93,8 +93,8 @@ def test_the_grid_is_the_one_that_was_asked_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "bound"), [("qlora", 5.0), ("full", 1.0)])
 def test_the_grid_runs_on_a_cpu(method: str, bound: float, tmp_path: Path) -> None:
-    """The same command without a GPU: only tensors are counted. 4-bit products hold other
-    temporaries on a CPU than on the GPU of the estimate."""
+    """The same command without a GPU, where only tensors are counted. On a CPU, 4-bit products have
+    other temporaries than on the GPU of the estimate."""
     case = Case("SmolLM2-135M", method, True, 1, 64, "sdpa")
     config = small_config(MODELS[case.model], tmp_path / "configs")
     row = run(case, tmp_path / "recordings", "cpu", config)

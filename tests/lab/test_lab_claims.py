@@ -1,4 +1,4 @@
-"""What the lab claims of low precision: each claim small and fast, and as slow as on the demo."""
+"""The lab's claims about low precision: each is tested small and fast, and slowly on the demo."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ updates = LazyImport("qtui_core.lab.training.updates")
 
 
 def unseen(step, steps, value=None):
-    """No one looks."""
+    """Ignores progress."""
 
 
 def some_weights(count=200_000):
-    """(weights as a model has them, updates of AdamW in units of the learning rate)."""
+    """(weights as in a model, updates of AdamW divided by the learning rate)."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(count, generator=generator) * 0.05
     return weight, torch.rand(count, generator=generator) * 2 - 1
@@ -37,8 +37,8 @@ def some_weights(count=200_000):
 
 
 def test_the_formula_and_the_cast_lose_the_same_updates():
-    """Below half of the distance to the next number, computed by numpy alone; downwards of a power
-    of two, half of that."""
+    """An update below half of the distance to the next number is lost, computed by numpy alone;
+    below a power of two that distance is half as large."""
     weight, u = some_weights()
 
     def check(name, mantissa, rate):
@@ -120,7 +120,7 @@ def test_gains_of_norms_never_move_at_a_usual_rate():
     assert [r["lost"] > 0.99 for r in norms if r["stored"] == "bf16"] == [True]
 
 
-# --- terms that do nothing
+# --- terms without effect
 
 
 def test_decay_of_adamw_on_bf16_does_nothing_below_its_threshold():
@@ -152,7 +152,7 @@ def test_decay_of_adamw_on_bf16_does_nothing_below_its_threshold():
 
 
 def ratios(beta2, loud, quiet, *names):
-    """v of the quiet half over that of fp32, by map."""
+    """v of the quiet half divided by that of fp32, by map."""
     found = {
         name: ratchet.ratchet(
             unseen, name=name, seed=0, beta2=beta2, block=256, loud=loud, quiet=quiet
@@ -207,7 +207,7 @@ def test_every_map_ratchets_as_the_table_says():
 
 
 def made_operands(monkeypatch):
-    """Layers whose channels, rows and tokens have sizes of their own, as a model's have."""
+    """Layers whose channels, rows and tokens differ in size, as in a real model."""
 
     def made(model, text, only=None):
         generator = torch.Generator().manual_seed(0)
@@ -228,7 +228,7 @@ def made_operands(monkeypatch):
 
 
 def orders(rows):
-    """That products lose as the theory says, whatever the model."""
+    """The schemes' errors are in the order that theory predicts, for any model."""
     at = {row["scheme"]: row for row in rows}
     for product in ("dx", "dw"):
         row, tile, tensor = (at[f"int8 {kind}"][product] for kind in ("row", "tile", "tensor"))
@@ -267,7 +267,7 @@ def test_products_of_the_demo_lose_in_the_order_of_their_scales():
 
 
 def test_errors_of_layers_add_up(monkeypatch):
-    """In `nano`, whose layers are fewer."""
+    """In `nano`, which has few layers."""
     subject = small_subject(batch=2, sequence=64)
     monkeypatch.setattr("qtui_core.lab.experiments.layers.subject_of", lambda *given: subject)
     found = layers.layers(unseen, model="", text=None, scheme="int8 row")
@@ -284,7 +284,7 @@ def test_errors_of_the_layers_of_the_demo_add_up():
 
 
 def apart(subject, recipe, steps, lr):
-    """How far a recipe is from its twin after some steps, nats a token."""
+    """The difference between a recipe and its twin after some steps, nats per token."""
     runs = [
         twins.train(subject, each, seed=0, steps=steps, lr=lr, see=unseen)
         for each in (recipe, twins.Recipe())
@@ -310,7 +310,7 @@ def test_a_millionth_on_the_weights_and_states_of_eight_bits_change_next_to_noth
 
 @pytest.mark.slow
 def test_states_of_eight_bits_train_the_demo_as_fp32_does():
-    """With the disturbed twin, whose difference is the floor."""
+    """The disturbed twin determines the floor."""
     names = ("torchao 8-bit", "torchao 4-bit")
     _, result = conducted("optimizers", steps=20, optimizers=names)
     assert result.findings.floor < 3e-4

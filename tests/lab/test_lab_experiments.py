@@ -1,4 +1,4 @@
-"""Experiments, run: what they find is what the theory and other runs say."""
+"""Experiments that are run: their findings agree with theory and with other runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss scales: histograms against direct counts and casts, and GradScaler on real steps."""
+"""Loss scales: histograms, compared with direct counts and casts; and GradScaler on real steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASTS = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2":
 
 
 def spread(count: int = 50_000):
-    """Gradients over many decades, zeros among them."""
+    """Gradients over many decades, including zeros."""
     generator = torch.Generator().manual_seed(0)
     exponent = torch.randint(-60, 3, (count,), generator=generator).float()
     x = torch.randn(count, generator=generator) * torch.exp2(exponent)
@@ -31,7 +31,7 @@ def spread(count: int = 50_000):
 
 
 def test_shares_of_a_histogram_are_what_a_cast_makes_zero():
-    """With every format and scale; what lies exactly in the middle is the only difference."""
+    """For every format and scale; only values exactly in the middle may differ."""
     x = spread()
     found = ranges.magnitudes(x)
     assert found.zeros == int((x == 0).sum())
@@ -102,7 +102,7 @@ def test_a_scaled_loss_gives_the_gradient_of_the_loss():
 
 
 def outcomes():
-    """One of each, as jobs give them."""
+    """An outcome of each kind, as jobs return them."""
     g = ranges.magnitudes(spread() * 2.0**-10)
     return {
         "gradients": lossscale.LabGradients({"a.down_proj": g, "lm_head": g}, g, g),

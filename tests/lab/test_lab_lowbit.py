@@ -1,4 +1,5 @@
-"""Recipes of low precision: what they convert and store, what they cost learning, what is said."""
+"""Recipes of low precision: what they convert and store, how they learn, and the sentences about
+them."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ def twin(**runs):
     return found
 
 
-#: One of each way in which recipes are built; the slow suite has the others.
+#: One recipe of each way to build them; the slow suite has the others.
 BUILT = ("bf16", "int8 mixed", "int8 weights", "fp8 flow", "float8 row", "mxfp8", "nvfp4 backward")
 
 
 def trains(names):
-    """A step each: not what fp32 becomes, the head left, bytes as the formulas have them."""
+    """One step of a recipe: the result differs from fp32, the head is unchanged, and the bytes are
+    those of the formulas."""
     subject = small_subject()
     seeing = {"seed": 0, "steps": 1, "lr": 1e-3, "see": lambda *at: None}
     exact = twins.train(subject, twins.Recipe(), **seeing)
@@ -62,7 +64,7 @@ def trains(names):
         assert told[1].startswith("left as they are:")
         assert left in told[1]
         stored = 4 * count
-        if name.startswith("int8 weights"):  # a byte each, and a scale a row, in place of four
+        if name.startswith("int8 weights"):  # a byte each and a scale per row, not four bytes
             stored -= sum(3 * rows * columns - 4 * rows for rows, columns in body)
         assert run.nbytes["weights"] == stored
         assert (run.nbytes["gradients"], run.nbytes["states"]) == (4 * count, 8 * count)
@@ -108,8 +110,8 @@ def test_an_emulated_layer_computes_under_autocast_what_it_does_without():
 
 
 def test_without_scales_gradients_vanish_and_the_backward_pass_leaves_the_loss():
-    """The fast form of what the trained runs show: gradients of the size that the demo's have, and
-    one batch of a small model."""
+    """The fast form of what training shows: gradients of the size of the demo's, and one batch of a
+    small model."""
     random = torch.Generator().manual_seed(0)
     x, g = torch.randn(128, 64, generator=random), torch.randn(128, 32, generator=random) * 2**-18.7
     exact = g.T @ x
@@ -154,8 +156,8 @@ def test_what_cannot_run_is_a_sentence():
 
 
 def test_what_is_emulated_is_what_the_libraries_compute():
-    """The three products of one layer, on numbers of BF16, which tie often; and the codes of NVFP4
-    and MXFP4. torchao multiplies integers by the reciprocal of their scale."""
+    """The three products of one layer, for BF16 numbers, which are often ties; and the codes of
+    NVFP4 and MXFP4. torchao multiplies integers by the reciprocal of their scale."""
     from torchao.prototype.mx_formats import mx_tensor, nvfp4_tensor
 
     random = torch.Generator().manual_seed(0)
@@ -193,7 +195,8 @@ def test_what_is_emulated_is_what_the_libraries_compute():
 
 
 def test_rows_of_torchao_have_scales_of_powers_of_two_and_products_of_bf16():
-    """Its rowwise recipe by hand: 2^floor(log2(448 / absmax)) by rows. Our rows are nearer."""
+    """torchao's rowwise recipe by hand: scales of 2^floor(log2(448 / absmax)) by rows. Our rows are
+    nearer to the exact product."""
     random = torch.Generator().manual_seed(0)
     x, w = (torch.randn(n, 96, generator=random).bfloat16().float() for n in (64, 32))
     net = torch.nn.Sequential(torch.nn.Linear(96, 32, bias=False))
@@ -301,7 +304,8 @@ def test_of_several_rates_each_takes_its_best():
 
 @pytest.mark.slow
 def test_what_trains_as_float32_does_on_prose_and_what_does_not():
-    """The claims on integer weights, the FP8 flow with and without scales, and halves of NVFP4."""
+    """The claims about integer weights, the FP8 flow with and without scales, and the passes of
+    NVFP4."""
     names = ("int8 weights", "int8 weights nearest", "fp8 flow", "fp8 flow scaled")
     names = (*names, "nvfp4 forward", "nvfp4 backward")
     _, found = outcomes_of("lowbit", "fp32", *names, recipes=names)

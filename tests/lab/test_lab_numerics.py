@@ -1,4 +1,5 @@
-"""The arithmetic of the lab, held against PyTorch's casts, torchao, exact formulas and autograd."""
+"""The arithmetic of the lab, compared with PyTorch's casts, torchao, exact formulas and
+autograd."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ underflow = LazyImport("qtui_core.lab.experiments.underflow")
 
 
 def numbers(count: int = 20_000):
-    """float32 over many decades, subnormal and beyond every format among them."""
+    """float32 numbers over many decades, including subnormal ones and numbers beyond every
+    format."""
     generator = torch.Generator().manual_seed(0)
     exponents = torch.randint(-26, 20, (count,), generator=generator).float()
     return torch.randn(count, generator=generator) * torch.exp2(exponents)
@@ -40,7 +42,8 @@ def test_arithmetic_rounds_as_the_casts_of_torch():
 
 
 def test_stochastic_rounding_is_right_on_average():
-    """Mean within five standard errors, and the squared error of N(0, 1) twice that of nearest."""
+    """The mean is right within five standard errors, and the squared error of N(0, 1) is twice that
+    of rounding to nearest."""
     values = torch.tensor([0.3, 1.01, -1.7, 0.0123, 3.3])
     draws = 20_000
 

@@ -1,4 +1,4 @@
-"""The NVFP4 recipe by parts: what each does to a product, and what is said of it."""
+"""The NVFP4 recipe by parts: what each does to a product, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_a_stochastic_gradient_makes_one_product_worse_and_the_mean_better():
     assert one == pytest.approx(mean)
     drawn, averaged = errors("+stochastic")
     assert drawn > 1.2 * one
-    # What remains is that of x, which is rounded to nearest: half of the squares.
+    # The remaining error is that of x, which is rounded to nearest: half of the squares.
     assert averaged < 0.85 * one
-    # Signs that are drawn for each product make that of x average out too.
+    # With signs drawn for each product, the error of x averages out, too.
     _, fixed = errors("full")
     _, signs = errors("full+signs")
     assert signs < 0.5 * fixed
@@ -73,7 +73,7 @@ def test_the_layer_is_the_middle_one_or_that_of_the_name():
 
 
 def outcomes(forward=0.01, backward=0.0):
-    """One of each, as jobs give them."""
+    """An outcome of each kind, as jobs return them."""
 
     def part(dw, dw_mean):
         return nvfp4.PartErrors(0.06, 0.09, dw, dw_mean, dw, dw_mean)

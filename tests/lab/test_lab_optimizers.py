@@ -1,4 +1,5 @@
-"""States of optimizers: bytes against formulas and libraries, codes, drift, and what is said."""
+"""Optimizer states: their bytes, compared with formulas and libraries; codes, drift, and the
+sentences about them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
 
 
 def stepped(name, *shapes):
-    """(parameters, an optimizer that made a step over them)."""
+    """(parameters, an optimizer that took a step over them)."""
     generator = torch.Generator().manual_seed(0)
     named = [(f"p{i}", torch.nn.Parameter(torch.randn(shape))) for i, shape in enumerate(shapes)]
     found = libraries.make(name, named, 1e-3, (0.9, 0.95), lambda name, p: True)
@@ -32,7 +33,7 @@ def stepped(name, *shapes):
 
 
 def bytes_of(name, *sizes):
-    """The formula: tensors of less than 4096 elements, and those that blocks do not divide, stay
+    """The formula: tensors of fewer than 4096 elements, and tensors that blocks do not divide, stay
     in float32."""
     each = {"fp32": 8, "bf16": 4}.get(name)
     if each is not None:
@@ -44,7 +45,7 @@ def bytes_of(name, *sizes):
 
 
 def test_states_take_the_bytes_of_the_formulas():
-    """Those of the libraries themselves, of a matrix of each size and of a norm."""
+    """The states of the libraries themselves, for a matrix of each size and for a norm."""
 
     def check(name):
         named, found = stepped(name, (64, 128), (256,), (40, 512))
@@ -56,8 +57,8 @@ def test_states_take_the_bytes_of_the_formulas():
 
 
 def test_the_update_of_one_pass_is_that_of_the_library():
-    """The next step of torch's AdamW from moments that passed through a map, against the formula
-    that gives the error; and what is zero is counted."""
+    """The next step of torch's AdamW from moments that passed through a map, compared with the
+    formula for the error; and the count of zeros."""
     from types import SimpleNamespace
 
     class Tiny(torch.nn.Module):
@@ -84,7 +85,7 @@ def test_the_update_of_one_pass_is_that_of_the_library():
     assert found["parameters embedding"] == found["parameters output"] == 8192
 
     def moved(change):
-        """The next step of the optimizer itself over the head, in units of the rate."""
+        """The next step of the optimizer itself over the head, divided by the learning rate."""
         weight = net.lm_head.weight
         for key, one in zip(("exp_avg", "exp_avg_sq"), (0, 1), strict=True):
             exact = [state[weight][k].reshape(-1) for k in ("exp_avg", "exp_avg_sq")]
@@ -105,7 +106,7 @@ def test_the_update_of_one_pass_is_that_of_the_library():
         assert found[f"pass {kind} output"] == pytest.approx(off, rel=0.02, abs=2e-4)
 
     every(["bf16", "8-bit", "fp8", "4-bit"], check)
-    assert found["zero 4-bit all"] == found["zero bf16 all"] == 0  # neither has a zero to fall to
+    assert found["zero 4-bit all"] == found["zero bf16 all"] == 0  # neither has a zero
 
 
 @pytest.mark.slow
@@ -128,7 +129,7 @@ def test_codes_are_counted_as_the_libraries_keep_them():
             assert 0 < libraries.entropy(counts) < bits
         assert int((codes["v"][0] == 0).sum()) >= unused
 
-    # E4M3 has a sign that a second moment has no use for.
+    # E4M3 has a sign bit, which a second moment does not need.
     every([("torchao 8-bit", 8, 0), ("torchao fp8", 8, 128), ("torchao 4-bit", 4, 0)], check)
     assert libraries.codes_of(stepped("bf16", (64, 128))[1]) == {}
     even = torch.full((16,), 3)
@@ -152,7 +153,7 @@ def test_moments_of_bf16_are_on_its_grid_and_the_update_is_of_them():
 
 
 def test_maps_of_one_pass_are_those_of_torchao():
-    """A moment, passed through torchao's own state and through the emulation."""
+    """A moment that passed through torchao's own state, and through the emulation."""
     from torchao.optim.subclass_4bit import OptimState4bit
     from torchao.optim.subclass_8bit import OptimState8bit
     from torchao.optim.subclass_fp8 import OptimStateFp8
@@ -164,7 +165,7 @@ def test_maps_of_one_pass_are_those_of_torchao():
         theirs.copy_(moment)
         mine = optimizers.through(kind, moment, moment.abs())[0 if signed else 1]
         read = theirs.dequantize()
-        # Their binary search and a search by midpoints part ways where a value lies in the middle.
+        # torchao's binary search and a search by midpoints differ for values in the middle.
         off = (mine != read.view(-1)) & ((mine - read.view(-1)).abs() > 1e-6 * moment.abs())
         assert float(off.double().mean()) < 1e-3, (kind, signed)
 

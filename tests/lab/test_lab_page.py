@@ -1,4 +1,4 @@
-"""The page of the lab in the documentation: every experiment is on it, with its picture."""
+"""The page of the lab in the documentation has every experiment with its picture."""
 
 from __future__ import annotations
 

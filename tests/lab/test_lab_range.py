@@ -1,4 +1,5 @@
-"""The precision range test: its products, its schedule, both figures, and what is said."""
+"""The precision range test: its products, its schedule, both figures, and the sentences about
+them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ GAPS = {2: 0.4, 3: 0.2, 4: 0.08, 5: 0.004, 6: -0.02, 8: 0.001}
 
 
 def test_the_cycle_is_the_published_one():
-    """From low to high by half a cosine in each period; in one of 8 steps by hand."""
+    """Each period goes from low to high by half a cosine; a period of 8 steps is computed by
+    hand."""
     widths = [range_test.width_at(step, 16, 2, 3, 8) for step in range(16)]
     assert widths[:8] == widths[8:]
     assert widths[:8] == [3, 3, 4, 5, 6, 6, 7, 8]
@@ -58,7 +60,7 @@ def test_the_cycle_is_the_published_one():
 
 
 def test_layers_turn_from_width_to_width_and_are_evaluated_at_the_last():
-    """Few bits are far from float32 in one step; all of them train."""
+    """With few bits a single step is far from float32; all widths train."""
     subject = small_subject()
     seeing = {"seed": 0, "lr": 1e-3, "see": lambda *at: None}
     seen = []

@@ -22,8 +22,8 @@ NAN, INF = float("nan"), float("inf")
 
 
 def test_a_run_that_diverges_says_when_and_what_was_first():
-    """A weight; the output of a layer, though all weights are finite; a gradient, though the loss
-    is finite."""
+    """The first tensor is a weight; or the output of a layer, although all weights are finite; or a
+    gradient, although the loss is finite."""
     subject = small_subject()
 
     def spoilt(name, value):
@@ -38,7 +38,7 @@ def test_a_run_that_diverges_says_when_and_what_was_first():
         layer.register_forward_hook(lambda module, given, output: output + INF)
 
     def crooked(model):
-        """The root of zero: its value is finite and its derivative is not."""
+        """The square root of zero, whose value is finite and whose derivative is not."""
         weight = model.model.layers[0].mlp.down_proj.weight
         model.lm_head.register_forward_hook(
             lambda module, given, output: output + (weight.sum() * 0).sqrt()

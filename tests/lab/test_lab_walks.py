@@ -1,4 +1,5 @@
-"""Numbers that are moved a little many times, held against arithmetic and torchao's own weights."""
+"""Numbers that are changed a little many times, compared with arithmetic and with torchao's own
+weights."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ walks = LazyImport("qtui_core.lab.numerics.walks")
 
 
 def unseen(step, steps, value=None):
-    """No one looks."""
+    """Ignores progress."""
 
 
 def test_scales_of_bf16_lose_a_slow_growth_and_those_of_fp32_do_not():
@@ -24,7 +25,7 @@ def test_scales_of_bf16_lose_a_slow_growth_and_those_of_fp32_do_not():
     assert found.courses["bf16"][-1] == pytest.approx(1, abs=2e-3)
     assert found.kept("fp32") > 0.98
     assert found.kept("bf16") < 0.05
-    # One time is an update of a BF16 scale by less than half of the way to the next.
+    # Once, a BF16 scale is updated by less than half of the distance to the next number.
     assert factor - 1 < 2.0**-9
     assert 0.01 < found.moved < 0.1 < 0.5 < found.moved_after
 
@@ -84,7 +85,7 @@ def test_nothing_is_lost_where_nothing_is_to_move():
 
 
 def test_a_block_of_a_narrow_range_is_kept_better_when_it_is_expanded():
-    """Second moments within a factor of four: E4M3 alone has few codes for them."""
+    """Second moments within a factor of four, for which E4M3 alone has few codes."""
     generator = torch.Generator().manual_seed(0)
     x = 1 + 3 * torch.rand(4096, generator=generator)
     x[:256] = 0

@@ -1,4 +1,4 @@
-"""Tables of estimate against measured, and the data of a summary, from runs told by hand."""
+"""Tables of estimate and measurement, and the data of a summary, from hand-made runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_gaps_as_shares():
 
 
 def test_a_run_is_held_against_its_estimate_from_two_whole_steps_on():
-    """One of a training; an inference makes nothing in its first step that stays."""
+    """Two steps of a training; an inference creates nothing in its first step that stays."""
     infers = replace(ON_GPU, plan=dict(ON_GPU.plan) | {"method": "inference"})
     unknown = replace(ON_GPU, predicted=None, why_not="nobody asked")
     for head, needed in ((ON_GPU, 2), (infers, 1), (unknown, 0)):

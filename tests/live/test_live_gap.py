@@ -1,5 +1,5 @@
-"""The parts of each level sum to measured less estimated, whatever is not known; and their names
-are those of what was put in."""
+"""The parts of each level add up to measured minus estimated, whatever is unknown; and each part is
+named after what was changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of line there and back, strict JSON, and what is told of lines that are none."""
+"""Every kind of line is written and read; JSON is strict; and invalid lines are reported."""
 
 from __future__ import annotations
 

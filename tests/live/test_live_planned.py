@@ -1,4 +1,4 @@
-"""Plans as recordings have them, those of other versions and those that nobody wrote."""
+"""Plans from recordings, from other versions, and invalid ones."""
 
 from __future__ import annotations
 

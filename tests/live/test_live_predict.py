@@ -1,4 +1,5 @@
-"""What a recording keeps of an estimate, against a recount of its events and its own sums."""
+"""What a recording keeps of an estimate, compared with a recount of its events and with its own
+sums."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ def test_a_run_that_does_not_fit_is_offered_the_largest_batch_that_does(shape):
     assert said.endswith(f"The largest batch that fits is {best}: --batch {best}.")
     again = estimate(shape, replace(plan, batch=best))
     assert warning_of(again, device) == ""
-    # What others use there counts as if it were not there.
+    # Memory of other processes counts as if it did not exist.
     whole = device_of_memory(found.process_bytes)
     used = found.process_bytes - device.capacity_bytes
     assert f"--batch {best}." in warning_of(found, whole, used)

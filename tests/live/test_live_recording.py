@@ -1,4 +1,4 @@
-"""Recordings written and read, whole, cut off at any byte, and with lines that are none."""
+"""Recordings written and read: complete, cut off at any byte, and with invalid lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of a run against children that end well, badly, late and not at all."""
+"""The client of a run with children that end well, badly, late and never."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ async def test_a_cancelled_listener_ends_the_run(client):
 
 
 async def test_a_killed_run_is_told_with_where_it_was(client, tmp_path):
-    """What it wrote before, most often a warning of a library, is in the log, and not the cause."""
+    """What it wrote before, usually a library's warning, is in the log and is not taken for the
+    cause."""
     *_, fault, end = await hear(client, "killed")
     assert (fault.kind, fault.step, fault.phase) == ("killed", 1, "forward")
     assert fault.text == (
@@ -155,7 +156,7 @@ async def test_a_killed_run_is_told_with_where_it_was(client, tmp_path):
 
 
 async def test_an_end_that_was_not_told_is_at_its_own_time():
-    """A run may have worked long since it told something."""
+    """A run may have worked for long since its last report."""
     line = to_line(PhaseBegun(0.01, 0, "import"))
     silent = f"import time; input(); print({line!r}, flush=True); time.sleep(0.7); 1 / 0"
     begun, fault, end = await hear(RunClient((sys.executable, "-c", silent)), "whole")
@@ -182,7 +183,7 @@ async def test_lines_that_say_nothing_go_to_the_log(client):
 
 
 async def test_the_end_of_stdin_is_the_end_of_a_run(client):
-    """If this process dies, its run does too."""
+    """If this process dies, its run ends, too."""
     code = (
         "import asyncio, os, sys\n"
         "from qtui.engine.run.client import RunClient\n"

@@ -1,4 +1,4 @@
-"""The state of a run as it is told, its series, and where moments lie on the predicted curve."""
+"""The state of a run as it reports, its series, and where moments lie on the predicted curve."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_moments_lie_where_their_share_of_the_phase_is():
     placed = aligned(fold(run()), CURVE, range(2, 3))
     assert {entry.moment.step for entry in placed} == {2}
     positions = [entry.position for entry in placed]
-    # Samples at a quarter and three, and the mark at the end of each phase.
+    # Samples at one quarter and three quarters, and the mark at the end of each phase.
     expected = [100 + 6 * i + 6 * share for i in range(5) for share in (0.25, 0.75, 1.0)]
     assert positions == pytest.approx(expected)
 

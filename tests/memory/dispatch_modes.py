@@ -1,4 +1,4 @@
-"""What torch dispatches, counted: to be imported late, as they are made of torch's classes."""
+"""Counts what torch dispatches. Import it late, because its classes extend torch's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class Traffic(TorchDispatchMode):
-    """Bytes that operations read and write, each tensor once an operation."""
+    """Bytes that operations read and write; each tensor counts once per operation."""
 
-    #: They take a tensor for its shape, or one element of each row.
+    #: These use only the shape of a tensor, or one element of each row.
     UNREAD = ("nll_loss_forward", "nll_loss_backward")
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Traffic(TorchDispatchMode):
 
 
 class Live(TorchDispatchMode):
-    """Bytes of the storages made while it is on: alive now, and at most."""
+    """Bytes of the storages that are made while it is entered: alive now, and at most."""
 
     def __init__(self):
         super().__init__()

@@ -125,13 +125,13 @@ def most_of_each_phase(job):
             storages.phase()
             step["between steps"] = storages.now()
             found.append(step)
-    # Buckets are made anew after the first step, and states with its optimizer.
+    # DDP rebuilds its buckets after the first step, and an optimizer its states.
     return {phase: min(step[phase] for step in found[2:]) for phase in found[0]}
 
 
 def cut(model, folder):
-    """The model with the part of its weights that this process has, in storages of their own: read
-    to a CPU they are views of whole ones, which they are not on a GPU."""
+    """The model with this process's part of its weights, in storages of their own: on a CPU the
+    parts are views of whole weights, which they are not on a GPU."""
     if dist.get_rank() == 0:
         model.save_pretrained(folder)
     dist.barrier()
@@ -143,7 +143,7 @@ def cut(model, folder):
 
 
 def optimizer_of(model, kind):
-    """Lists of tensors may not mix those that are cut with those that are not."""
+    """A list of tensors must not mix those that are cut with others."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if kind == "zero1":
         adamw = {"optimizer_class": torch.optim.AdamW, "foreach": True}

@@ -1,4 +1,4 @@
-"""Layers of two or three operations: to be imported late, as they are made of torch's classes."""
+"""Layers of two or three operations. Import it late, because its classes extend torch's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def two_layers():
 
 
 class AwqLike(torch.autograd.Function):
-    """gptqmodel's AwqGemmFn, above the 1,024 rows from which it unpacks."""
+    """gptqmodel's AwqGemmFn for more than 1,024 rows, for which it unpacks the weight."""
 
     @staticmethod
     def forward(ctx, codes, x):
@@ -48,7 +48,7 @@ class AwqLike(torch.autograd.Function):
 
 
 class Packed(torch.nn.Module):
-    """A layer whose weight is not there as such, as those of gptqmodel."""
+    """A layer that stores its weight packed, like those of gptqmodel."""
 
     def __init__(self, product: Any, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ RACE = "fitcheck-t4-2026-09-16-eager-nf4-fp16-adamw-r32-ckpt-HuggingFaceTB_SmolL
 
 
 def errors(level: str, rows: tuple[MeasuredRow, ...] | None = None) -> dict[str, float]:
-    """Percent by which the estimate of each row that was measured at a level is off it."""
+    """The errors of the estimate in percent, for each row that was measured at a level."""
     found: dict[str, float] = {}
     for row in measured_rows() if rows is None else rows:
         measured = getattr(row, level)
@@ -91,7 +91,7 @@ def test_reserved_bytes_of_quantized_runs():
 def test_the_process():
     found = errors("process")
     assert median(found.values()) < 0.25
-    # 1,250 MiB that one session on the A100 held besides are not explained.
+    # 1,250 MiB that one session on the A100 additionally held are not explained.
     assert {name for name, error in found.items() if error > 8.6} == {RACE}
     session = [error for name, error in found.items() if "fms-a100_80gb_liger" in name]
     assert len(session) == 19
@@ -101,7 +101,7 @@ def test_the_process():
 
 @pytest.mark.parametrize("number", [52, 62, 72, 88, 90])
 def test_some_rows_to_the_byte(number):
-    """LoRA with each attention: every allocation of two steps, and each segment that was taken."""
+    """LoRA with each kind of attention: every allocation of two steps, and each segment."""
     row = measured_rows()[number]
     found = of(row)
     assert T4_LORA in row.id

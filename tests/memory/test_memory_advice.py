@@ -1,4 +1,4 @@
-"""Advice: what each change saves is what estimates of both plans differ by."""
+"""Advice: what each change saves is the difference between the estimates of both plans."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def advised(plan: RunPlan) -> tuple[Advice, ...]:
 
 
 def parse(options: str, plan: RunPlan) -> RunPlan:
-    """The plan that the command line makes of options, resolved."""
+    """The resolved plan that the command line makes of options."""
     made: list[RunPlan] = []
 
     @click.command()
@@ -76,7 +76,7 @@ def test_savings_are_the_difference_of_two_estimates(plan, parts):
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.method)
 def test_a_change_can_be_typed(plan):
-    """The options of the plan with those of the change behind them make the changed plan."""
+    """The options of the plan, followed by those of the change, give the changed plan."""
     before = resolve(plan, SHAPE.dtype)
     typed = " ".join(options for _, options in before.grouped())
     assert parse(typed, before) == before
@@ -138,7 +138,7 @@ def test_cures_save_most_in_their_phase_and_train_the_same_where_that_helps():
         helping = [a.saves_by_phase[kind] for a in same if a.saves_by_phase[kind] >= worth]
         if helping:
             assert cure.saves_bytes == max(helping)
-    # AdamW's moments are what the optimizer step needs: the batch does not help there.
+    # The optimizer step needs AdamW's moments, which a smaller batch does not reduce.
     assert "--optimizer" in by_kind["optimizer"].change
     assert "--batch" not in by_kind["optimizer"].change
 

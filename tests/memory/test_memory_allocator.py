@@ -1,5 +1,5 @@
-"""The simulation of the caching allocator: against a second one that is slow and obvious, against
-the constants in torch's headers, and against examples worked by hand."""
+"""The simulation of the caching allocator, compared with a slow and obvious one, with the constants
+in torch's headers, and with examples computed by hand."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_constants_are_those_of_the_installed_headers():
 
 
 def test_an_expandable_segment_is_as_large_as_what_it_is_for():
-    """More than four million pages of 20 MiB, which no device has and a plan may ask for."""
+    """More than four million pages of 20 MiB, which no device has but a plan may request."""
     huge = 100 << 40
     run = simulate([(ALLOCATE, 1, huge, None), (FREE, 1)], AllocatorSettings("expandable"))
     assert run.peak.reserved == -(-huge // (20 << 20)) * (20 << 20)

@@ -1,5 +1,5 @@
-"""What the allocator alone is told of a run: memory that is freed and not to be had yet, and a
-device that was full for a moment."""
+"""Events that only the allocator receives: memory that is freed but not available yet, and a device
+that is full for a moment."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ MEASURED = [
 
 @pytest.mark.slow
 def test_the_copy_is_kept_in_llama_and_not_in_granite():
-    """The process to 1.5 %; with the other choice it is 5 to 21 % off, which the range covers."""
+    """The process is right to 1.5 %; the opposite choice would be 5 to 21 % off, which is within
+    the range."""
     off = []
     for config, method, autocast, batch, allocated, process in MEASURED:
         shape = shape_from_config(config | {"torch_dtype": "bfloat16"})

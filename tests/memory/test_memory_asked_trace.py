@@ -1,4 +1,4 @@
-"""The process that traces goes when nobody waits for it any more."""
+"""The tracing process ends if nobody waits for it any more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAN = RunPlan(method="full", sequence=100_000)
 
 
 class GivenUp(Exception):
-    """What a caller raises who does not want the trace any more."""
+    """Raised by a caller that no longer wants the trace."""
 
 
 def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_trace_ends_with_the_process_that_asked(threads: int) -> None:
     children: list[int] = []
     try:
         children = _until(lambda: _children(parent.pid))
-        # The second thread is the one that looks whether the parent is there.
+        # The second thread checks whether the parent still exists.
         _until(lambda: len(list(Path(f"/proc/{children[0]}/task").iterdir())) >= threads)
         assert alive(children[0])
         parent.kill()

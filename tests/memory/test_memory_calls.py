@@ -1,4 +1,4 @@
-"""What is read layer by layer is what is read event by event."""
+"""Reading layer by layer gives the same as reading event by event."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_allocator_finds_the_same_either_way(recorded, segments, parts):
     settings = AllocatorSettings(segments)
     run, events = simulate(recorded, settings), list(recorded)
     assert run == simulate(events, settings)
-    # Where the device is full in the middle, the event is named that had no room.
+    # If the device becomes full in the middle, the event is named for which there was no room.
     full = AllocatorSettings(segments, run.peak.reserved // 2)
     assert simulate(recorded, full) == simulate(events, full)
 

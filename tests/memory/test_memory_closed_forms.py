@@ -1,4 +1,4 @@
-"""Formulas against the tape, byte for byte, and the tape against them: they were found apart."""
+"""Formulas and the tape, which were derived independently, agree byte for byte."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TARGETS = [("all-linear",), ("q_proj", "v_proj"), ("o_proj", "down_proj"), ("k_p
 
 
 def llama(seed, **more):
-    """A Llama of sizes that no two letters share by chance."""
+    """A Llama whose sizes are all different, so that no two letters are equal."""
     dice = random.Random(seed)
     size = dice.choice([16, 32, 64])
     kv_heads = dice.choice([1, 2, 3])
@@ -204,7 +204,7 @@ def test_a_chunked_loss_does_not_grow_with_the_tokens(name, chunk):
     assert loss_hump(shape, longer).bytes == loss_hump(shape, plan).bytes
 
 
-# In float32 a full fine-tuning is at its fullest later, with all gradients.
+# In float32 a full fine-tuning has its peak later, with all gradients.
 @pytest.mark.parametrize("name", ["lora", "full, 16 bits", "qlora, prepared"])
 def test_a_tiled_loss_holds_one_tile_and_gradients_of_float32(name):
     shape = llama(7)

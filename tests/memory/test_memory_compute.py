@@ -1,4 +1,4 @@
-"""Operations of a step, against the textbook's formulas and against torch's own counter."""
+"""Operations of a step, compared with the textbook's formulas and with torch's own counter."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_full_step_is_six_for_each_parameter_and_token():
 def test_checkpointing_computes_layers_again():
     found = compute_of(SHAPE, plan(checkpointing=True))
     assert found.total - found.attention == (6 * N + 2 * 3 * LAYER) * TOKENS
-    # Close to 8ND where the head is small beside the layers.
+    # Close to 8ND if the head is small compared with the layers.
     assert 7 * N * TOKENS < found.total - found.attention < 8 * N * TOKENS
 
 
@@ -103,7 +103,7 @@ def test_a_decoder_behind_an_encoder_is_given_one_token_of_a_prompt():
         vocab_size=320, d_model=64, d_kv=16, d_ff=176, num_layers=3, num_heads=4
     )
     kind = transformers.T5ForConditionalGeneration
-    # Of eager attention the counter knows every product.
+    # The counter knows every product of eager attention.
     model = kind._from_config(config, attn_implementation="eager").eval()
     ids = torch.randint(3, 320, (BATCH, SEQUENCE))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -179,6 +179,6 @@ def test_torch_computes_no_more_again():
     run = plan(attention="eager", checkpointing=True)
     found = compute_of(SHAPE, run)
     _, backward = counted(run)
-    # What is computed again ends before the last product of each layer, which nothing needs.
+    # Recomputation ends before the last product of each layer, which nothing needs.
     spared = 3 * 2 * TOKENS * 64 * 176
     assert backward == found.backward + found.recompute - spared

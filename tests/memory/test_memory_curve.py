@@ -1,4 +1,4 @@
-"""The curve of a recording against a recount of every event by hand."""
+"""The curve of a recording, compared with a recount of every event by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STEP = (
 
 @st.composite
 def histories(draw_):
-    """Events of some steps with random lives, and the phase each event is in."""
+    """Events of several steps with random lifetimes, and the phase of each event."""
     events: list[tuple] = []
     alive: list[int] = []
     count = 0
@@ -182,7 +182,7 @@ def test_an_event_has_an_operation_with_its_place():
     assert timeline.operation_at(1) == ""
     assert timeline.operation_at(6) == "mul of mlp in layer 0"
     assert timeline.operation_at(14) == "mul_backward of mlp in the backward of layer 0"
-    # The loss has begun no operation: that of the layer before is not taken for its own.
+    # The loss has no operation yet, and the previous layer's must not be taken for its own.
     assert timeline.operation_at(10) == ""
 
 

@@ -1,4 +1,5 @@
-"""The memories of GPUs against figures of white papers and papers that are not in the catalogue."""
+"""The memories of GPUs, compared with figures of white papers and articles that are not in the
+catalogue."""
 
 from __future__ import annotations
 

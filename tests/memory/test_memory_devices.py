@@ -1,4 +1,4 @@
-"""The catalogue of GPUs against what its figures must follow from: units on the die, clocks, bus
+"""The catalogue of GPUs, compared with what its figures follow from: units on the die, clocks, bus
 widths, and the figures with sparsity that vendors print."""
 
 from __future__ import annotations

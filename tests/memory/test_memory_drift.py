@@ -125,11 +125,12 @@ _INNER = {"gemma3", "llama4", "qwen"}
 #: Their linear layers are of a class that peft does not take for one.
 _NAMED = {"falcon": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]}
 
-#: Not held operation by operation, but to CLOSE percent of the peak and so many of any phase.
-#: Falcon without grouped heads: torch composes its attention, and what _safe_softmax allocates
-#: inside is one operation to a trace; with alibi, the order of the slopes and the positions.
-#: With adapters: BLOOM adds its mask in float32 under autocast, routers of DeepSeek hold one more
-#: product, and GPT-NeoX, one after the other, lets go of one a little earlier.
+#: These are not compared operation by operation, but to CLOSE percent of the peak and to so many
+#: percent of any phase. For Falcon without grouped heads, torch composes its attention, and a trace
+#: sees _safe_softmax as one operation, whatever it allocates inside. With alibi, the slopes and the
+#: positions are made in another order. With adapters: under autocast BLOOM adds its mask in
+#: float32, routers of DeepSeek keep one more product, and sequential GPT-NeoX frees one product a
+#: little earlier.
 FURTHER_PHASE = {
     "falcon": 2.0,
     "falcon, alibi": 0.1,
@@ -140,8 +141,8 @@ FURTHER_PHASE = {
     "gpt_neox, one after the other": 0.1,
 }
 
-#: The same of single runs, exact in every phase: GPT-BigCode without shared heads copies the
-#: gradient of its parts together once more.
+#: The same for single runs, which are exact in every phase: GPT-BigCode without shared heads copies
+#: the gradient of its parts once more.
 FURTHER_PHASE |= {
     f"{model}: {run}": 0.0
     for model, runs in {
@@ -163,13 +164,14 @@ STEPS = [
     for turn, method in enumerate(METHODS)
 ]
 
-#: Plans of the grid in ten that may be further off than CLOSE percent of the peak, and how far any.
+#: How many of ten plans of the grid may differ by more than CLOSE percent of the peak, and by how
+#: much any may differ.
 FURTHER, CLOSE, WORST = 1, 0.05, 1.0
 
 
 @cache
 def plans() -> dict[str, Case]:
-    """The grid by names. It takes a second to draw, which is not for those who only collect."""
+    """The grid by names. It takes a second to draw, so it is not made at collection."""
     return {case.name: case for case in grid()}
 
 
@@ -190,8 +192,8 @@ def step_of(name: str) -> Case:
 
 @pytest.fixture(scope="module")
 def agreements(request: pytest.FixtureRequest) -> dict[str, Agreement]:
-    """Of all that is asked for in this session, at once: a process for each would take longer to
-    import torch than to trace."""
+    """All cases of this session at once: a process for each case would import torch for longer than
+    it traces."""
     wanted = {
         item.callspec.params["name"]  # type: ignore[attr-defined]
         for item in request.session.items

@@ -1,4 +1,4 @@
-"""The estimate: its levels, and that its parts sum to them with nothing left over."""
+"""The estimate: its levels, and that its parts add up to them without a rest."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ HAND_MADE = Recording(
 
 
 def test_a_recording_made_by_hand_has_the_levels_that_the_allocator_gives_it():
-    # A torch that gives workspaces back leaves them out of the sum.
+    # A torch that frees workspaces does not include them in the sum.
     plan = resolve(RunPlan(method="full", torch="2.15"), "bf16")
     found = estimate_recording(HAND_MADE, SHAPE, plan)
     # Second tensor: 11 MiB + 512; its segment is 12 MiB, whose rest is too small to cut off.
@@ -278,7 +278,7 @@ def test_weights_of_a_published_model_are_its_parameters():
 def test_a_step_of_many_micro_batches_peaks_like_one_of_eight(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three are recorded, whatever was asked for."""
+    """Three are recorded, however many were requested."""
     plan = RunPlan(method="lora", sequence=128, loop=loop, accumulation=8)
     few = estimate(SHAPE, plan)
     assert few.plan.accumulation == 8

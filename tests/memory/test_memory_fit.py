@@ -1,4 +1,5 @@
-"""Verdicts around their thresholds, and the largest that fits against trying every value."""
+"""Verdicts near their thresholds, and the largest plan that fits, compared with trying every
+value."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_paged_states_leave_a_gpu_that_is_full():
 
 @pytest.mark.parametrize("asked", ["T4", "A10"])
 def test_rows_of_other_devices_do_not_depend_on_the_one_that_was_asked_for(asked):
-    """On a T4 sdpa is another kernel, which is not what the A100 beside it would take."""
+    """On a T4, sdpa runs another kernel, which the A100 beside it would not use."""
     plan = resolve_for(SHAPE, RunPlan(method="full", batch=2, sequence=1024, loss="fused"))
     wanted = fits(estimate(SHAPE, plan), DEVICES, lambda plan: estimate_peaks(SHAPE, plan))
     device = find_device(asked)

@@ -1,4 +1,5 @@
-"""A formula is why a term has its bytes: it gives exactly these, and those of another run too."""
+"""A formula explains the bytes of a term: it gives exactly these bytes, and also those of another
+run."""
 
 from __future__ import annotations
 
@@ -80,8 +81,8 @@ def read(name: str) -> ModelShape:
 
 
 def faults(found: Estimate) -> list[str]:
-    """What is wrong with the formulas of an estimate: those that do not give their bytes, and how
-    much has none in letters if that is more than a thousandth."""
+    """What is wrong with the formulas of an estimate: those that do not give their bytes, and the
+    share without letters if it is more than a thousandth."""
     letters, wrong = found.alive.letters, []
     bare = 0
     for term in found.terms:
@@ -142,7 +143,7 @@ def test_formulas_of_a_large_run_with_its_allocator_give_exactly_their_bytes():
 
 
 def once(terms: tuple[Term, ...]) -> dict[tuple[str, str, int], Term]:
-    """Terms by what they are, where that is one thing of one size."""
+    """The terms by name, for names that stand for one thing of one size."""
     found = defaultdict(list)
     for term in terms:
         found[term.component, term.name, term.count].append(term)
@@ -163,7 +164,8 @@ FOUR = ("llama-3.1-8b", "gpt2-medium", "gemma-2-9b", "bert-base")
 @over("plan", FIVE, ids=lambda plan: f"{plan.method}-{plan.dtype}-{plan.attention}")
 @over("name", FOUR)
 def test_a_formula_gives_the_bytes_of_another_run_too(name, plan, parts):
-    """Of 2,048 tokens of a model 4,096 wide 2 h h is as many as 4 N h, but not of 1,431."""
+    """With 2,048 tokens and a model of width 4,096, 2 h h equals 4 N h; with 1,431 tokens it does
+    not."""
     if left_out(parts, (plan, FIVE), (name, FOUR)):
         return
     shape = read(name)

@@ -1,5 +1,5 @@
-"""Shapes held against the headers of the weights: what they contradict is not called exact, and
-what a GGUF file describes is counted as it is stored."""
+"""Shapes compared with the headers of the weights: a shape that they contradict is not called
+exact, and a GGUF file is counted as it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that config.json names: their parameters are those of transformers, or not told."""
+"""Classes that config.json names have the parameters of transformers, or have no shape."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_a_step_of_another_head_allocates_is_not_told():
 
 @pytest.mark.slow
 def test_a_trace_is_of_the_class_that_is_named_or_refused():
-    """The weights of a trace in 16 bits are two bytes for each parameter of the class."""
+    """The 16-bit weights of a trace take two bytes for each parameter of the class."""
     cases, kinds = [], []
     for family in ("bert", "roberta", "llama", "gpt2", "t5"):
         config = {"model_type": family, **CONFIGS[family]}

@@ -31,8 +31,8 @@ KINDS = (
     "t5", "t5, gated",
 )  # fmt: skip
 T5_CLASS = {"architectures": ["T5ForConditionalGeneration"], "decoder_start_token_id": 0}
-#: Held to so many percent of every phase, not operation by operation: with alibi, the order of the
-#: slopes and the positions.
+#: Compared to so many percent of every phase, not operation by operation: with alibi, the slopes
+#: and the positions are made in another order.
 FURTHER = {"falcon, alibi": 0.1}
 
 
@@ -46,9 +46,9 @@ def case_of(model: str, **chosen: object) -> Case:
 CASES: dict[str, Case] = {
     model: case_of(model, generate=0 if model == "bert" else 2) for model in KINDS
 }
-#: Of more tokens the tape makes the last one's pass alone, so that only peaks can be held.
+#: With more tokens the tape contains only the last one's pass, so only peaks can be compared.
 LONGER = {m: case_of(m, generate=7) for m in ("llama", "gemma2", "deepseek_v3", "t5")}
-#: Nothing freezes a model that infers: autocast keeps a cast of each weight until it is left.
+#: An inference freezes no parameters, so autocast keeps a cast of each weight until it is left.
 LOWERED = {
     model: case_of(model, dtype="fp32", autocast=True, generate=0 if model == "bert" else 2)
     for model in ("llama", "gpt2", "gemma2", "phi", "bloom", "bert", "t5")
@@ -89,9 +89,8 @@ def test_peaks_of_the_prompt_and_of_the_last_token(agreements, case):
 
 
 def cache_after_generating(family, changes, batch, prompt, tokens):
-    """Bytes of the storages of a real cache, after `model.generate` on a CPU. It may have the
-    lengths of its windows besides, which are on a CPU whatever the model is on until they are
-    used."""
+    """Bytes of the storages of a real cache, after `model.generate` on a CPU. It may also contain
+    the lengths of its windows, which are on the CPU for any model until they are used."""
     torch.manual_seed(0)
     config = config_of(family)
     for name, value in changes.items():

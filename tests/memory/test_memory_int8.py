@@ -58,7 +58,8 @@ def test_codes_and_scales_are_those_of_a_real_layer():
 
 
 def test_the_input_of_a_product_lives_as_long_as_the_graph():
-    """It is no saved tensor, so hooks of checkpoints on saved tensors do not see it."""
+    """It is not a saved tensor, so the hooks that checkpoints set on saved tensors do not see
+    it."""
     seen = []
     weight = bnb.nn.Int8Params(torch.randn(16, 32), requires_grad=False).to("cpu")
     state = bnb.MatmulLtState()

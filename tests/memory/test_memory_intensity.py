@@ -1,5 +1,5 @@
-"""Operations and bytes of a step: products against 6ND and the like, and what is done row by row
-against the operations that torch really dispatches."""
+"""Operations and bytes of a step: products, compared with 6ND and similar formulas; and row-wise
+operations, compared with what torch really dispatches."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def llama() -> Any:
 
 
 class TestRowByRow:
-    """Bytes that torch's operations move, against the formulas."""
+    """Bytes that torch's operations move, compared with the formulas."""
 
     def test_norm(self, llama: Any) -> None:
         x = torch.randn(BATCH, SEQUENCE, 128, dtype=torch.bfloat16)

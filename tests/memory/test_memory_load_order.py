@@ -1,5 +1,5 @@
-"""In which order quantized weights are loaded: threads that read ahead, against a clock that ticks,
-and what that leaves to the allocator."""
+"""The order in which quantized weights are loaded: threads that read ahead, simulated with a clock,
+and the resulting state of the allocator."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ PLAN = RunPlan(method="qlora", sequence=128, torch="2.13")
 
 
 def load_of(events: list[Event]) -> list[Event]:
-    """Allocations and frees of the first phase, without those of layers' marks."""
+    """Allocations and frees of the first phase, without the marks of layers."""
     ends = next(i for i, event in enumerate(events) if i and event[0] == PHASE)
     return [event for event in events[1:ends] if event[0] in (ALLOCATE, FREE)]
 
 
 def sources_at_once(events: list[Event]) -> int:
-    """The most weights that are on the GPU before they are quantized."""
+    """The most unquantized weights that are on the GPU at once."""
     alive: set[object] = set()
     most = 0
     for event in events:
@@ -101,7 +101,8 @@ def test_a_load_that_reads_ahead_has_the_events_of_one_that_does_not():
             alive.add(event[1])
         else:
             alive.remove(event[1])
-    # One by one but for their maxima, which are quantized too; ahead at least one a thread.
+    # One at a time, except for their maxima, which are quantized, too; with threads that read
+    # ahead, at least one per thread.
     assert sources_at_once(events) == 2
     assert sources_at_once(ahead) >= 4
 

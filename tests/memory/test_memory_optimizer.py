@@ -1,4 +1,4 @@
-"""States and temporaries against the optimizers that are installed."""
+"""States and temporaries, compared with the installed optimizers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_adamw_of_torch(optimizer, sizes, dtype):
 
 
 def test_the_step_counter_is_on_the_device_for_the_fused_kernel_only(monkeypatch):
-    """On a device that is no CPU; "meta" stands in for it, once it passes as fit for the kernel."""
+    """For a device that is not a CPU; "meta" plays that device, once it counts as supported by the
+    kernel."""
     check = "_device_dtype_check_for_fused"
     monkeypatch.setattr(import_module("torch.optim.adam"), check, lambda weight: None)
     for fused, device in ((False, "cpu"), (True, "meta")):
@@ -135,7 +136,7 @@ def test_code_tables_of_8_bits_are_shared_by_all_tensors():
 def test_paged_states_are_those_bitsandbytes_asks_managed_memory_for(
     optimizer, bits, sizes, monkeypatch
 ):
-    """On a device that is no CPU; "meta" stands in for it, and a list for managed memory."""
+    """For a device that is not a CPU; "meta" plays that device, and a list plays managed memory."""
     asked = []
 
     def get_paged(*shape, dtype, device):
@@ -194,7 +195,7 @@ def test_adamw_in_4_bits_of_torchao(sizes, dtype):
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("sizes", [(512, 256), (64, 250), (3000,)])
 def test_what_a_compiled_step_in_4_bits_allocates_meanwhile(sizes, dtype):
-    """As the profiler of torch counts it on a CPU."""
+    """Counted by torch's profiler on a CPU."""
     torchao = pytest.importorskip("torchao.optim")
     weight = parameter(sizes, dtype)
     ours = passing_temporaries(trained(sizes, dtype), plan_of("adamw4bit"))

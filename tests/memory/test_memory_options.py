@@ -1,4 +1,4 @@
-"""An option of a plan is one row: a made-up one is everywhere that options are."""
+"""An option of a plan is one row: a made-up option appears everywhere that options do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Salt = Literal["none", "fine", "coarse"]
 
 @dataclass(frozen=True)
 class Salted(RunPlan):
-    """Plans with one option more."""
+    """Plans with one more option."""
 
     salt: Salt = choice(
         "none", "--salt", ("none", "fine", "coarse"), "How the gradients are salted.",
@@ -51,7 +51,7 @@ def salted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> tuple[str, list[RunPlan]]:
-    """What a command with the options of a plan writes, and the plan that it gets."""
+    """What a command writes for options of a plan, and the plan that it receives."""
     plans: list[RunPlan] = []
 
     @click.command()

@@ -1,4 +1,5 @@
-"""Checkpoints that are quantized already: what of them is stored, by the libraries' own modules."""
+"""Checkpoints that are quantized already: what is stored of them, according to the libraries' own
+modules."""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ _OF_NO_LAYER = ("inv_freq", "e_score_correction_bias")
 
 
 def storages(model: Any) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Name -> sizes and bytes of all that stands still but the tables of the rotation."""
+    """Name -> sizes and bytes of everything that stays, except the tables of the rotation."""
     state = [*model.named_parameters(), *model.named_buffers()]
     return {n: (tuple(t.shape), t.nbytes) for n, t in state if not n.endswith(_OF_NO_LAYER)}
 
@@ -239,7 +240,7 @@ def test_bitsandbytes_comes_out_as_if_it_were_quantized_at_load():
 
 
 def test_terms_have_formulas_of_what_the_checkpoint_stores():
-    """Also where bytes are equal by chance: 4 h are 8 k here."""
+    """Even if bytes are equal by chance: 4 h equals 8 k here."""
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 16}
     terms = estimate(of("llama", settings), INFERENCE).terms
     found = {
@@ -322,7 +323,7 @@ def test_what_cannot_be_told_is_said_and_nothing_that_rests_on_it_is_exact(setti
 
 
 def test_the_files_say_what_is_stored(tmp_path):
-    """Bytes are those of the files, whatever the configuration says of them."""
+    """Bytes are those of the files, whatever the configuration says."""
     rng = np.random.default_rng(0)
     plain = {n: np.zeros(s, np.float16) for n, (s, _) in estimated(of("llama", None)).items()}
     tensors = {}
@@ -403,7 +404,7 @@ def test_what_such_a_checkpoint_does_not_allow():
 
 
 def test_no_advice_quantizes_what_is_quantized():
-    """Whatever is advised keeps the way the checkpoint is stored, or goes back to it."""
+    """Advice keeps the checkpoint as it is stored, or returns to that."""
     settings = [{"quant_method": "gptq", "bits": 4}, {"quant_method": "fp8"},
                 {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, {"load_in_8bit": True},
                 COMPRESSED["int8"]]  # fmt: skip
@@ -435,8 +436,8 @@ def test_fp8_is_unpacked_on_a_gpu_without_its_products():
 
 
 def gptq_like(codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """gptqmodel's TorchLinear: a product with the weight it has unpacked, in the type of its scales
-    and then in that of the input."""
+    """gptqmodel's TorchLinear: a product with the unpacked weight, in the dtype of its scales and
+    then in that of the input."""
     weight = codes.to(torch.float16).to(x.dtype)
     return torch.matmul(x.reshape(-1, x.shape[-1]), weight).reshape(*x.shape[:-1], -1)
 
@@ -445,7 +446,7 @@ INPUTS, OUTPUTS, RANK, BATCH, TOKENS = 512, 1024, 8, 2, 128
 
 
 def fp8_product(x, weight, *_args, **_more):
-    """What DeepGEMM is handed and gives (deepgemm_fp8_fp4_linear), without its kernel."""
+    """What DeepGEMM receives and returns (deepgemm_fp8_fp4_linear), without its kernel."""
     rows = x.reshape(-1, x.shape[-1])
     codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn)
     scales = torch.empty(len(rows), -(-x.shape[-1] // 128))

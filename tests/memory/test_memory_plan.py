@@ -1,4 +1,4 @@
-"""Plans that cannot be are refused with a sentence; those that can are filled in."""
+"""Impossible plans are refused with a sentence; possible plans are completed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The longest sequence of models whose positions are a table, against the real classes."""
+"""The longest sequence of models with a table of positions, compared with the real classes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLASSES = {
 
 
 def runs(model: torch.nn.Module, length: int) -> bool:
-    """Whether a sequence of so many tokens finds its positions."""
+    """Whether a sequence of so many tokens runs with the positions of the model."""
     try:
         model(torch.full((1, length), 7))
     except (IndexError, RuntimeError):

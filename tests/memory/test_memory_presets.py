@@ -1,4 +1,4 @@
-"""Worked cases of documents: our figures hold to what is said of them."""
+"""Worked cases of documents: our figures agree with what the reasons say about them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_gpt_neox_has_its_parameters() -> None:
 
 
 def test_states_are_bytes_a_parameter() -> None:
-    """Where the documents only multiply, we agree with them but for the count of parameters."""
+    """Where the documents only multiply, our figures agree except for the number of parameters."""
     medium, parameters = figures("gpt2-medium"), 354_823_168 / GB
     assert medium["weights, FP32"] == pytest.approx(4 * parameters, rel=1e-3)
     assert medium["gradients, FP32"] == pytest.approx(4 * parameters, rel=1e-3)
@@ -71,7 +71,7 @@ def test_what_is_said_of_seventy_billion() -> None:
 
 
 def test_activations_are_more_than_is_stated() -> None:
-    """The two documents count a few tensors a layer; what the reasons say of them holds."""
+    """The two documents count only a few tensors per layer, as the reasons say."""
     medium = figures("gpt2-medium")
     layer = 8 * 1024 * 1024 * 4 / GB
     logits = 8 * 1024 * 50257 * 4 / GB

@@ -1,4 +1,4 @@
-"""The curve of a step without copied events, against the whole estimate."""
+"""The curve of a step without copied events, compared with the whole estimate."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_is_the_estimate_of_a_step(model: str, plan: str, parts: int) -> None
         same = dict(zip(whole.curve.components, whole.curve.bytes, strict=True))
         peak = there.index(max(there))
         for component, row in zip(drawn.curve.components, drawn.curve.bytes, strict=True):
-            # A component that is there at another time only has no row in one of them.
+            # A component that only exists at another time has no row in one of them.
             assert row[at] == (same[component][peak] if component in same else 0)
 
 

@@ -1,4 +1,4 @@
-"""Two recordings held against each other."""
+"""Compares two recordings."""
 
 from __future__ import annotations
 

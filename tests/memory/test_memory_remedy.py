@@ -1,4 +1,5 @@
-"""What is said to make a run fit does so, by an estimate of the changed plan on that device."""
+"""What is recommended to make a run fit does so, according to an estimate of the changed plan on
+that device."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def test_a_remedy_makes_it_fit(plan, share, parts):
     advice = advise(found, lambda plan: estimate_peaks(SHAPE, plan, device))
     change = remedy(found, fit, advice, partial(estimate, SHAPE))
     if change is None:
-        # The spread of a context is more than these small runs take without it.
+        # The uncertainty of a context is larger than what these small runs take without it.
         return
     assert fit_on(estimate(SHAPE, change.plan, device), device).verdict == "fits"
     assert change.saves_bytes > 0
@@ -50,7 +51,8 @@ def test_a_remedy_makes_it_fit(plan, share, parts):
 
 
 def test_what_saves_most_is_not_offered_where_it_is_not_enough():
-    """Paged states are on the GPU as long as there is room: a full GPU is tight with them."""
+    """Paged states stay on the GPU as long as there is room, so a full GPU remains tight with
+    them."""
     shape = shape_from_config(json.loads((CONFIGS / "mistral-7b-v0.1.json").read_text()))
     plan = RunPlan(method="full", batch=8, sequence=256, optimizer="adamw-fused")
     device = device_of_memory(40838 << 20)

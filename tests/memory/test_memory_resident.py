@@ -1,4 +1,4 @@
-"""What is held between two steps, against rows measured on GPUs by others."""
+"""What is held between two steps, compared with rows that others measured on GPUs."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def plan_of(row, **more):
 
 @over("row", rows("A100"), ids=lambda row: row["id"])
 def test_rows_of_an_a100_between_steps(row):
-    """What is missing are the inputs, which their Trainer still holds: 8 bytes a token
-    for each of three tensors."""
+    """The difference is the inputs, which their Trainer still holds: 8 bytes per token for each of
+    three tensors."""
     prepared = "norms" if row["method"] == "qlora" else "none"
     plan = plan_of(row, dtype="bf16", kbit_prep=prepared)
     ours = resident_bytes(shape_of(row), plan, WORKSPACES) + 3 * rounded(8 * plan.tokens)

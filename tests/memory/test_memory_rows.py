@@ -1,4 +1,4 @@
-"""A family and a GPU are a row each: made-up ones are estimated as any other."""
+"""A family and a GPU are one row each: made-up ones are estimated like any other."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ PUBLISHED = {
     "command-r7b": 8_028_033_024,
 }
 
-#: No more than a config.json must say, so that all else is the default of the class. The sizes
-#: differ from each other, so that none can stand for another.
+#: Only what a config.json must contain, so that everything else has the default of the class. All
+#: sizes differ, so that none can be taken for another.
 LEAST = {
     "vocab_size": 120,
     "hidden_size": 48,
@@ -84,7 +84,7 @@ MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
 WINDOWS = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
 
-#: The turnings that published models do not take.
+#: Branches of the code that no published model takes.
 SMALL: dict[str, dict[str, Any]] = {
     **{f"{family}, defaults": small(family) for family in TYPES},
     **{f"{family}, tied": small(family, tie_word_embeddings=True) for family in TYPES},

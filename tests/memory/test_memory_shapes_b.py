@@ -179,7 +179,7 @@ def published(name: str) -> dict[str, Any]:
 
 
 def real(config: dict[str, Any], shape: ModelShape) -> torch.nn.Module:
-    """The class that AutoModel takes for the head, without memory."""
+    """The class that AutoModel chooses for the head, without memory."""
     sizes = transformers.AutoConfig.for_model(**config)
     auto = transformers.AutoModelForCausalLM
     if shape.encoder:

@@ -1,4 +1,4 @@
-"""One of several GPUs: shards against torch's own, and against real steps of two processes."""
+"""One of several GPUs: shards, compared with torch's own and with real steps of two processes."""
 
 from __future__ import annotations
 
@@ -219,8 +219,8 @@ def test_a_stage_of_a_pipeline_has_its_share_of_layers():
 
 
 def levels(events):
-    """(most bytes alive in each phase, its last occurrence; what is never freed), checked for
-    ids that are used twice or freed without being alive."""
+    """(most bytes alive in each phase, in its last occurrence; what is never freed). Checks that no
+    id is used twice or freed without being alive."""
     sizes, live, used, peaks, phase = {}, 0, set(), {}, ""
     for event in events:
         if event[0] == ALLOCATE:
@@ -251,7 +251,7 @@ def test_recordings_of_every_kind_of_layer_stay_whole(family, zero):
 @over("method", ["full", "lora", "qlora", "inference"])
 @over("checkpointing", [False, True])
 def test_recordings_stay_whole(method, checkpointing, accumulation):
-    """What is allocated is freed once, and what remains between steps is what is resident."""
+    """Everything allocated is freed once, and what remains between steps is the resident memory."""
     shape = shape_of("llama")
     common = {"method": method, "checkpointing": checkpointing, "accumulation": accumulation}
     recorded = {}
@@ -358,7 +358,7 @@ def described(job):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The most bytes in each phase of every job, of both processes."""
+    """The most bytes in each phase of every job, for both processes."""
     script = Path(__file__).with_name("parallel_run.py")
     jobs = {job: described(job) for job in JOBS}
     return in_two_processes(script, jobs, tmp_path_factory.mktemp("jobs"))

@@ -1,4 +1,4 @@
-"""What is said of runs on several GPUs: by which library's way they are counted."""
+"""Notes on runs with several GPUs: which library's way of sharing is counted."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_both_stages_of_a_real_1f1b(name, measured):
 
 @pytest.mark.slow
 def test_a_further_micro_batch_in_flight_takes_what_is_said(measured):
-    """The first stage of a real GPipe, with two micro batches and with six."""
+    """The first stage of a real GPipe, with two and with six micro batches."""
     few, many = measured["GPipe"][0]
     shape = shape_from_config(LLAMA)
     plan = pipelined(shape, accumulation=6, checkpointing=False)
@@ -156,7 +156,7 @@ def test_no_stage_has_more_micro_batches_at_once_than_a_step_is_made_of():
 
 
 def test_the_fuller_stage_is_shown_and_no_step_of_it_differs_from_the_others():
-    """A step of three micro batches and one of thirty need the same but for their buffers."""
+    """Steps of three and of thirty micro batches need the same memory except for their buffers."""
     shape = shape_from_config(config_of("llama").to_dict())
     few, many = (
         estimate(shape, pipelined(shape, accumulation=n, sequence=64), allocator=False)

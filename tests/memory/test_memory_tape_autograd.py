@@ -128,7 +128,7 @@ def shared_weight() -> Case:
 
 
 def second_step() -> Case:
-    """A gradient that is there already is added to in place."""
+    """An existing gradient is added to in place."""
     weight, x = parameter(WIDTH, WIDTH), torch.randn(BATCH, LENGTH, WIDTH)
 
     def run() -> object:
@@ -171,7 +171,8 @@ def biased() -> Case:
 
 
 def norm(name: str, short: str) -> Case:
-    """Casts, broadcasts, and gradients brought back to size and type by the engine."""
+    """Casts, broadcasts, and gradients that the engine reduces to the size and dtype of the
+    input."""
     dtype = getattr(torch, name)
     weight = parameter(WIDTH, dtype=dtype)
     x = parameter(BATCH, LENGTH, WIDTH, dtype=dtype)
@@ -205,7 +206,7 @@ def norm(name: str, short: str) -> Case:
 
 
 def tied() -> Case:
-    """The weight of an embedding and of a head: three of its size are there at once."""
+    """The weight of an embedding and of a head: three tensors of its size exist at once."""
     table, ids = parameter(WORDS, WIDTH), torch.randint(0, WORDS, (BATCH, LENGTH))
 
     def run() -> object:
@@ -230,7 +231,7 @@ def tied() -> Case:
 
 
 def rotation() -> Case:
-    """Parts of a tensor, whose gradients are of its size and added in place."""
+    """Parts of a tensor, whose gradients have its size and are added in place."""
     x, cosines = parameter(BATCH, LENGTH, WIDTH), torch.randn(LENGTH, WIDTH)
 
     def turned(x: torch.Tensor) -> torch.Tensor:
@@ -327,7 +328,7 @@ def layer_normed() -> Case:
 
 
 def checkpointed(layers: int) -> Case:
-    """Layers that are computed again, up to the last tensor that they save."""
+    """Layers that are recomputed, up to the last tensor that they save."""
     ups = [parameter(3 * WIDTH, WIDTH) for _ in range(layers)]
     downs = [parameter(WIDTH, 3 * WIDTH) for _ in range(layers)]
     x = torch.randn(BATCH, LENGTH, WIDTH)

@@ -1,4 +1,4 @@
-"""Losses on the tape: the published bytes a token, arithmetic, and torch itself."""
+"""Losses on the tape, compared with the published bytes per token, arithmetic, and torch itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_bytes_of_a_logit(loss: str, loop: str, phase: str, per_logit: int) -> N
 
 @pytest.mark.parametrize("loss", ["chunked:64", "fused"])
 def test_losses_without_logits_grow_by_no_vocabulary(loss: str) -> None:
-    """Four times the tokens save the 10 and 12 bytes a logit that the stock loss takes for them."""
+    """With four times the tokens they still avoid the 10 and 12 bytes per logit of the stock
+    loss."""
 
     def grown(loss: str, phase: str) -> int:
         return peaks(loss, 4 * TOKENS)[phase] - peaks(loss, TOKENS)[phase]
@@ -71,7 +72,7 @@ def test_losses_without_logits_grow_by_no_vocabulary(loss: str) -> None:
 
 
 def test_a_chunk_takes_what_torch_takes() -> None:
-    """The same chunks, written out, on the CPU: forward and backward pass, the head trained."""
+    """The same chunks written out on the CPU: forward and backward pass, with a trained head."""
     chunk, words = 64, 8000
     shape = replace(SHAPE, vocabulary=words)
     weight = torch.randn(words, WIDTH, requires_grad=True)

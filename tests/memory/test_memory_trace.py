@@ -1,4 +1,5 @@
-"""Traces of real classes: against another recorder, the profiler of torch, and themselves."""
+"""Traces of real classes, compared with another recorder, with torch's profiler, and with
+themselves."""
 
 from __future__ import annotations
 
@@ -224,7 +225,7 @@ def _profiled(config, plan):
     spans = {
         e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name() in ("forward", "backward")
     }
-    # Of changes at one moment the order they were told in counts.
+    # Changes at the same moment count in the order in which they were reported.
     changes = sorted(
         ((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"),
         key=lambda change: change[0],
@@ -295,7 +296,7 @@ def build_parameters(family):
 
 
 def _check_layers(recording):
-    """Each layer is worked on forwards, in order, and then backwards."""
+    """Each layer is run forwards, in order, and then backwards."""
     begins = recording.events.index((PHASE, Phase.FORWARD))
     ends = recording.events.index((PHASE, Phase.OPTIMIZER))
     marks = [event for event in recording.events[begins:ends] if event[0] == LAYER]

@@ -46,7 +46,7 @@ def parallel(x):
 
 
 def shared(x):
-    """The first gradient of h is also another's while the second arrives."""
+    """The first gradient of h also belongs to another tensor when the second arrives."""
     h = x.sin()
     return (h.cos() + (h.exp() + h)).sigmoid().sum()
 

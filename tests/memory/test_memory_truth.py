@@ -57,7 +57,7 @@ def agreements(request: pytest.FixtureRequest) -> dict[str, Agreement]:
 def test_a_live_step_holds_what_the_estimate_says(
     agreements: dict[str, Agreement], name: str
 ) -> None:
-    """0.1 % at the peak, 1 % in every phase of both steps, nothing between what stands."""
+    """0.1 % at the peak, 1 % in every phase of both steps, and no difference in what stays."""
     found = agreements[name]
     assert not found.failed
     assert found.standing[0] == found.standing[1]

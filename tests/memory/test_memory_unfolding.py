@@ -1,4 +1,4 @@
-"""A recording of few layers that is unfolded to all is the recording of all."""
+"""A recording of few layers, unfolded to all layers, equals the recording of all."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def planned(plan: RunPlan, shape: ModelShape) -> RunPlan:
 
 
 def numbered(events: tuple[Event, ...]) -> list[Event]:
-    """Events with ids counted in the order of allocation."""
+    """Events whose ids count in the order of allocation."""
     ids: dict[int, int] = {}
     found: list[Event] = []
     for event in events:
@@ -183,7 +183,7 @@ def test_what_all_layers_share_is_let_go_once(config: dict[str, object], method:
 
 
 def test_an_unlike_beginning_and_end_are_built() -> None:
-    """Every way to fold leaves layers that, unfolded, are the original ones."""
+    """Every way to fold builds layers that give the original ones when unfolded."""
     shape = shape_of(LLAMA, 3)
     a, b = shape.layers[0], shape_of({**LLAMA, "intermediate_size": 96}, 3).layers[0]
     for rows in (
@@ -232,7 +232,8 @@ def test_layers_that_allocate_differently_are_refused() -> None:
 
 
 def test_what_is_let_go_for_all_layers_outside_of_them_is_let_go_for_the_copies() -> None:
-    """In the order of the layers, up or down; and by the layer after the one it was made in."""
+    """Either in the order of the layers, up or down, or by the layer after the one that created
+    it."""
     label = Label("x")
     events: list[Event] = [(PHASE, "forward")]
     for layer in range(4):

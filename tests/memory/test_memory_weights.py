@@ -1,4 +1,5 @@
-"""What is stored, against the real classes: transformers, peft and bitsandbytes as installed."""
+"""What is stored, compared with the real classes of the installed transformers, peft and
+bitsandbytes."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def test_the_layers_that_bitsandbytes_replaces(family):
 
 
 def real_adapters(model):
-    """name of what has an adapter -> shapes of A and B, stacked experts under their parameter."""
+    """Name of what has an adapter -> shapes of A and B; stacked experts have the name of their
+    parameter."""
     found = {}
     for name, module in model.named_modules():
         if not isinstance(module, LoraLayer):
@@ -121,7 +123,7 @@ def test_adapters_are_where_peft_puts_them(family, targets):
     chosen = "all-linear" if targets == ("all-linear",) else list(targets)
     config = peft.LoraConfig(r=6, target_modules=chosen)
     real = real_adapters(peft.get_peft_model(build_on_meta(family), config))
-    # peft wraps this router too, and then fails in its forward pass, for it gives a tuple.
+    # peft wraps this router, too, and its forward pass then fails because it returns a tuple.
     real = {name: pair for name, pair in real.items() if not name.endswith("feed_forward.router")}
     assert our_adapters(shape, plan) == real
     assert real

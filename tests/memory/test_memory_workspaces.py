@@ -1,4 +1,4 @@
-"""Workspaces and contexts: the sizes that torch's source spells out, and their ranges."""
+"""Workspaces and contexts: the sizes in torch's source, and their ranges."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def test_a_process_is_what_is_reserved_and_its_context():
         ({"gpus": 8, "zero": 3}, (8,)),
         ({"gpus": 8, "tensor_parallel": 2, "pipeline_parallel": 2}, (2, 2, 2)),
         ({"gpus": 4, "tensor_parallel": 4}, (4,)),
-        ({"gpus": 4, "method": "inference"}, ()),  # copies that never talk
+        ({"gpus": 4, "method": "inference"}, ()),  # replicas that never communicate
     ],
 )
 def test_gpus_that_talk_to_each_other_have_communicators(chosen, groups):
-    """NVIDIA/nccl issue 964: 544 MiB for a pair, 688 MiB for more."""
+    """NVIDIA/nccl issue 964: 544 MiB for two GPUs, 688 MiB for more."""
     plan = RunPlan(**({"method": "full"} | chosen))
     assert plan.groups == groups
     measured = sum((544 if size == 2 else 688) << 20 for size in groups)

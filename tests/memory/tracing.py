@@ -1,4 +1,5 @@
-"""Traces for tests, made in a process of their own: a trace changes torch for all that follows."""
+"""Traces for tests, made in a process of their own, because a trace changes torch for the rest of
+its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of experiments, held against what they are drawn of."""
+"""The pictures of experiments, compared with the data that they draw."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_title_without_room_ends_in_an_ellipsis() -> None:
 
 
 def test_what_a_format_loses_is_what_casting_loses() -> None:
-    """Of exponents alone: shares are those of ml_dtypes' own rounding of the values."""
+    """From the exponents alone: the shares are those of ml_dtypes' own rounding of the values."""
     values = np.float32(2.0) ** np.random.default_rng(0).uniform(-30, 20, 20_000).astype("float32")
     first = -40
     counts = np.bincount(np.floor(np.log2(values)).astype(int) - first, minlength=64).tolist()
@@ -176,7 +176,7 @@ def test_the_floor_is_shaded_where_a_difference_says_nothing() -> None:
 
 
 def test_what_is_below_the_threshold_is_paler() -> None:
-    """The threshold rises from the ground to the middle: half of its height at x is x / 2."""
+    """The threshold rises from the bottom to the middle: at x its height is x / 2."""
     lines = picture_lines(DENSITY, 60, 20, Brush(shaded=False))
     plane = [line for line in lines if any(p.paint.startswith(("heat", "grey")) for p in line)]
     left = min(p.column for line in plane for p in line if p.paint.startswith(("heat", "grey")))

@@ -1,4 +1,4 @@
-"""The report of an experiment, in every face."""
+"""The report of an experiment, in every output format."""
 
 from __future__ import annotations
 

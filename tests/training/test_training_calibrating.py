@@ -1,4 +1,4 @@
-"""What a calibration makes of a GPU, on one that keeps books of its own."""
+"""What a calibration finds on a GPU that is played by a class which counts its own memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB
 
 
 class Books:
-    """A GPU: contexts grow when kernels load, each thread has a workspace, segments are of 2 and
-    20 MiB or their own, and a small one that is empty stays until it is given back."""
+    """A GPU: contexts grow when kernels load, each thread has a workspace, segments have 2 or 20
+    MiB or the size of their tensor, and a small empty segment stays until it is released."""
 
     def __init__(self, *, tells: bool = True, backward_thread: bool = True) -> None:
         self.context = 0
@@ -107,7 +107,7 @@ def test_a_driver_that_does_not_tell_leaves_the_rest() -> None:
 
 
 def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The room beside it would serve the small tensor whose segment is looked for."""
+    """The room beside it would be used for the small tensor whose segment is measured."""
     made: list[weakref.ref[torch.Tensor]] = []
     plain = torch.zeros
 

@@ -34,7 +34,7 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     assert header.parameters == 4_558_080
     assert header.plan["quant"] == "nf4-dq"
     assert header.versions["torch"]
-    # What is predicted is told first, and what was measured is near it.
+    # The prediction is reported first, and the measurements are close to it.
     assert header.predicted is not None
     expected = {phase.name: phase.allocated_bytes for phase in header.predicted.phases}
     for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
@@ -44,7 +44,7 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     samples = ran.of(Sample)
     assert all(sample.rss_bytes > 100 << 20 for sample in samples)
     assert any(sample.allocated_bytes for sample in samples)
-    # Times rise, but for a sample that was read while another line was written.
+    # Times increase, except for a sample that was read while another line was being written.
     seconds = [told.seconds for told in ran.told[1:] if not isinstance(told, Sample)]  # type: ignore[union-attr]
     assert seconds == sorted(seconds)
     assert "bitsandbytes" not in json.dumps(header.plan)
@@ -87,7 +87,7 @@ def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: s
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stop", "end of stdin"])
 def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
-    # Steps of seconds: it does not wait for the end of one.
+    # Steps take seconds, and the child does not wait for the end of one.
     plan = {"method": "full", "batch": 16, "sequence": 1024}
     process = started({"model": "demo", "plan": plan, "steps": None})
     told = hear_until(process, PhaseBegun, 4)  # import, load, prepare, forward
@@ -167,7 +167,7 @@ def test_running_out_of_memory_ends_it_with_advice() -> None:
     assert (fault.kind, fault.phase, fault.step) == ("out of memory", "optimizer", 1)
     assert fault.asked_bytes == 512 << 20
     assert dict(fault.largest)["weights"] > 9_000_000
-    # Advice is of the phase: what saves there, the most first.
+    # Advice is for the phase: the changes that save bytes there, the largest first.
     saved = [nbytes for _, nbytes in fault.advice]
     assert saved
     assert saved == sorted(saved, reverse=True)

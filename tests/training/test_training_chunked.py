@@ -1,4 +1,5 @@
-"""Losses in chunks and in tiles: what the whole gives, in the memory that the estimate says."""
+"""Losses in chunks and in tiles: they equal the whole loss, in the memory that the estimate
+gives."""
 
 from __future__ import annotations
 
@@ -100,12 +101,12 @@ def test_models_that_change_their_logits_keep_their_loss(
         model.forward = plain
         use_hidden_states(model, "tiled", compute)
         torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, whole)
-        # Without labels it is the model that it was.
+        # Without labels the model behaves as before.
         torch.testing.assert_close(model(input_ids=ids).logits, logits)
 
 
 def test_tiles_of_16_bits_are_summed_in_float32() -> None:
-    """What one product would give from the same 16-bit gradients of logits, rounded once."""
+    """The result equals one product of the same 16-bit gradients of logits, rounded once."""
     torch.manual_seed(3)
     hidden = torch.randn(2, 40, 32, dtype=torch.bfloat16, requires_grad=True)
     head = nn.Linear(32, 300, bias=False, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Runs on the CPU: of the demo model with its weights, and of small ones with random weights."""
+"""Runs on the CPU: of the demo model with its weights, and of small models with random weights."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_the_loss_of_the_demo_falls_in_twenty_steps(method: str) -> None:
     steps = [ran.phases[i : i + 5] for i in range(len(ran.phases) - 100, len(ran.phases), 5)]
     assert steps == [[(n, phase) for phase in STEP] for n in range(1, 21)]
     begun, ended = ran.of(PhaseBegun), ran.of(PhaseEnded)
-    # The import was told by who started the run.
+    # The import was reported by the process that started the run.
     assert [("import", 0), *((b.phase, b.step) for b in begun)] == [
         (e.phase, e.step) for e in ended
     ]
-    # A step like another holds the same bytes at each mark; only the first has no states before.
+    # All steps hold the same bytes at each mark, except the first, which has no states before.
     for phase in STEP:
         assert len({ran.ended(phase, n).peak_allocated_bytes for n in (2, 9, 20)}) == 1
     assert ran.ended("between steps", 1).allocated_bytes == (
@@ -58,7 +58,7 @@ def test_what_is_not_trained_stays_and_what_is_trained_changes(tmp_path: Path) -
     plan = {"method": "qlora", "batch": 2, "sequence": 64}
     ran = conducted("demo", plan, 3, text="The weights lie in memory")
     before, after = ran.of(AdaptersCompared)
-    # Adapters begin as nothing: with them off, and still on, the base answers to the bit.
+    # Adapters begin as zero: on or off, the logits equal those of the base to the bit.
     assert (before.step, before.largest_difference, before.reference_difference) == (0, 0.0, 0.0)
     assert before.on == before.off
     assert after.step == 3
@@ -90,7 +90,7 @@ def test_options_of_a_plan_run(tmp_path: Path, plan: dict[str, Any]) -> None:
     ran = conducted(configured(tmp_path), {"batch": 2, "sequence": 32, **plan}, 3)
     assert ran.code == 0, ran.fault
     assert all(loss is not None and math.isfinite(loss) for loss in ran.losses)
-    # Learned from what was not there before: three other parts of the text.
+    # Trained on three other parts of the text.
     assert len(set(ran.losses)) == 3
     micro = [phase for _, phase in ran.phases].count("forward")
     assert micro == 3 * plan.get("accumulation", 1)
@@ -195,7 +195,7 @@ def test_running_out_of_memory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     def when(told: object) -> None:
-        """Not before the second step, where the phase is one of a step."""
+        """Not before the second step, in a phase that is part of a step."""
         step = 2 if phase in STEP else 0
         if isinstance(told, PhaseBegun) and (told.step, told.phase) == (step, phase):
             monkeypatch.setattr(OPERATIONS[phase], _run_out)
@@ -285,7 +285,8 @@ def test_a_run_waits_between_steps_and_stops(tmp_path: Path) -> None:
 
 
 def test_held_bytes_are_those_of_the_model(tmp_path: Path) -> None:
-    """Against what the tensors of the plan take by arithmetic: a small Llama, trained whole."""
+    """Compared with the bytes of the plan's tensors by arithmetic: a small Llama, trained
+    completely."""
     ran: Ran = conducted(configured(tmp_path), {"method": "full", "batch": 2, "sequence": 32}, 2)
 
     def r512(elements: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""The meter of a GPU, with torch's counters and NVML in place of one."""
+"""The meter of a GPU, with torch's counters and NVML played by test doubles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Course = LazyImport("qtui_core.training.run.course", "Course")
 
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """torch.cuda's counters, which a test sets, and what was asked of torch.cuda."""
+    """torch.cuda's counters, which a test sets, and a record of what torch.cuda was asked for."""
     found = SimpleNamespace(stats={}, calls=[])
 
     def noted(name: str, answer: Any = None) -> Any:
@@ -115,7 +115,7 @@ def test_where_no_process_is_told_apart_it_is_what_came_since_it_began(
 
 
 def test_a_process_smaller_than_what_is_reserved_is_another(counters: SimpleNamespace) -> None:
-    """In a container numbers of processes are others than the host's, which NVML tells."""
+    """Inside a container, process numbers differ from those on the host, which NVML reports."""
     used = [3 * GIB]
     nvml = fake_nvml(
         nvmlDeviceGetMemoryInfo=lambda handle, version=0: SimpleNamespace(
@@ -158,7 +158,7 @@ def test_a_cache_is_told_apart_while_it_lives(
 
 
 def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a clock that each reading takes a second of, and each wait for the device ten."""
+    """With a clock on which each reading takes a second, and each wait for the device ten."""
     clock = [0.0]
     monkeypatch.setattr("qtui_core.training.run.course.time.perf_counter", lambda: clock[0])
 
@@ -197,7 +197,7 @@ def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) ->
     assert held(standing, "cpu") == expected
     scaler.scale(torch.ones(()))  # which makes its two numbers
     assert held(standing, "cpu") == expected | {"optimizer states": 1024}
-    # None of this is on a GPU, so that all of what its allocator has is something else.
+    # None of this is on a GPU, so everything in its allocator is something else.
     for phase, allocated, expected in (
         ("forward", 9000, {"activations": 9000}),
         ("between steps", 4000, {"workspaces": 4000}),

@@ -1,4 +1,5 @@
-"""A loss that is no number: of real weights that are infinite, of real steps that are too long."""
+"""A loss that is not a number: from real weights that are infinite, and from real steps that are
+too large."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_what_may_be_the_cause_is_said(
 
 
 def _told_once(ran: Ran, step: int, count: int) -> None:
-    """The run went on to its end, and counts as failed."""
+    """The run continues to its end, and counts as failed."""
     assert ran.code == 1
     assert len(ran.losses) == count
     assert (ran.fault.kind, ran.fault.step, ran.fault.fatal) == ("not a number", step, False)
@@ -118,7 +119,7 @@ def test_steps_that_are_too_long_are_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_numbers_too_large_for_float16_are_told_under_a_scaler(tmp_path: Path) -> None:
-    """A step without finite gradients is left out, and that is not told on top."""
+    """A step without finite gradients is skipped, which is not reported as a fault as well."""
     model = broken_demo(tmp_path, 1e38)
     plan = {"method": "lora", "dtype": "fp32", "autocast": True, "autocast_dtype": "fp16"}
     ran = conducted(model, {**plan, "batch": 1, "sequence": 32}, 3)

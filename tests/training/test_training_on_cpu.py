@@ -1,4 +1,4 @@
-"""Steps on a CPU do what they do on a GPU, and count what a GPU would hold."""
+"""Steps on a CPU do the same as on a GPU, and count what a GPU would hold."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_left_out_is_never_counted() -> None:
 
 
 def test_a_lookup_sums_its_gradient_in_place() -> None:
-    """As without a mode, where its zeros are the only memory of that size."""
+    """As without a dispatch mode, where its zeros are the only memory of that size."""
     table = torch.randn(100, 64, requires_grad=True)
     rows = torch.tensor([1, 5, 5, 7])
     with CpuTracker() as tracker:
@@ -102,7 +102,7 @@ def test_dropout_keeps_a_byte_an_element() -> None:
 
 
 def _told(folder: Path, fields: dict[str, Any], steps: int = 2) -> RunState:
-    """A run with its estimate beside it, as `qtui train` has both."""
+    """A run with its estimate, as `qtui train` has both."""
     model = configured(folder)
     ran = conducted(model, fields, steps)
     assert ran.code == 0, ran.fault
@@ -164,7 +164,7 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
 def test_what_only_a_cpu_holds_is_said(
     tmp_path: Path, more: dict[str, Any], fields: dict[str, Any], words: str | None
 ) -> None:
-    """And it is in what was measured: without dropout a step has no matrix of scores."""
+    """And it was measured: without dropout a step holds no matrix of scores."""
     ran = conducted(configured(tmp_path, **more), {"batch": 1, "sequence": 64, **fields}, 1)
     assert ran.code == 0, ran.fault
     told = [said.text for said in ran.of(Said) if "n a CPU" in said.text]
@@ -175,7 +175,7 @@ def test_what_only_a_cpu_holds_is_said(
 
 @pytest.mark.slow
 def test_attention_with_dropout_holds_its_scores_on_a_cpu(tmp_path: Path) -> None:
-    """Of each of two layers and four heads a matrix of 128 by 128, 16 bits each, at the least."""
+    """At least a matrix of 128 by 128 in 16 bits for each of two layers and four heads."""
     peaks = []
     for dropout in (0.0, 0.1):
         plan = {"method": "full", "batch": 1, "sequence": 128}

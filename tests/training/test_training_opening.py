@@ -1,4 +1,4 @@
-"""A run before it begins: what the request comes to on this machine. Without torch."""
+"""A run before it begins: what its request becomes on this machine. Without torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gpt2(tmp_path: Path) -> str:
 
 
 def test_a_usual_sequence_gives_way_to_learned_positions(gpt2: str) -> None:
-    """As in `qtui memory`: nobody asked for 2,048 tokens."""
+    """As in `qtui memory`: the user did not ask for 2,048 tokens."""
     request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu", usual=True)
     opened = prepare_run(request)
     opened.source.close()

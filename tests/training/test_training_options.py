@@ -1,4 +1,4 @@
-"""Every option of a plan is in the model, the optimizer or the step that it makes on a CPU."""
+"""Every option of a plan has its effect in the model, the optimizer or the step on a CPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow  # together, not each
 
 @pytest.fixture
 def made(tmp_path: Path) -> Any:
-    """Makes the model that a plan trains, as a run does it."""
+    """The model that a plan trains, made as in a run."""
 
     def make(**fields: Any) -> tuple[Any, RunPlan]:
         plan = resolve(RunPlan(batch=1, sequence=16, **fields), "bf16")
@@ -80,7 +80,7 @@ def test_the_type_of_weights(made: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("method", ["qlora", "inference"])
 def test_k_bit_preparation(made: Any, method: str) -> None:
-    """Of what is not quantized: all, the norms, or nothing becomes float32."""
+    """Of the unquantized parameters all, the norms, or none become float32."""
     for prep, norms, head in (
         ("all", torch.float32, torch.float32),
         ("norms", torch.float32, torch.bfloat16),
@@ -135,7 +135,7 @@ def test_attention_and_repeated_keys(made: Any) -> None:
 
 @contextmanager
 def _calls() -> Iterator[list[int]]:
-    """Heads of the keys of each call of torch's own attention."""
+    """The number of key heads in each call of torch's own attention."""
     functional = torch.nn.functional
     plain = functional.scaled_dot_product_attention
     found: list[int] = []

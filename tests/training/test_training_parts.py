@@ -1,4 +1,4 @@
-"""What a run is made of, without a model: requests, places, controls, the ledger, refusals."""
+"""The parts of a run without a model: requests, placements, controls, the ledger, refusals."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_slice_goes_by_its_own_name() -> None:
 
 
 class Sliced(Nvml):
-    """The first GPU is cut into two slices, of seven that there could be."""
+    """The first GPU is divided into two slices, of seven possible ones."""
 
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
         if handle:
@@ -213,7 +213,7 @@ def test_controls_hold_a_run_until_they_let_it_go() -> None:
     controls.say("step")
     controls.before_step(states.append)
     controls.before_step(states.append)
-    assert states == []  # two steps were allowed while it was held
+    assert states == []  # two steps were allowed while it was paused
     threading.Timer(0.05, controls.say, ("resume",)).start()
     controls.before_step(states.append)
     assert states == ["paused", "running"]

@@ -1,4 +1,4 @@
-"""Where the numbers of a step lie: held against autograd and direct counts; and the sentence."""
+"""Where the numbers of a step lie, compared with autograd and direct counts; and the sentence."""
 
 from __future__ import annotations
 

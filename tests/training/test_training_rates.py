@@ -1,4 +1,4 @@
-"""Rates that are measured here: on a CPU for real, what CUDA tells through a stand-in."""
+"""Rates that are measured here: real ones on a CPU, and those of CUDA with a test double."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_facts_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.registers == 256 << 10
     # 2 x 2619 MHz x 640 bytes: the 3.35 TB/s of the data sheet.
     assert found.bandwidth == pytest.approx(3.35e12, rel=2e-3)
-    # What an older torch does not tell is not known, and nothing else is lost.
+    # What an older torch does not report is unknown; everything else is there.
     for name in ("memory_clock_rate", "clock_rate", "regs_per_multiprocessor"):
         delattr(told, name)
     less = facts_of(torch.device("cuda:0"))

@@ -1,5 +1,5 @@
-"""Gradients under autocast to float16: the scaler of torch, where a Trainer has one, against a step
-written by hand."""
+"""Gradients under autocast to float16: torch's scaler, where a Trainer has one, compared with a
+step written by hand."""
 
 from __future__ import annotations
 

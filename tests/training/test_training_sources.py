@@ -1,4 +1,4 @@
-"""Where a run gets its weights and its text from, and what its failures are told as."""
+"""Where a run gets its weights and its text from, and how its failures are reported."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_library_that_is_not_built_for_a_gpu_is_said() -> None:
 
 
 def test_an_attention_that_cannot_be_is_said() -> None:
-    """In the words of torch for a kernel that a CPU has not, and in those for CUDA."""
+    """With torch's message for a kernel that a CPU lacks, and with that for CUDA."""
     q = torch.zeros(1, 1, 8, 8)
     efficient = torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION
     with torch.nn.attention.sdpa_kernel(efficient), pytest.raises(RuntimeError) as told:

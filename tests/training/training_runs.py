@@ -41,7 +41,7 @@ WORKER = [sys.executable, "-P", "-m", "qtui.engine.run.worker"]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run told, and its exit code."""
+    """The reports of a run, and its exit code."""
 
     told: tuple[Told, ...]
     code: int
@@ -107,7 +107,7 @@ def configured(folder: Path, **more: Any) -> str:
 
 
 def started(request: dict[str, Any], command: list[str] | None = None) -> subprocess.Popen[bytes]:
-    """The child, which was asked and still listens."""
+    """The child, which received its request and still listens."""
     process = subprocess.Popen(
         command or WORKER,
         stdin=subprocess.PIPE,
@@ -128,7 +128,7 @@ def say(process: subprocess.Popen[bytes], control: str) -> None:
 
 
 def hear_until(process: subprocess.Popen[bytes], kind: type[Any], count: int = 1) -> list[Told]:
-    """What the child tells, up to the `count`-th of a kind."""
+    """The reports of the child, up to the `count`-th of a kind."""
     assert process.stdout is not None
     told: list[Told] = []
     while sum(isinstance(each, kind) for each in told) < count:
@@ -141,7 +141,7 @@ def hear_until(process: subprocess.Popen[bytes], kind: type[Any], count: int = 1
 
 
 def finished(process: subprocess.Popen[bytes], told: list[Told] | None = None) -> Ran:
-    """The rest of what a child tells, and how it ended."""
+    """The remaining reports of a child, and how it ended."""
     # Not `communicate`, which closes stdin: that means stop.
     assert process.stdout is not None
     assert process.stderr is not None
@@ -152,7 +152,7 @@ def finished(process: subprocess.Popen[bytes], told: list[Told] | None = None) -
 
 
 def piped(line: str) -> Ran:
-    """A child whose stdin holds one line and no more."""
+    """A child whose stdin has one line and then ends."""
     done = subprocess.run(
         WORKER, input=line.encode(), capture_output=True, env=CHILD, check=False, timeout=300
     )

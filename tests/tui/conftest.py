@@ -48,15 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_clock_between_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Textual's pilot waits after each key until the process has used no processor for 20 ms:
-    40 ms a key, and no proof on a busy machine, where a process may get none and has work."""
+    """After each key, Textual's pilot waits until the process has used no processor time for 20 ms.
+    This takes 40 ms per key and proves nothing on a busy machine, where a process may get no time
+    although it has work."""
     for module in (textual.app, textual.pilot):
         monkeypatch.setattr(module, "wait_for_idle", drained)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def sheets_parsed_once() -> Iterator[None]:
-    """Apps of one theme have the same rules: to parse them is a sixth of a boot."""
+    """Apps of one theme have the same rules; parsing them takes a sixth of a boot."""
     parse = Stylesheet._parse_rules
     parsed: dict[tuple[Any, ...], Any] = {}
 

@@ -19,11 +19,12 @@ from textual.pilot import Pilot
 
 GOLDEN = Path(__file__).parent / "golden"
 
-#: Seconds after which what should come has not come: far more than any of it takes.
+#: Seconds after which something that should have happened counts as missing: far more than anything
+#: takes.
 PATIENCE = 120.0
-#: Seconds between two looks at what takes long.
+#: Seconds between two checks for something that takes long.
 LONGEST_PAUSE = 0.1
-#: Rounds of the loop in which every chain of messages has come to its end.
+#: Rounds of the event loop after which every chain of messages has ended.
 ROUNDS = 100
 
 Running = Callable[..., AbstractAsyncContextManager[Pilot[None]]]
@@ -71,19 +72,15 @@ async def resized(pilot: Pilot[Any], size: tuple[int, int]) -> None:
 
 
 async def drained(*_: float) -> None:
-    """Lets everything go on that does not wait for a clock or for another process.
-
-    A message that is handled posts the next: each is one round of the loop, or two.
-    """
+    """Lets everything finish that does not wait for a clock or for another process. Handling a
+    message may post another one; each takes one round of the loop, or two."""
     for _round in range(ROUNDS):
         await asyncio.sleep(0)
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Waits for something to become true, and fails if it does not.
-
-    It looks the more seldom the longer it takes, so that a child that starts has the processor.
-    """
+    """Waits until something is true, and fails if it does not become true. It checks less and less
+    often, so that a starting child gets the processor."""
     end, pause = time.monotonic() + seconds, 0.01
     while not holds():
         assert time.monotonic() < end, "waited in vain"
@@ -102,7 +99,8 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 async def idle(pilot: Pilot[Any]) -> None:
-    """Waits for all that the keys pressed so far ask for: nothing works, the screen is still."""
+    """Waits until everything that the pressed keys requested is done: nothing works, and the screen
+    does not change."""
     await pilot.pause()
     await until(pilot, lambda: all(worker.is_finished for worker in pilot.app.workers))
     await settled(pilot)

@@ -103,7 +103,8 @@ async def test_themes(running: Running, model: str, theme: str) -> None:
 
 
 async def test_nothing_is_told_by_colour_alone(running: Running, model: str) -> None:
-    """The chosen scheme has a pointer, the code a mark, the best a word, unequal bits a number."""
+    """The chosen scheme has a pointer, the code a mark, the best a word, and unequal bits a
+    number."""
     async with running((80, 24), model=model, start_panel="codebooks", color="none") as pilot:
         await ready(pilot)
         text = screen_text(pilot.app)

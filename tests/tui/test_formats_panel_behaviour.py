@@ -1,4 +1,4 @@
-"""The Formats panel by its keys and its mouse: what is pressed is what the value becomes."""
+"""The Formats panel with its keys and its mouse: each changes the value as it should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number line against every number of the formats, counted one by one."""
+"""The number line, compared with every number of the formats, counted one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Hardware panel over GPUs that are not there: every view, size and depth, and what keys do."""
+"""The Hardware panel with GPUs that do not exist: every view, size and depth, and the keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def estimator(monkeypatch: pytest.MonkeyPatch) -> HardwareHere:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is live is asked for ten times a second."""
+    """Live values are requested ten times a second."""
     monkeypatch.setattr("qtui.tui.panels.hardware.panel.LIVE_SECONDS", 0.1)
 
 

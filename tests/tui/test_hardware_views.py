@@ -71,7 +71,7 @@ def text_of(lines: Any) -> str:
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 def test_sources_are_whole_on_a_small_screen(device: Any) -> None:
-    """Where a figure is from is as much of it as the figure."""
+    """The source of a figure is shown as completely as the figure."""
     shown = filled(choice=DeviceChoice(device))
     text = text_of(HierarchyView(NO_PANEL).draw(shown, Canvas(78, 17, UNICODE)))
     for level in hierarchy(device):

@@ -1,4 +1,4 @@
-"""What the Numerics panel says of a run in each of its states, and what it knows of one."""
+"""What the Numerics panel says about a run in each of its states, and what it knows of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNDERFLOW = experiment_named("underflow")
 
 
 def of(shown: NumericsShown, parts: int) -> LabRun:
-    """A run of the made-up experiment that told so many things."""
+    """A run of the made-up experiment after so many reports."""
     run = LabRun(len(shown.kept) + 1, UNDERFLOW, dict(UNDERFLOW.settle({})), "demo")
     shown.keep(run)
     for each in told(dict(run.settings))[:parts]:

@@ -303,7 +303,7 @@ INJECTED = granularities(
 
 
 def test_the_error_is_compared_with_the_values_without_the_outlier():
-    """The outlier adds signal: the SQNR after it is better in every row."""
+    """The outlier adds signal, so the SQNR with it is better in every row."""
     losses = [INJECTED.loss(row) for row in INJECTED.rows]
     assert losses == pytest.approx([20.0, 10 * math.log10(2), 10 * math.log10(1.01)])
     assert INJECTED.decibels(INJECTED.rows[0]) == pytest.approx(-5.0)

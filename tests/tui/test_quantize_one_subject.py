@@ -1,5 +1,5 @@
-"""What stands on the screen together is of one tensor, however slow and in whatever order the
-engine answers; and nothing is computed that nobody wants any more."""
+"""Everything shown together belongs to one tensor, however slowly and in whatever order the engine
+answers; and nothing is computed that is no longer wanted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
 
 
 def drawn(panel: QuantizePanel, name: str) -> bool:
-    """Whether a tensor is chosen and its map is there."""
+    """Whether a tensor is chosen and its map is drawn."""
     shown = panel.shown
     return shown.entry is not None and shown.entry.name == name and shown.map is not None
 

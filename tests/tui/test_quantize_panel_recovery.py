@@ -135,7 +135,7 @@ async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
 
 
 async def test_keys_that_come_with_the_kill(running: Running, model: str) -> None:
-    """Nobody knows yet that the child is dead when the next request is written to it."""
+    """Nothing shows yet that the child is dead when the next request is sent to it."""
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         pid = panel.qtui.engine.pid
@@ -244,7 +244,8 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
 async def test_what_looks_ahead_takes_no_answer_from_a_panel(
     running: Running, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The panel asks while the device is being named; the model's header is read after that."""
+    """The panel asks while the device is being identified; the model's header is read after
+    that."""
     gate = asyncio.Event()
 
     async def named(*_: Any) -> str:

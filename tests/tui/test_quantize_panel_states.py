@@ -104,7 +104,7 @@ async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) 
 
 
 async def test_the_sentence_is_about_what_is_done(running: Running, large: str) -> None:
-    """Not about the scheme before, and it names the scheme and the tensor."""
+    """It is not about the previous scheme, and names the scheme and the tensor."""
     async with running(model=large, start_panel="quantize") as pilot:
         panel = await in_phase(pilot, AskingPhase.WORKING)
         await until(pilot, lambda: panel.sentence.startswith("Computing"))

@@ -1,4 +1,4 @@
-"""What panels remember of the engine's answers."""
+"""What panels keep of the engine's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is drawn in the colour of its ground, in any theme, at any depth, on any terminal."""
+"""Nothing is drawn in the colour of its background, in any theme, at any depth, on any terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ramps, glyphs and lines: what every drawing widget stands on."""
+"""Ramps, glyphs and lines, which all drawing widgets are based on."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ SIZES = [(80, 24), (120, 40), (200, 50), (60, 16), (40, 12)]
 
 
 async def still(pilot: Pilot[None]) -> None:
-    """Holds what is no matter of layout: this machine's device, the words of the summary."""
+    """Holds fixed what the layout does not depend on: this machine's device, the words of the
+    summary."""
     pilot.app.set_device("no GPU")
     pilot.app.panel.sentence = SENTENCE
     await settled(pilot)

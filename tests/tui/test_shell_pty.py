@@ -1,4 +1,5 @@
-"""The real program in a real (pseudo-)terminal: it draws, it quits, it leaves no mess."""
+"""The real program in a real (pseudo-)terminal: it draws, it quits, and it restores the
+terminal."""
 
 from __future__ import annotations
 

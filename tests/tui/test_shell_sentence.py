@@ -1,4 +1,4 @@
-"""The sentence of a panel: it is whole where it fits, and says where it does not."""
+"""The sentence of a panel: it is complete if it fits, and says so if it does not."""
 
 from __future__ import annotations
 

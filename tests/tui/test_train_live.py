@@ -1,4 +1,4 @@
-"""The Train panel with the child that really trains, on the demo model."""
+"""The Train panel with the real child, which trains the demo model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the keys of the Train panel do, over hand-made runs."""
+"""What the keys of the Train panel do, with hand-made runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def ready(pilot: Pilot[None]) -> TrainPanel:
 
 
 async def replay(pilot: Pilot[None], seconds: float = 1e9) -> TrainPanel:
-    """The panel with the recording that the app was given, held at a moment."""
+    """The panel with a recording that the app was given, paused at a moment."""
     panel = cast(TrainPanel, cast(Any, pilot.app).panel)
     await until(pilot, lambda: panel.run_shown.player is not None)
     player = panel.run_shown.player
@@ -225,7 +225,7 @@ async def test_the_plan_of_a_recording_is_shown_and_cannot_be_changed(
 async def test_a_recording_whose_plan_lacks_fields_is_shown(
     running: Running, tmp_path: Path
 ) -> None:
-    """Of another version: what it did not record is as usual in the form."""
+    """From another version: fields that it did not record have their defaults in the form."""
     head, *rest = train_runs.whole()
     assert isinstance(head, RecordingHeader)
     less = replace(head, plan={"method": "lora", "batch": 7})
@@ -409,7 +409,7 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
 async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
     running: Running, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script gives no signs of life between two lines."""
+    """The script sends no heartbeat between two lines."""
     monkeypatch.setattr("qtui.engine.waiting.SILENT_AFTER_SECONDS", 1.5)
     head = train_runs.header()
     scripted([head, *train_runs.told(head, 2)])
@@ -437,8 +437,8 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
 async def test_what_was_asked_and_takes_a_while_is_shown(
     running: Running, scripted: Scripted
 ) -> None:
-    """A step of a large model lasts: whoever held the run sees that it was heard, and may take it
-    back."""
+    """A step of a large model takes long: the user sees that the pause was received, and may take
+    it back."""
     head = train_runs.header()
     asked = scripted([head, *train_runs.told(head, 2, upto=3.9)], "deaf")
     async with running(start_panel="train") as pilot:
@@ -465,7 +465,7 @@ async def test_what_was_asked_and_takes_a_while_is_shown(
 
 
 async def test_time_goes_on_while_a_run_says_nothing(running: Running, scripted: Scripted) -> None:
-    """Importing torch takes seconds, and nothing is told meanwhile."""
+    """Importing torch takes seconds, during which nothing is reported."""
     scripted([train_runs.header(), PhaseBegun(0.01, 0, "import")])
     async with running(start_panel="train") as pilot:
         panel = await ready(pilot)
@@ -565,7 +565,7 @@ async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
 
 
 async def test_a_first_step_alone_is_held_against_nothing(running: Running, tmp_path: Path) -> None:
-    """Its optimizer has no states yet, which the estimate counts: no error is shown of it."""
+    """Its optimizer has no states yet, which the estimate counts, so no error is shown."""
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     async with running(recording=path) as pilot:
         panel = await replay(pilot, 3.2)  # in the second of six steps

@@ -1,4 +1,4 @@
-"""What the Train panel is made of: dots, where measured values lie, recordings that play."""
+"""The parts of the Train panel: dots, the position of measured values, and recordings that play."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_first_step_is_left_out_once_there_are_others() -> None:
     places = [Place(name, start, stop) for name, start, stop in curve.spans]
 
     def known(steps: int, upto: float) -> int:
-        """Points of the line of what is allocated."""
+        """The points of the line of allocated bytes."""
         state = state_of([head, *train_runs.told(head, steps, upto=upto)])
         line = overlay(state, curve, places, 200).tracks[-1]
         assert line.name == "allocated"
@@ -200,7 +200,7 @@ def test_the_first_step_is_left_out_once_there_are_others() -> None:
 
 
 def test_slow_steps_are_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last while holds only a few moments, the step before is still there."""
+    """If the last seconds contain only a few moments, the previous step is still drawn."""
     monkeypatch.setattr("qtui_core.live.state.RECENT", 5)
     head = train_runs.header()
     assert head.predicted is not None

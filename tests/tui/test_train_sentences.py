@@ -1,5 +1,5 @@
-"""What is said of a run against its estimate, in the report, in JSON and on the screen, wherever
-the run stops: true, and with one sign."""
+"""What is said about a run and its estimate, in the report, in JSON and on the screen, wherever the
+run stops: it is true, and has one sign."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GLYPHS = DRAWING.glyphs
 PANEL: Any = SimpleNamespace(drawing=DRAWING)
 CANVAS = Canvas(100, 60, GLYPHS)
 OUT = "The GPU ran out of memory."
-#: What nobody may say before two whole steps are measured.
+#: Words that must not occur before two whole steps are measured.
 JUDGED = (
     "too low",
     "too high",

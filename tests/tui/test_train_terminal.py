@@ -1,4 +1,4 @@
-"""A run in the app and its terminal: one that nobody reads, and one that is left."""
+"""A run in the app and its terminal: a terminal that nobody reads, and one that is closed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LEAVE_ALTERNATE = b"\x1b[?1049l"
 
 
 def said_after(terminal: Terminal) -> str:
-    """What stands in the terminal once the app has left it."""
+    """The text in the terminal once the app has left it."""
     return terminal.written[terminal.written.rindex(LEAVE_ALTERNATE) :].decode()
 
 

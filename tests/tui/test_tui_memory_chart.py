@@ -1,4 +1,4 @@
-"""From a curve to cells: a hand-made curve, where every number can be counted."""
+"""From a curve to cells, with a hand-made curve whose numbers can be counted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_component_is_in_one_part() -> None:
 
 
 def test_no_peak_is_lost() -> None:
-    """One event of a thousand holds the most, and is a column of forty."""
+    """One event of a thousand holds the most; it must be visible in one of forty columns."""
     totals = [150] * 1000
     totals[637] = 900
     chart = make_chart(curve(*totals), 40)
@@ -70,7 +70,7 @@ def test_many_phases_share_any_width(width: int) -> None:
 
 
 def test_the_curve_before_lies_phase_on_phase() -> None:
-    """Twice as many events before: phases still lie over each other."""
+    """With twice as many events before, phases still lie over each other."""
     now = curve(*[300] * 50, *[400] * 50, bands=(Span("forward", 0, 50), Span("loss", 50, 100)))
     then = curve(*[500] * 20, *[600] * 180, bands=(Span("forward", 0, 20), Span("loss", 20, 200)))
     chart = make_chart(now, 40, before=then)

@@ -1,4 +1,5 @@
-"""The estimator's process as the Memory panel asks it, against the library called at once."""
+"""The estimator's process as the Memory panel uses it, compared with direct calls of the
+library."""
 
 from __future__ import annotations
 

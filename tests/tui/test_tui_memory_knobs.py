@@ -1,4 +1,4 @@
-"""The fields of the form: what their keys and what is typed make of a plan."""
+"""The fields of the form: how keys and typed text change a plan."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def test_a_loss_that_was_typed_steps_on() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("before", METHODS)
 def test_methods_change_into_each_other(before: str, method: str) -> None:
-    """Whatever was set for one, the other is possible: its own usual numbers take their place."""
+    """Whatever was set for one method, the other is possible: its own defaults replace the
+    values."""
     plan = RunPlan(method=before)  # type: ignore[arg-type]
     for field in ("quant", "kbit_prep"):
         if before == "qlora":

@@ -1,4 +1,4 @@
-"""Lines that are chosen from, and a field that is typed into, when what they stand for changes."""
+"""Lists with a chosen line, and a field with typed text, when their contents change."""
 
 from __future__ import annotations
 

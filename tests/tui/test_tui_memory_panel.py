@@ -1,4 +1,4 @@
-"""What the keys of the Memory panel do, over a hand-made step."""
+"""What the keys of the Memory panel do, with a hand-made step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_key_held_down_asks_for_the_whole_only_where_it_stops(
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
         estimator.asked.clear()
-        # A pause without an end: the next key always comes within it.
+        # A pause that never ends: the next key always comes within it.
         monkeypatch.setattr(plan_panel, "PAUSE_SECONDS", 3600)
         for batch in (2, 3, 4, 6, 8, 12):
             await pilot.press("right")

@@ -111,7 +111,7 @@ async def test_closing_ends_both(client: EstimatorClient) -> None:
 async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each panel that asks it, whichever of its processes stands still."""
+    """In each panel that uses it, whichever of its processes hangs."""
     for module in ("client", "waiting"):
         monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 3.0)
     async with running(start_panel="memory") as pilot:

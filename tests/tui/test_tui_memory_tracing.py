@@ -1,4 +1,4 @@
-"""Traces that the Memory panel asks for: shown, given up, failed, and of unknown families."""
+"""Traces that the Memory panel requests: shown, given up, failed, and of unknown families."""
 
 from __future__ import annotations
 

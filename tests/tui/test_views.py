@@ -1,4 +1,5 @@
-"""Views of every panel that has some: by key in both directions, around the end, and by click."""
+"""The views of every panel that has several: by key in both directions, around the end, and by
+click."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ async def test_keys_and_clicks_go_through_the_views(running: Running, model: str
 
 
 class SaltView(View[HardwareShown]):
-    """The one that CONTRIBUTING.md adds."""
+    """The view that CONTRIBUTING.md adds."""
 
     TITLE = "Salt"
     HELP = "**Salt**: how much of it each GPU holds.\n"

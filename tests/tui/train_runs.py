@@ -1,4 +1,4 @@
-"""Hand-made runs for tests of the Train panel: what a child would tell, at times that are known."""
+"""Hand-made runs for tests of the Train panel: what a child would report, at known times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.recorded_lines import Recorder
 
 MIB = 1 << 20
-#: What is measured of what was predicted.
+#: The share of the prediction that is measured.
 SHARE = 1.03
 STEP_SECONDS = 1.0
 LOAD_SECONDS = 2.0
@@ -83,8 +83,8 @@ def header(steps: int | None = 20, *, cpu: bool = False, batch: int = 1) -> Reco
 
 
 def told(head: RecordingHeader, steps: int, *, upto: float = math.inf) -> list[Snapshot]:
-    """A load and so many steps, whose samples are SHARE of what was predicted; what came after
-    `upto` seconds is left out."""
+    """A load and so many steps, whose samples are SHARE of the prediction; reports after `upto`
+    seconds are left out."""
     assert head.predicted is not None
     curve = head.predicted.curve
     totals = [sum(column) for column in zip(*curve.bytes, strict=True)]
@@ -150,7 +150,7 @@ def not_a_number() -> list[Told]:
 
 
 def held() -> list[Snapshot]:
-    """What a run says that is held after its second step."""
+    """The reports of a run that is paused after its second step."""
     return [*told(header(), 2), State(LOAD_SECONDS + 2 * STEP_SECONDS, "paused")]
 
 

@@ -1,4 +1,4 @@
-"""Captured activations against hooks of the test's own on a model that transformers opened."""
+"""Captured activations, compared with hooks of this test on a model that transformers opened."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_running_never_writes_to_the_files(tmp_path: Path) -> None:
     loaded = opened(folder)
     with torch.no_grad():
         for parameter in loaded.model.parameters():
-            parameter.zero_()  # a model may change its weights; the file is not theirs
+            parameter.zero_()  # a model may change its weights; the file stays
     assert (folder / "model.safetensors").read_bytes() == before
 
 
@@ -194,7 +194,7 @@ def test_a_bounded_sample_with_observers_over_all_tokens(tmp_path: Path) -> None
         )
 
 
-# What can go wrong
+# Failures
 
 
 def test_a_forward_pass_that_fails_is_told_with_its_module(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
         (broken("d", architectures=["LlamaForCausalSomething"]), "is a LlamaForCausalSomething"),
         (broken("e", hidden_size=64), r"is \(256, 32\) in the checkpoint and \(256, 64\)"),
         (broken("f", num_hidden_layers=3), "lacks 9 of the tensors"),
-        # Terabytes or minutes, if they were believed.
+        # Sizes that would take terabytes or minutes if they were accepted.
         (broken("g", vocab_size=10**10), "describes 640,000,015,520 parameters"),
         (broken("h", num_hidden_layers=10**5), "says 100,000 layers"),
         (broken("i", hidden_size="x"), "field 'hidden_size': TypeError"),
@@ -381,7 +381,7 @@ def test_bytes_are_the_tokens_of_the_demo() -> None:
     middle = ids.size // 2
     raw = ids.tobytes()
     for part, low, high in [(first, 0, middle), (second, middle, ids.size)]:
-        for window in part.ids:  # each is a piece of its own half, and of no other
+        for window in part.ids:  # each is a part of one half only
             assert raw[low * 8 : high * 8].find(window.tobytes()) >= 0
 
 

@@ -1,4 +1,4 @@
-"""Observers and ranges against numpy on all values at once."""
+"""Observers and ranges, compared with numpy on all values at once."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def sqnr(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def symmetric(x: np.ndarray, scale: np.ndarray, highest: int) -> np.ndarray:
-    """Written from the definition, in float64."""
+    """Implements the definition in float64."""
     return np.clip(np.rint(x.astype(np.float64) / scale), -highest, highest) * scale
 
 
@@ -187,7 +187,8 @@ def test_the_output_error_is_brute_force_s(transposed: bool, biased: bool) -> No
 
 
 def test_small_errors_are_not_lost_in_the_output() -> None:
-    """float32 outputs agree to 1e-7 of their size; the error itself is known far better."""
+    """float32 outputs agree to 1e-7 of their size; the error itself is known much more
+    precisely."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((50, 256)).astype(np.float32)
     w = rng.standard_normal((32, 256)).astype(np.float32)

@@ -34,13 +34,13 @@ def wait(task: Task[Any]) -> Any:
 
 
 def stubborn(task: Task[Any]) -> Any:
-    """Does not look at cancellations."""
+    """Never checks for cancellation."""
     time.sleep(task.asked["seconds"])
     return {}
 
 
 def noise(task: Task[Any]) -> Any:
-    """Everything a library can do to stdout."""
+    """Every way in which a library can write to stdout."""
     print("print from python")
     os.write(1, b"write to descriptor 1\n")
     libc = ctypes.CDLL(None)

@@ -27,7 +27,7 @@ DOWN = "model.layers.2.mlp.down_proj.weight"
 UP = "model.layers.0.mlp.up_proj.weight"
 
 
-# One engine and one loop for all tests here: to start torch takes seconds.
+# One engine and one event loop for all tests here, because starting torch takes seconds.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 
@@ -49,7 +49,8 @@ def windows_of_the_halves() -> tuple[np.ndarray, np.ndarray]:
 
 
 def activations(module: str) -> dict[str, np.ndarray]:
-    """Inputs and outputs of a module of the demo over both halves, by a hook of the test."""
+    """Inputs and outputs of a module of the demo over both halves of the text, from a hook of this
+    test."""
     torch.set_num_threads(1)
     model = transformers.LlamaForCausalLM.from_pretrained(DEMO_FOLDER, dtype="auto").eval()
     found: dict[str, np.ndarray] = {}
@@ -106,7 +107,7 @@ async def test_everything_about_a_tensor_works_on_what_was_captured(engine: Engi
             data = (await engine.request("measure", {**about, "scheme": text})).data
             direct = measure(x, Scheme.parse(text)).sqnr_db
             assert data["sqnr_db"] == pytest.approx(direct, abs=1e-5)
-        # One scale for the model is, for an activation, the range of the calibration text.
+        # For an activation, one scale for the model is that of the range over the calibration text.
         data = (await engine.request("measure", {**about, "scheme": "int8:model"})).data
         direct = measure(x, Scheme.parse("int8:tensor")).sqnr_db
         assert data["sqnr_db"] == pytest.approx(direct, abs=1e-5)
@@ -192,11 +193,11 @@ async def check_repeats_and_forgetting(engine: EngineClient, asked: dict[str, An
     assert (found["tokens"], found["held_out_tokens"]) == (100, 100)
     reply = await engine.request("statistics", {**asked, "source": "input"})
     count = reply.read(TensorNumbers).statistics.count
-    assert count == 100 * 704  # and not what was remembered of the capture before
+    assert count == 100 * 704  # and not the result of the earlier capture
     layers = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
     for name in layers:
         reply = await engine.request("capture", {**other, "tensors": [name]})
-    assert reply.data["held"] == layers  # the oldest is given up
+    assert reply.data["held"] == layers  # the oldest is dropped
     await engine.request("open_model", {"model": "demo"})
     with pytest.raises(UsageError, match="was captured"):
         await engine.request("statistics", {"model": "demo", "tensor": UP, "source": "input"})
@@ -251,7 +252,7 @@ async def test_a_capture_is_cancelled_and_the_next_one_works(engine: EngineClien
 
 
 async def test_a_model_whose_forward_fails(engine: EngineClient, tmp_path: Path) -> None:
-    """Three heads of keys for four of queries can be built, and cannot be multiplied."""
+    """Three key heads for four query heads: the model can be built, but its forward pass fails."""
     config = transformers.LlamaConfig(
         vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
         num_attention_heads=4, num_key_value_heads=3, head_dim=8,
@@ -287,7 +288,7 @@ async def test_encoders_and_transposed_weights(
     captured = (await engine.request("capture", capture)).data["captures"][0]
     assert captured["kind"] == ("Linear" if kind == "bert" else "Conv1D")
     assert captured["module"] == module
-    # The layer's own output, bias and all, has the error that the engine says.
+    # The output of the layer, including its bias, has the error that the engine reports.
     layer = model.get_submodule(module)
     asked = {"model": name, "tensor": tensor, "schemes": ["int4:tensor"]}
     found = (await engine.request("output_error", asked)).data

@@ -1,4 +1,4 @@
-"""Every class of an answer crosses from the engine to the screen and is the same there."""
+"""Every class of an answer is the same after it has been sent from the engine to the screen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOMS = (
 
 
 def kinds_of(room: str) -> list[Any]:
-    """The dataclasses of a module and the NamedTuples."""
+    """The dataclasses and NamedTuples of a module."""
     module = importlib.import_module(room)
     found = [each for each in vars(module).values() if isinstance(each, type)]
     own = [each for each in found if each.__module__ == room]
@@ -35,7 +35,7 @@ def kinds_of(room: str) -> list[Any]:
 
 
 def comes_back(kind: Any) -> None:
-    """Raises AssertionError where an answer does not."""
+    """Raises AssertionError if an answer changes on the way."""
 
     @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
     @given(answer=instances_of(kind, 5))
@@ -62,7 +62,7 @@ def test_every_answer_comes_back_as_it_was() -> None:
     assert not failures, "\n".join(failures)
 
 
-#: What most names of a request do not take.
+#: Values that most fields of a request do not accept.
 WRONG = (
     None,
     True,
@@ -79,7 +79,7 @@ WRONG = (
     {},
     {"x": 1},
 )
-#: What each takes.
+#: Values that each field accepts.
 RIGHT: dict[str, Any] = {
     "model": "demo", "case": "", "tensor": "w", "tensors": ["w"], "source": "input",
     "inject": {"column": 1, "value": 2}, "bins": 8, "scheme": "nf4", "schemes": ["nf4", "int8:row"],
@@ -93,7 +93,7 @@ RIGHT: dict[str, Any] = {
 
 
 def test_a_wrong_request_is_refused_as_a_sentence() -> None:
-    """By nothing but UsageError, whatever stands under whichever name."""
+    """Only UsageError is raised, whatever the field and the value."""
     refusals = []
     for method, operation in {**build_operations(), **estimator_operations()}.items():
         asked = operation.asked

@@ -1,4 +1,4 @@
-"""What the engine holds of a model that runs, and what it gives back."""
+"""What the engine keeps of a model that runs, and what it frees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine answers about codes, against the library."""
+"""The engine's answers about codes, compared with the library."""
 
 from __future__ import annotations
 

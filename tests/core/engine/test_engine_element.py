@@ -1,4 +1,4 @@
-"""One element under a scheme, against quantizing the whole tensor."""
+"""One element under a scheme, compared with quantizing the whole tensor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One element under rounding, saturation, float zero points and kept columns: what quantizing
-everything makes of it, though only its group is read."""
+"""One element under rounding, saturation, float zero points and kept columns, compared with
+quantizing the whole tensor; only the element's group is read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_element_is_what_quantizing_everything_makes_of_it(
     matrix, back = (a.reshape(matrix_shape(shape)) for a in (x, whole.dequantize()))
     plan = make_plan(elements_of(reader), scheme)
     columns = matrix.shape[1]
-    for index in range(0, x.size, 3 if parts == 1 else 17):  # of no row a divisor
+    for index in range(0, x.size, 3 if parts == 1 else 17):  # divides no row
         row, column = divmod(index, columns)
         found = element_under_scheme(reader, plan, row, column)
         assert found.value == matrix[row, column]

@@ -1,4 +1,5 @@
-"""What the Hardware panel asks the estimator's process, asked directly and of the real process."""
+"""Requests of the Hardware panel to the estimator's process, made directly and to the real
+process."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def test_a_plan_that_cannot_be_is_refused(model: str) -> None:
 
 
 class Script:
-    """A process in place of the one that measures."""
+    """A process that plays the one that measures."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         import subprocess

@@ -1,4 +1,4 @@
-"""What the real engine answers about a real model, against the library and plain numpy."""
+"""The real engine's answers about a real model, compared with the library and plain numpy."""
 
 from __future__ import annotations
 

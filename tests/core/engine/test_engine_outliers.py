@@ -1,4 +1,4 @@
-"""What the real engine answers about outliers, against the library and plain numpy."""
+"""The real engine's answers about outliers, compared with the library and plain numpy."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, m
     none = {"detection": "column", "limit": 1e6, "tries": 4}
     data = await ask(engine, "attribution", model, PROJ, scheme="int4:row", **none)
     assert (data["together"], data["together_count"]) == (None, 0)
-    assert len(data["tried"]) == 4  # what else the error may be due to
+    assert len(data["tried"]) == 4  # other possible causes of the error
 
 
 async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
@@ -180,7 +180,8 @@ async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
 async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(
     engine: EngineClient, model: str
 ) -> None:
-    """By its own standard deviation no outlier of n elements is further than the root of n."""
+    """With the standard deviation of the injected tensor, no outlier of n elements could be further
+    away than sqrt(n)."""
     x = values()[PROJ]
     stats = statistics(x)
     assert stats.mean is not None
@@ -317,7 +318,7 @@ async def test_places_that_are_not_there(engine: EngineClient, model: str) -> No
 
 @pytest.mark.slow
 async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
-    """The threshold starts at LLM.int8()'s own, with an outlier put in or without."""
+    """The threshold starts at that of LLM.int8(), with or without an injected outlier."""
     large, small = (f"model.layers.0.{name}.weight" for name in ("mlp.down_proj", "mlp.up_proj"))
     await engine.request("open_model", {"model": "demo"})
     await engine.request("capture", {"model": "demo", "tensors": [large, small]})
@@ -347,7 +348,8 @@ async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
 async def test_thresholds_of_an_injected_tensor_are_over_the_original(
     engine: EngineClient, model: str
 ) -> None:
-    """As the granularities beside them are, and not over the energy of the outlier too."""
+    """Relative to the energy of the original, as the granularities beside them, and not including
+    the energy of the outlier."""
     inject = {"row": None, "column": 5, "value": 3.0}
     data = await ask(engine, "decomposition", model, PROJ, scheme="int4:group32", inject=inject)
     x = values()[PROJ].astype(np.float64)

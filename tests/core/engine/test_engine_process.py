@@ -1,4 +1,4 @@
-"""The engine client against a real child process that is mistreated in every way."""
+"""The engine client with a real child process that misbehaves in every way."""
 
 from __future__ import annotations
 
@@ -429,7 +429,7 @@ LIMIT = 3.0
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is told after some pulses of the child."""
+    """Silence is reported after a few heartbeats of the child."""
     for module in ("client", "waiting"):
         monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", LIMIT)
 

@@ -1,4 +1,4 @@
-"""Rows of stored tensors, near and far."""
+"""Rows of stored tensors, local and remote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtui_core.models import open_model
 
 
 class Far:
-    """A source that remembers what was asked of it."""
+    """A remote source that records what was requested."""
 
     def __init__(self, path: Path) -> None:
         self.near = open_model(path)

@@ -1,4 +1,4 @@
-"""Reads the sentence under a table back into claims, and holds each against the rows."""
+"""Parses the sentence under a table into claims, and checks each of them against the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtui_core.formats.decimals import format_rounded
 
 
 def fate(row: FormatRow) -> str:
-    """What became of the row's value, from the numbers alone and not from its outcome."""
+    """What became of the row's value, from the numbers alone, not from its outcome."""
     fmt, asked, value = row.format, row.asked, row.value
     if is_nan(asked):
         return "kept" if value is not None else "no code"
@@ -69,14 +69,14 @@ class Table:
         return {t for t, became in self.fates.items() if became in fates}
 
     def all_of(self, text: str, expected: set[str]) -> None:
-        """`text` lists the expected formats, all of them, and no other."""
+        """`text` lists all of the expected formats, and no other."""
         assert expected
         if text.startswith("every"):
             kind, _, but = text.partition(" but ")
             named = set(self.by_title)
             if kind == "every floating-point format here":
                 named = {t for t in named if isinstance(self.by_title[t].format, FloatFormat)}
-                # Beside the floating-point formats others may be exact, or not.
+                # Besides the floating-point formats, others may be exact or not.
                 expected = {t for t in expected if t in named}
             else:
                 assert kind == "every format here"
@@ -223,11 +223,11 @@ def check_head(head: str, table: Table, exact: set[str]) -> None:
 
 
 def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -> None:
-    # What is said is true of the formats listed, and none is left out.
+    # Each claim is true of the formats that it lists, and lists all of them.
     for name, found in said_of.items():
         if name != "inside":
             table.all_of(found[1], table.of(name))
-    # What takes the number away is said wherever it happens; the rest where that does not.
+    # A lost number is always mentioned; the other outcomes only if no number is lost.
     worst = [name for name in ("high", "zeroed") if table.of(name)]
     for name in ("lifted", "subnormal", "beyond"):
         if not worst and table.of(name):
@@ -261,7 +261,7 @@ def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -
         wanted, but = found.groups()[-1], found.groups()[-2]
         wanted = wanted or ""
         inexact = [table.by_title[t].format for t in table.of("beyond", "rounded")]
-        # No step is small enough to move the lowest integer, see the test above.
+        # The lowest integer has no smaller neighbour to move to, see the test above.
         lowest = [f for f in inexact if isinstance(f, IntFormat) and asked < f.min]
         inexact = [f for f in inexact if f not in lowest]
         assert ("mantissa" in wanted) == any(isinstance(f, FloatFormat) for f in inexact)

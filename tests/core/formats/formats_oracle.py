@@ -1,5 +1,5 @@
-"""Rounding by brute force, the way a person would: find the two neighbours in the sorted list of
-all numbers of the format, compare with the point halfway. Shared by the tests of this folder."""
+"""Rounding by brute force: finds the two neighbours in the sorted list of all numbers of the format
+and compares with the point halfway between them. Shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODES = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
 def name_of(case: object) -> str:
-    """For pytest ids."""
+    """The name of a case for pytest."""
     return getattr(case, "name", str(case))
 
 
@@ -44,7 +44,7 @@ def code_type(fmt: FloatFormat | IntFormat) -> np.dtype:
 
 @lru_cache
 def magnitudes(fmt: FloatFormat) -> np.ndarray:
-    """float64, rising: every finite magnitude, and one more, where the next would be."""
+    """float64, ascending: every finite magnitude, and the one that would come next."""
     if fmt.name in ML_DTYPES:
         codes = np.arange(fmt.max_code + 1, dtype=code_type(fmt))
         values = codes.view(ML_DTYPES[fmt.name]).astype(np.float64)
@@ -58,7 +58,7 @@ def magnitudes(fmt: FloatFormat) -> np.ndarray:
 
 @lru_cache
 def thresholds(fmt: FloatFormat) -> np.ndarray:
-    """float64: every magnitude and every midpoint, past the end too."""
+    """float64: every magnitude and every midpoint, including the one past the end."""
     steps = magnitudes(fmt)
     return np.concatenate([steps, (steps[1:] + steps[:-1]) / 2, [steps[-1] * 1.5, steps[-1] * 64]])
 
@@ -82,7 +82,7 @@ def probes(fmt: FloatFormat, dtype: type[np.floating]) -> np.ndarray:
 def expected_codes(
     fmt: FloatFormat, values: np.ndarray, rounding: Rounding, saturate: bool
 ) -> np.ndarray:
-    """What `values` (no NaN) round to."""
+    """The codes that `values` (without NaN) round to."""
     steps = magnitudes(fmt)
     values = values.astype(np.float64)
     negative = np.signbit(values)

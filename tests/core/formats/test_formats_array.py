@@ -1,4 +1,5 @@
-"""What the array verbs owe beyond the right codes: shapes, types, speed by chunks, refusals."""
+"""Requirements on the array functions besides correct codes: shapes, dtypes, speed by chunks,
+refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Casting next to ml_dtypes, torch and gfloat: equal to the byte where they agree with the rules
-written in scalar.py, and where they do not, the difference itself is held fast, so that a new
-version of a library which changes its mind is noticed here."""
+"""Casts, compared with ml_dtypes, torch and gfloat. They are equal to the byte where the library
+follows the rules in scalar.py. Where it does not, the difference itself is asserted, so that a
+version of a library which changes its behaviour is noticed here."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def just_below_a_tie(fmt: FloatFormat, value: float) -> bool:
 
 
 def test_difference_gfloat_rounds_just_below_a_tie_away() -> None:
-    # It adds one half in floating point, which rounds the sum up to 1.
+    # gfloat adds one half in floating point, which rounds the sum up to 1.
     value = 0.24999999999999997
     away = MODES[Rounding.NEAREST_AWAY]
     assert gfloat.round_float(gf.format_info_ocp_e2m1, value, away, True) == 0.5

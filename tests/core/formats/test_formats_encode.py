@@ -1,8 +1,6 @@
-"""Rounding into every format, in every mode, against the sorted list of its numbers.
-
-Probed where rounding can go wrong: at every number, at every point halfway, and at the floats next
-to those on both sides.
-"""
+"""Rounding into every format, in every mode, compared with the sorted list of its numbers. The
+probes are the values where rounding can go wrong: every number, every midpoint, and the floats next
+to both."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ def test_scalar_encode_of_sixteen_bits_on_a_sample(
     fmt: FloatFormat, rounding: Rounding, saturate: bool
 ) -> None:
     every = probes(fmt, np.float64)
-    # The ends, where the special values are, and a stride that meets all kinds of probe.
+    # The ends, which have the special values, and a stride that includes all kinds of probes.
     values = np.concatenate([every[:40], every[::211], every[-400:]])
     expected = expected_codes(fmt, values, rounding, saturate)
     ours = np.array([encode(fmt, v, rounding, saturate) for v in values.tolist()])
@@ -138,11 +136,11 @@ def test_integers_round_like_exact_arithmetic(fmt: IntFormat, rounding: Rounding
 
 
 def test_the_number_typed_is_rounded_once() -> None:
-    # 1 + 2^-24 + 2^-80: by way of FP64 this is the FP32 tie, which goes down to 1.
+    # 1 + 2^-24 + 2^-80: rounded to FP64 first, it is the FP32 tie, which rounds down to 1.
     value = 1 + Fraction(1, 2**24) + Fraction(1, 2**80)
     assert round_value(FP32, value) == 1 + Fraction(1, 2**23)
     assert round_value(FP32, float(value)) == 1
-    # By way of FP32 this is the FP16 tie.
+    # Rounded to FP32 first, it is the FP16 tie.
     assert round_value(FP16, 1 + Fraction(1, 2**11) + Fraction(1, 2**40)) == 1 + Fraction(1, 2**10)
     doubles = np.array([1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-9 + 2.0**-40])
     assert encode_array(FP16, doubles).tolist() == [encode(FP16, v) for v in doubles]

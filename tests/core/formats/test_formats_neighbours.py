@@ -1,4 +1,5 @@
-"""Neighbours, spacing and rounding intervals against the sorted list of values and encode."""
+"""Neighbours, spacing and rounding intervals, compared with the sorted list of values and with
+encode."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_ulp_in_every_kind() -> None:
 
 
 def inside(interval: Interval) -> list[Fraction]:
-    """Points at and next to both ends, and between them, that the interval says it holds."""
+    """Points at and next to both ends, and between them, which the interval should contain."""
     low, high = interval.lower, interval.upper
     nudge = Fraction(1, 2**200)
     candidates = [low, low + nudge if low > -math.inf else Fraction(-(2**300))]

@@ -1,4 +1,4 @@
-"""Limits against the published ones and against other libraries' tables."""
+"""Limits, compared with the published ones and with tables of other libraries."""
 
 from __future__ import annotations
 

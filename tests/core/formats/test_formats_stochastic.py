@@ -1,4 +1,4 @@
-"""Stochastic rounding: the exact share of random patterns that round away from zero."""
+"""Stochastic rounding: the exact share of random patterns that rounds away from zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence under a table says what the rows say: by example, and for every value."""
+"""The sentence under a table agrees with its rows: for examples, and for every value."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ def test_no_rows_no_sentence() -> None:
     assert summarize(()) == ""
 
 
-# --- every claim of the sentence against the rows, for any value, mode, saturation and subset
+# --- every claim of the sentence, for any value, mode, saturation and subset of formats
 
 
 def numbers() -> st.SearchStrategy[Fraction | float]:
-    """Numbers of every format, halfway between them, just beside them, and beyond all."""
+    """Numbers of every format, midpoints, their neighbours, and numbers beyond all."""
     ends = [Fraction(end) for fmt in FORMATS.values() for end in (fmt.max, fmt.min_positive)]
     ends += [fmt.min_normal for fmt in FORMATS.values() if isinstance(fmt, FloatFormat)]
     factors = st.sampled_from([Fraction(k, 32) for k in (1, 8, 15, 16, 17, 24, 31, 32, 33, 40, 96)])

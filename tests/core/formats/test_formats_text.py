@@ -1,4 +1,4 @@
-"""What may be typed, what it means exactly, and what is said of what may not."""
+"""Which texts are accepted, what they mean exactly, and how others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""FP64, FP32 and TF32, too wide to try every code: hypothesis against numpy and the machine."""
+"""FP64, FP32 and TF32, which are too wide to try every code: hypothesis, compared with numpy and
+the hardware."""
 
 from __future__ import annotations
 

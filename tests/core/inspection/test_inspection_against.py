@@ -1,4 +1,4 @@
-"""Two checkpoints compared: real quantized files against the weights they were made from."""
+"""Two checkpoints compared: real quantized files and the weights they were made from."""
 
 from __future__ import annotations
 
@@ -181,7 +181,8 @@ def test_bitsandbytes_is_as_good_as_plain_rounding(tmp_path, original):
 
 
 def test_a_calibrated_file_that_gives_up_weight_error_is_told_so(tmp_path):
-    """GPTQ codes of scales a third too large: worse than rounding each group to its own."""
+    """GPTQ codes with scales a third too large, which are worse than rounding each group on its
+    own."""
     weight, tensors = gptq_layer(np.random.default_rng(4), 64, 128, 4, 32, v2=True)
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False,
                 "checkpoint_format": "gptq_v2"}  # fmt: skip
@@ -199,7 +200,7 @@ def test_a_calibrated_file_that_gives_up_weight_error_is_told_so(tmp_path):
 
 
 def test_one_weight_that_is_another_is_no_matter_of_calibration(tmp_path, original):
-    """The rows of one weight stand in another order in the file."""
+    """The rows of one weight are in another order in the file."""
     pytest.importorskip("gguf")
     name = "model.layers.1.self_attn.v_proj.weight"
     weights = llama()
@@ -393,7 +394,7 @@ def test_dimensions_of_one_element_do_not_matter(tmp_path):
 
 
 def test_pairing_takes_one_look_at_each_weight(tmp_path, monkeypatch):
-    """Checkpoints with experts have tens of thousands of them."""
+    """Checkpoints with experts have tens of thousands of weights."""
     weights = {f"layers.{i}.weight": np.ones((1, 4), np.float32) for i in range(50)}
     other = {n: w if i % 2 else np.ones((1, 5), np.float32) for i, (n, w) in
              enumerate(weights.items())}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Values beyond the largest number of a format: counted wherever decibels are told."""
+"""Values beyond the largest number of a format are counted wherever decibels are shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ NORMAL = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
 
 
 def tensors() -> dict[str, np.ndarray]:
-    """Half a million and more is beyond float16, a NaN and an infinity are none of its doing."""
+    """Values of half a million and more are beyond float16; a NaN and an infinity are not caused by
+    it."""
     ones, wide, broken = np.ones_like(NORMAL), NORMAL * 3e4, NORMAL.copy()
     ones[3, 7] = 1e6
     broken[1, 1:4] = np.nan, np.inf, -7e5
@@ -48,7 +49,7 @@ def inspected(path, schemes):
 
 
 def lost(x: np.ndarray) -> int:
-    """What numpy's float16 makes infinite of what is finite."""
+    """The finite values that numpy's float16 makes infinite."""
     with np.errstate(over="ignore"):
         return int((np.isfinite(x) & np.isinf(x.astype(np.float16))).sum())
 
@@ -82,7 +83,7 @@ def test_every_face_counts_what_was_clipped_and_what_was_lost(tmp_path):
 
 
 def test_what_lost_values_is_not_the_best_and_weighs_nothing(tmp_path):
-    """162.9 dB were those of the ones beside a million that was gone."""
+    """162.9 dB was the figure of the ones beside a lost value of a million."""
     save_file({"a": tensors()["ones"], "b": NORMAL}, tmp_path / "m.safetensors")
     found = inspected(tmp_path / "m.safetensors", ["fp16:nosat", "fp16"])
     assert found.conclusion.startswith("fp16 keeps")

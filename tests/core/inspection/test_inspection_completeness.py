@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint beside those that its config.json implies."""
+"""The tensors of a checkpoint, compared with those that its config.json implies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TINY = {
     "intermediate_size": 64, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 LLAMA = TINY | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-#: What a family needs besides to be small.
+#: Settings that a family needs in order to be small.
 SMALL = {
     "falcon": {"alibi": False},
     "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
@@ -102,7 +102,7 @@ def test_what_transformers_saves_is_complete_and_what_is_taken_away_is_told(tmp_
             bad.append((family, first, last, wrong(found)))
         _, info = auto.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
         theirs = [len(info[k]) for k in ("missing_keys", "mismatched_keys", "unexpected_keys")]
-        # A bias that is tied to another is told of both.
+        # If a bias is tied to another, both are reported.
         if not (1 <= theirs[0] <= 2 and theirs[1:] == [1, 1]):
             bad.append((family, info))
         with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
@@ -170,7 +170,7 @@ def test_spellings_of_the_hub_are_complete_and_faults_are_told(tmp_path):
 
 
 def _mixtral(config: dict) -> dict[str, np.ndarray]:
-    """As Mistral publishes it: an expert a module, of three matrices."""
+    """As Mistral publishes it: each expert is a module of three matrices."""
     found = {}
     for name, x in tensors_of(config).items():
         name = name.replace(".mlp.", ".block_sparse_moe.")

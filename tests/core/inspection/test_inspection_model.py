@@ -1,4 +1,4 @@
-"""An inspection of a whole model, against sums made here."""
+"""An inspection of a whole model, compared with sums computed here."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class TestConclusions:
         assert "with under 1% of the parameters in all ('tiny' loses most)" in sentence
 
     def test_the_tensor_to_watch_has_the_largest_part_of_what_is_lost(self, tmp_path, random):
-        """By its own dB `small` is the worse one; `large` has more of what is lost."""
+        """`small` has the worse decibels of its own, but `large` has more of the total error."""
         small = random.normal(size=(8, 128)).astype(np.float32)
         small[:, 3] *= 100
         large = random.normal(size=(256, 128)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Which matrix a tensor of three dimensions and more is read as, the same by everyone."""
+"""How tensors of three and more dimensions are read as matrices, the same everywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtui_core.quant import Scheme
 from qtui_core.quant.segments.layout import matrix_shape
 
 STACK, CONVOLUTION = "stacked matrices", "convolution"
-#: Name, shape, config, how it is to be read, and as which matrix.
+#: Name, shape, config, expected reading, expected matrix.
 CASES = [
     ("model.encoder.conv1.weight", (96, 64, 3), {}, CONVOLUTION, (96, 192)),  # Whisper
     ("backbone.layers.0.mixer.conv1d.weight", (96, 1, 4), {}, CONVOLUTION, (96, 4)),  # Mamba

@@ -1,4 +1,5 @@
-"""Which scheme for which tensor, against trying every assignment with the libraries' numbers."""
+"""Which scheme for which tensor, compared with trying every assignment with figures of the
+libraries."""
 
 from __future__ import annotations
 
@@ -59,14 +60,14 @@ def kept_bytes(weights):
 
 
 def correlated(count, seed=8):
-    """Inputs of a layer as models have them: a few directions carry most of every token."""
+    """Inputs of a layer as in real models: a few directions carry most of every token."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((300, 3)) @ rng.standard_normal((3, count)) * 3 + 1
     return (rows + rng.standard_normal((300, count)) * 0.3).astype(np.float32)
 
 
 def product_error(weights, name, y):
-    """What the outputs of a layer are off by, over the outputs with their bias, in float64."""
+    """The relative error of a layer's outputs, bias included, in float64."""
     x = weights[name].astype(np.float64)
     rows = correlated(x.shape[1]).astype(np.float64)
     bias = weights.get(name.replace("weight", "bias"), np.zeros(1))
@@ -262,8 +263,8 @@ def test_no_budgets(text):
 
 @pytest.mark.slow
 def test_what_the_readme_says_of_calibration_holds_on_the_demo():
-    """The divergence of the demo model's predictions on text that nothing was weighed on, under
-    the assignments of both ways of weighing, by transformers."""
+    """The divergence of the demo model's predictions, on text that was not used for weighing, under
+    the assignments of both ways of weighing; computed by transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -17,7 +17,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file of a length field, a header (text, bytes or an object) and data."""
+    """Writes a file from a length field, a header (text, bytes or an object) and data."""
 
     def write_file(
         header: str | bytes | dict,

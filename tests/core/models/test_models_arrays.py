@@ -1,4 +1,4 @@
-"""Stored bytes to float32: against numpy, torch and ml_dtypes, over every code there is."""
+"""Stored bytes to float32, compared with numpy, torch and ml_dtypes over every code."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_rows(model):
 
 @pytest.mark.parametrize("shape", [(6, 70), (4, 3, 70), (4, 3, 7, 2), (4, 3, 2, 2, 2), (9,)])
 def test_rows_are_the_rows_that_scales_are_for(tmp_path, shape):
-    """What is read by rows and what is quantized by rows see a tensor as the same matrix."""
+    """Reading by rows and quantizing by rows see a tensor as the same matrix."""
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     save_file({"x": x}, tmp_path / "x.safetensors")
     with open_model(tmp_path / "x.safetensors") as source:

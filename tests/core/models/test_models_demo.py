@@ -1,4 +1,4 @@
-"""The shipped demo model is what its card says."""
+"""The demo model has the properties that its card states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_shipped_weights_reach_the_claimed_loss_on_held_back_text():
     losses = []
     with torch.no_grad():
         for window in windows.split(32):
-            # The library's own loss, so that nothing of ours is trusted here.
+            # The loss is computed by the library, so that the test does not depend on qtui.
             losses += [model(window, labels=window).loss.item()] * len(window)
     loss = sum(losses) / len(losses)
     assert loss == pytest.approx(LOSSES["held_back_loss"], abs=2e-3)

@@ -1,4 +1,4 @@
-"""Damaged files: whatever is wrong with them, only ModelError comes out, in one sentence."""
+"""Damaged files: whatever the damage, only ModelError is raised, with one sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ json_values = st.recursive(
 
 
 def reads_or_says(path) -> bool:
-    """True when the file opens and every readable row can be had; False after a sentence."""
+    """True if the file opens and every row can be read; False after a sentence."""
     try:
         with open_model(path) as source:
             for info in source.tensors.values():
@@ -73,7 +73,8 @@ def test_flipped_bytes_and_other_lengths(tmp_path, flips, length):
     path = tmp_path / "f.safetensors"
     path.write_bytes(content)
     if reads_or_says(path):
-        # What is accepted here, the library accepts too, but for dtypes it does not know.
+        # Files that are accepted here are accepted by the library, too, except for dtypes that it
+        # does not know.
         try:
             deserialize(bytes(content))
         except SafetensorError as error:

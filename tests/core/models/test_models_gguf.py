@@ -176,7 +176,7 @@ def test_names_and_data_twice_are_refused(tmp_path):
 
 
 def test_random_damage_is_a_sentence_or_a_model(tmp_path):
-    """Whatever a byte becomes: a model, or a ModelError; never another failure."""
+    """Whatever value a byte has, the result is a model or a ModelError, never another failure."""
     raw = whole_file(tmp_path)
     rng = np.random.default_rng(2)
     header = raw.index(X[0].tobytes()[:8]) if X[0].tobytes()[:8] in raw else 600

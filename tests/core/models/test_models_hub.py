@@ -1,4 +1,4 @@
-"""Models on a hub: a local server plays it and counts what travels."""
+"""Models on a hub: a local server plays the hub and counts the bytes that it sends."""
 
 from __future__ import annotations
 

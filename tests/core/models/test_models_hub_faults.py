@@ -1,4 +1,4 @@
-"""Everything a hub, a network and a storage host can do wrong: one sentence each."""
+"""Everything that a hub, a network and a storage host can do wrong; each gives one sentence."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def test_a_reply_cut_short_is_continued(hub):
     hub.cut_to = [5000, 100]
     assert source.read_rows("big", 0, 20) == BIG[:20].tobytes()
     wanted = 20 * COLUMNS * 4
-    # Nothing travels twice, but for the piece in hand that requests drops when cut off.
+    # No byte is sent twice, except for the current piece, which requests discards when it is cut
+    # off.
     assert wanted <= hub.weight_bytes() - before <= wanted + 5100
 
 
@@ -100,7 +101,8 @@ def test_a_header_cut_short_is_continued(hub):
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_long(hub, monkeypatch):
-    # Long enough for an answer on a busy machine; one that does not come takes longer.
+    # Long enough for an answer on a busy machine, and short enough to wait for one that never
+    # comes.
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     hub.stalls = 1
     source = open_model("org/one")

@@ -1,4 +1,4 @@
-"""What environment variables do to asking the hub, wrong ones included."""
+"""How environment variables change requests to the hub, including wrong ones."""
 
 from __future__ import annotations
 

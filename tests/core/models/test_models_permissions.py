@@ -1,4 +1,4 @@
-"""What the operating system does not let one look at."""
+"""Files that the operating system does not allow to be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ as_a_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everythi
 
 
 def deny(monkeypatch, function: str, denied: Path) -> None:
-    """The system refuses this call for paths in `denied`, as it would a user without rights."""
+    """The system refuses this call for paths in `denied`, as for a user without permission."""
     allowed = getattr(os, function)
 
     def refuse(path, *args, **options):
@@ -98,7 +98,7 @@ def test_folders_the_system_does_not_let_one_look_into(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs the tests above as a user who is not root")
 def test_the_same_as_another_user(tmp_path):
-    """Root may read everything: a child process gives that up and is refused for real."""
+    """Root may read everything, so a child process gives up that right and is refused for real."""
     save(tmp_path / "sub" / "model.safetensors", a=A)
     (tmp_path / "link").symlink_to("sub/model.safetensors")
     (tmp_path / "sub").chmod(0)

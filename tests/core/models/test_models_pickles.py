@@ -1,4 +1,4 @@
-"""Pickles are refused, and the command that converts them does what it says."""
+"""Pickles are refused, and the suggested command converts them."""
 
 from __future__ import annotations
 

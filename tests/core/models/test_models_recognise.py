@@ -1,4 +1,5 @@
-"""Checkpoints that are quantized already: recognised, and counted as what they unpack to."""
+"""Checkpoints that are quantized already: they are recognised, and counted as what they unpack
+to."""
 
 from __future__ import annotations
 

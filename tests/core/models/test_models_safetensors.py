@@ -1,4 +1,5 @@
-"""The header reader against the safetensors library, and against files that lie."""
+"""The header reader, compared with the safetensors library, and with files that contradict
+themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def one(dtype: object, shape: object, offsets: object, **more: object) -> dict:
 
 
 def library_reads(path: Path) -> dict[str, tuple[str, list[int], bytes]] | None:
-    """What safetensors itself makes of a file; None when it refuses it."""
+    """What safetensors itself reads from a file; None if it refuses the file."""
     try:
         tensors = deserialize(path.read_bytes())
     except SafetensorError:
@@ -135,7 +136,7 @@ def test_every_dtype_the_library_knows_has_its_size(tmp_path, write):
         assert open_model(path).tensors["a"].nbytes == bits
 
 
-# Each of these is refused by the library too: what is malformed is not a matter of taste.
+# The library refuses each of these, too.
 MALFORMED: dict[str, tuple[object, bytes]] = {
     "not json": ("{", b""),
     "a list": ("[]", b""),
@@ -232,7 +233,7 @@ def test_ambiguous_headers_are_refused(write, header, says):
 @pytest.mark.parametrize("length", [MAX_HEADER + 1, 5 << 30, 2**63, 2**64 - 1])
 def test_a_header_of_gigabytes_is_not_read(write, length):
     path = write(A, b"1234", length=length)
-    os.truncate(path, 6 << 30)  # sparse: the file is as long as it claims, and takes no disk
+    os.truncate(path, 6 << 30)  # sparse: as long as it claims, and takes no disk
     tracemalloc.start()
     try:
         with pytest.raises(ModelError, match="claims a header"):
@@ -379,7 +380,7 @@ def test_a_file_that_shrank_after_it_was_opened(write):
 
 
 def test_a_file_that_is_cut_off_while_it_is_read(write):
-    """Its rows are a mapping, and a look at one beyond the end would end the process."""
+    """Its rows are memory-mapped, so an access beyond the end would kill the process."""
     path = write({"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}, bytes(9000))
     with open_model(path) as source:
         assert source.read_rows("a", 8000, 9000).nbytes == 1000

@@ -1,4 +1,4 @@
-"""GPTQ and AWQ against packers written from their published layouts."""
+"""GPTQ and AWQ, compared with packers written from their published layouts."""
 
 from __future__ import annotations
 

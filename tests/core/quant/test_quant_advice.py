@@ -1,4 +1,4 @@
-"""Nothing is advised that takes as many bits as what is stored, on tensors of every kind."""
+"""No advice needs as many bits as are stored, for tensors of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of the error against quantizing again without the columns, in plain numpy."""
+"""Shares of the error, compared with quantizing again without the columns, in plain numpy."""
 
 import numpy as np
 import pytest
@@ -107,7 +107,7 @@ def test_with_a_scale_for_each_column_a_column_causes_its_own_error_only():
 
 
 def test_several_columns_cause_more_than_each_alone():
-    """While one of them stays, it still sets the scales."""
+    """As long as one of them stays, it still sets the scales."""
     x = planted()
     x[:, 90] *= 30
     attribution = attribute_error(x, Scheme.parse("int4:row"))
@@ -200,7 +200,7 @@ def test_columns_that_are_not_there_are_refused():
     ["ternary:tensor", "ternary:row", "int4:row:asym:zpfloat", "int4:tensor:asym", "int4:row"],
 )
 def test_kept_columns_are_in_no_scale(text):
-    """The error left is that of a tensor that never had them."""
+    """The remaining error is that of a tensor that never had these columns."""
     random = np.random.default_rng(8)
     x = (random.standard_normal((30, 50)) + 6).astype(np.float32)
     x[:, [3, 17]] *= 20

@@ -1,4 +1,5 @@
-"""Where the bits go, against arithmetic by hand and against the arrays that are really kept."""
+"""Where the bits go, compared with arithmetic by hand and with the arrays that are really
+stored."""
 
 from fractions import Fraction
 

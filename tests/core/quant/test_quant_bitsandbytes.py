@@ -1,5 +1,6 @@
-"""NF4 and FP4 against the installed bitsandbytes, on the CPU and always on flat tensors: its
-AVX512 dequantization is wrong for rows that are a multiple of 16 but not of the block."""
+"""NF4 and FP4, compared with the installed bitsandbytes on the CPU. Tensors are always flat,
+because its AVX512 dequantization is wrong for rows that are a multiple of 16 but not of the
+block."""
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_nf4_bytes_at_every_block_size(block):
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "block"), [(8 * 4096, 2048), (65, 64)])
 def test_nf4_bytes_of_compiled_kernels(count, block):
-    """The others have their operations taken one by one."""
+    """In the other tests the operations run one by one."""
     assert_same_bytes(normal(count), block)
 
 

@@ -1,4 +1,4 @@
-"""The causes that explanations name, against tensors whose fault is known because it was made."""
+"""The causes that explanations name, for tensors that were made with a known fault."""
 
 import numpy as np
 import pytest
@@ -151,7 +151,8 @@ def test_one_wide_element_below_six_sigma():
 
 
 def test_integers_are_worse_by_the_squares_of_their_steps():
-    """Held against the steps themselves, and the distances to the levels in them."""
+    """Compared with the steps themselves, and with the distances to the levels in units of
+    steps."""
     random = np.random.default_rng(0)
     laplace = random.laplace(size=(2048, 64))
     x = (np.sign(laplace) * np.abs(laplace) ** 0.8).astype(np.float32)
@@ -168,7 +169,7 @@ def test_integers_are_worse_by_the_squares_of_their_steps():
             power = np.square(values, dtype=np.float64).mean()
             squares[name] = report.even_mse / power
             assert report.even_mse == pytest.approx(np.square(steps).mean() / 12, rel=0.15), text
-            # Values lie evenly between levels: no further from them than a Gaussian's.
+            # Values lie evenly between levels, and so are as far from them as those of a Gaussian.
             assert 0.9 < report.mse / report.even_mse < 1.03, (text, name)
         stats = statistics(x)
         said = explain(measure(x, scheme), stats, find_outliers(x, stats))
@@ -183,7 +184,7 @@ def test_integers_are_worse_by_the_squares_of_their_steps():
 
 
 def test_stochastic_rounding_says_where_it_is_biased():
-    """A scheme that clips has the mean of its largest values inward, any other has not."""
+    """A scheme that clips moves the mean of its largest values inward; any other does not."""
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     blocks = np.abs(x).reshape(64, 8, 32)
     top = (blocks == blocks.max(axis=2, keepdims=True)).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""The sentence of the Codebooks panel, held against the numbers it is about."""
+"""The sentence of the Codebooks panel, compared with the numbers that it is about."""
 
 import re
 
@@ -108,7 +108,8 @@ def test_other_bits_are_not_compared():
 
 
 def test_more_decibels_for_more_bits_are_weighed():
-    """20 log10(2) dB a bit: int8 has 4 bits more than nf4 and is not worth less for it."""
+    """A bit is worth 20 log10(2) dB. int8 has 4 bits more than nf4, so its lead is compared with
+    that."""
     contenders, sentence = judged(tensor("normal"), ["nf4", "int8:group64"])
     nf4, int8 = contenders
     lead, worth = int8.db - nf4.db, 6.0206 * 4

@@ -48,7 +48,7 @@ def test_large_columns_are_ranked_by_their_ratio_to_the_median():
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 100])
 def test_no_gaussian_column_stands_out(rows):
-    """However few rows there are: of one or two, the columns differ as much as numbers do."""
+    """For any number of rows; columns of one or two rows differ as much as single numbers do."""
     x = np.random.default_rng(rows).standard_normal((rows, 20_000)).astype(np.float32)
     assert column_statistics(x).standing_out() == ()
 
@@ -83,7 +83,7 @@ def test_columns_at_least_as_large_as_a_threshold():
 
 @pytest.mark.parametrize("threshold", [0.1, 0.3, 0.7, 6.0])
 def test_an_element_that_was_stored_as_the_threshold_is_an_outlier(threshold):
-    """0.7 is below 0.7 once it is a float32."""
+    """0.7 as a float32 is below 0.7."""
     x = np.zeros((4, 6), np.float32)
     x[1, 2] = threshold
     assert find_beyond(x, threshold).count == 1

@@ -1,4 +1,4 @@
-"""The compiled kernels give the bytes of the plain path, and no others."""
+"""The compiled kernels give the same bytes as the plain path."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow  # a kernel takes a second or two to compile
 
 
 def tough(shape: tuple[int, ...]) -> np.ndarray:
-    """bf16-valued, so that ties happen: huge, tiny and subnormal values, zeros of both signs,
-    a constant group and one of zeros."""
+    """bf16 values, so that ties occur: huge, tiny and subnormal values, zeros of both signs, a
+    constant group and a group of zeros."""
     rng = np.random.default_rng(0)
     words = rng.standard_normal(shape).astype(np.float32).reshape(-1).view(np.uint32)
     x = (words & np.uint32(0xFFFF0000)).view(np.float32)
@@ -94,7 +94,8 @@ def test_words_that_are_integers_are_not_taken_for_bfloat16():
 
 
 def test_subnormals_survive_the_libraries_of_the_kernels():
-    """A library built for fast mathematics can make a whole process flush them to zero."""
+    """A library that is built with fast math can make the whole process flush subnormals to
+    zero."""
     quantize_compiled(np.ones((2, 64), np.float32), Scheme.parse("nf4"))
     assert np.float32(1e-40) * np.float32(1) != 0
     assert float(torch.full((64,), 1e-40).mul(1)[3]) != 0

@@ -1,4 +1,4 @@
-"""No tensor makes a scheme fail, warn or forget an element."""
+"""No tensor makes a scheme fail, warn or skip an element."""
 
 import warnings
 
@@ -51,7 +51,7 @@ def test_every_scheme_takes_every_tensor_and_measures_its_error(any_scheme, awkw
 
 
 def check_measured(name, report, single, y):
-    """A report against the errors of `y`, the tensor as it is dequantized."""
+    """Compares a report with the errors of `y`, the dequantized tensor."""
     finite = np.isfinite(single)
     wide = np.where(finite, single, 0).astype(np.float64)
     error = np.where(finite, wide - y, 0)

@@ -56,7 +56,7 @@ def test_rows_of_different_size():
 
 
 def test_ordinary_values_of_a_cast_are_those_it_fits():
-    """FP16 does to tiny values what it does to tiny Gaussian ones, and that is not normal."""
+    """FP16 treats tiny values as it treats tiny Gaussian ones, but that is not called normal."""
     text = sentence(normal(512, 512) * np.float32(1e-7), "fp16")
     assert "dB worse here than on Gaussian values" in text
     assert "as good as a Gaussian" in sentence(normal(512, 512) * np.float32(1e-7), "bf16")
@@ -85,7 +85,8 @@ def test_exact_is_said_of_exact_tensors_only():
 
 
 def test_one_huge_element_does_not_make_the_others_exact():
-    """It is all of the sum of squares, and kept; what shares its scale becomes 0."""
+    """It makes up the whole sum of squares and is preserved, while the elements that share its
+    scale become 0."""
     x = normal(32, 64) * np.float32(0.02)
     x[0, 0] = 3e38
     report = measure(x, Scheme.parse("int4:group64"))

@@ -46,7 +46,7 @@ def assert_as_formats(x, name):
 
 
 def midpoints(fmt):
-    """Every number of a format, what lies half way between neighbours, and next to it."""
+    """Every number of a format, every midpoint of neighbours, and the floats next to both."""
     step = max(1, fmt.code_count // 4096)  # all of the small ones, a sample of the wide ones
     codes = np.arange(0, fmt.max_code, step)
     low = decode_array(fmt, codes.astype(np.uint32))

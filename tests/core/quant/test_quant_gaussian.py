@@ -1,4 +1,4 @@
-"""The expected error on Gaussian data against `measure` on Gaussian data."""
+"""The expected error on Gaussian data, compared with `measure` on Gaussian data."""
 
 import time
 
@@ -44,7 +44,7 @@ def assert_expected(samples, text, model_absmax=None, sigma=1.0):
 def test_every_local_granularity(samples, pattern, granularity, parts):
     if left_out(parts, (granularity, LOCAL), (pattern, INTEGERS + OTHERS)):
         return
-    # One sample has so many short groups that it says more than two have rows to say.
+    # One sample is enough here: it has many short groups.
     few = granularity in ("row", "column")
     assert_expected(samples if few else samples[:1], pattern.format(granularity))
 
@@ -67,7 +67,7 @@ def test_double_quantization(samples, pattern, size, parts):
         gaussian_relative_mse(Scheme.parse(t), SHAPE) for t in (text, text.removesuffix(":dq"))
     )
     assert single < expected < 1.05 * single
-    # What it adds, without the noise of the sample that both share.
+    # The difference, without the noise of the sample, which both share.
     added = [
         measure(x, Scheme.parse(text)).relative_mse
         - measure(x, Scheme.parse(text.removesuffix(":dq"))).relative_mse
@@ -80,7 +80,7 @@ def test_double_quantization(samples, pattern, size, parts):
     "text", ["int4", "int4:asym", "int8", "int8:signed", "e4m3", "e2m1", "int2"]
 )
 def test_one_scale_for_a_tensor(text):
-    """One absmax a tensor: many small tensors are needed to see the mean."""
+    """There is one absmax per tensor, so the mean takes many small tensors."""
     name, *options = text.split(":")
     random = np.random.default_rng(7)
     for granularity in ("tensor", "model"):

@@ -1,4 +1,4 @@
-"""The expected codes of a Gaussian tensor against the codes of Gaussian tensors."""
+"""The expected codes of a Gaussian tensor, compared with the codes of Gaussian samples."""
 
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ def sample():
 @in_parts(2)
 @over("text", SCHEMES)
 def test_shares_of_a_sample(sample, text, parts):
-    """Four standard errors of the sample, which groups make larger than of single elements,
-    and what the quadrature is off by where a zero point jumps from node to node."""
+    """The tolerance is four standard errors of the sample, which are larger for groups than for
+    single elements, plus the error of the quadrature where a zero point jumps from node to node."""
     if left_out(parts, (text, SCHEMES)):
         return
     scheme = Scheme.parse(text)
@@ -55,7 +55,8 @@ def test_shares_of_a_sample(sample, text, parts):
 
 
 def test_full_integers_put_the_lower_extreme_on_an_edge(sample):
-    """-absmax lies between two codes, and rounding of the scale decides: to the outer one."""
+    """-absmax lies between two codes; the rounding of the scale decides, and it becomes the outer
+    one."""
     found = code_occupancy(sample, Scheme.parse("int4:group64:full"))
     assert np.abs(found.counts / found.total - found.expected).max() < 2.5e-3
 

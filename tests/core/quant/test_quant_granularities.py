@@ -1,4 +1,4 @@
-"""The comparison of granularities is measure() under each of them."""
+"""The comparison of granularities equals measure() under each of them."""
 
 import numpy as np
 import pytest

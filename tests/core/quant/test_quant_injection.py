@@ -1,4 +1,4 @@
-"""An injected tensor is the array with that element replaced, in everything that reads one."""
+"""An injected tensor is read everywhere as the array with that element replaced."""
 
 from __future__ import annotations
 

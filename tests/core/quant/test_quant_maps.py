@@ -1,4 +1,5 @@
-"""Maps of a tensor against brute force: every element computed, then pooled by numpy."""
+"""Maps of a tensor, compared with brute force: every element is computed and then pooled by
+numpy."""
 
 import math
 
@@ -34,7 +35,7 @@ SCHEMES = [
 
 
 class Rows:
-    """A reader that remembers which rows were asked for."""
+    """A reader that records which rows were requested."""
 
     def __init__(self, x):
         self.x, self.shape, self.asked = x, x.shape, []
@@ -78,7 +79,7 @@ def of_elements(kind, x, schemes):
 
 
 def pooled(values, found, pooling):
-    """Cells, and the element each points at, one cell at a time."""
+    """The cells, and the element that each points at, computed cell by cell."""
     for i in range(found.cells.shape[0]):
         for j in range(found.cells.shape[1]):
             top, bottom = found.row_edges[i : i + 2]

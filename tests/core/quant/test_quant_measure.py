@@ -89,7 +89,7 @@ def test_one_outlier_ruins_a_tensor_and_only_its_group():
 
 
 class Generated:
-    """A tensor too large to hold, made a few rows at a time."""
+    """A tensor too large for memory, generated a few rows at a time."""
 
     def __init__(self, rows, columns):
         self.shape = (rows, columns)

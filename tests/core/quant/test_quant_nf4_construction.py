@@ -1,4 +1,4 @@
-"""NF4 from quantiles, with nothing but statistics.NormalDist, and torch's own float32 line."""
+"""NF4 from quantiles, with statistics.NormalDist only, and with torch's float32 formula."""
 
 from statistics import NormalDist
 
@@ -18,7 +18,7 @@ def levels_in_float64(offset):
 
 
 def ulps_between(one, other):
-    """Steps from `other` to `one` by way of nextafter."""
+    """The number of nextafter steps from `other` to `one`."""
     one, other, steps = np.float32(one), np.float32(other), 0
     while other != one:
         other = np.nextafter(other, one)

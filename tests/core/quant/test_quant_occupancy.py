@@ -1,4 +1,5 @@
-"""Codes counted against those of other libraries, and against `quantize` where none has them."""
+"""Counts of codes, compared with those of other libraries, or with `quantize` where no library has
+the codes."""
 
 import math
 
@@ -24,7 +25,7 @@ LOCAL = [
 
 def normal(shape, seed=0, bfloat16=False):
     x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    if bfloat16:  # coarse values, which meet ties far more often
+    if bfloat16:  # coarse values, of which many are ties
         x = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     return x
 
@@ -51,7 +52,7 @@ def test_codes_of_bitsandbytes(kind, block, bfloat16):
     theirs = np.bincount(np.stack([packed >> 4, packed & 15]).reshape(-1), minlength=16)
     found = code_occupancy(x, Scheme.parse(f"{kind}:block{block}"))
     ours = counts_by_code(found)
-    if kind == "fp4":  # their CPU gives either zero, and equal values on ties
+    if kind == "fp4":  # on the CPU either zero occurs, and equal values at ties
         theirs[0] += theirs[8]
         theirs[8] = 0
     np.testing.assert_array_equal(ours, theirs)
@@ -106,7 +107,7 @@ def test_codes_of_quantize(text):
 
 @over("text", [t for t in LOCAL if "zpfloat" not in t and "asym" not in t])
 def test_levels_are_what_the_codes_decode_to(text):
-    """Over the scale, in units of the outermost level."""
+    """Divided by the scale, in units of the outermost level."""
     scheme = Scheme.parse(text)
     alphabet = alphabet_of(scheme)
     x = normal((64, 64), 5)

@@ -1,4 +1,4 @@
-"""However a tensor comes in and however it is cut, the bytes are the same."""
+"""However a tensor is passed and cut into segments, the bytes are the same."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ SHAPE = (150, 200)
 
 
 class Rows:
-    """A tensor that gives rows on request and remembers what was asked."""
+    """A tensor that returns rows on request and records what was requested."""
 
     def __init__(self, array, shape=None):
         self.array, self.shape, self.asked = array, shape or array.shape, []

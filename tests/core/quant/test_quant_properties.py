@@ -1,5 +1,5 @@
-"""What every scheme must do, whatever it is: one answer however it is asked, each value a level
-of its group, and none nearer."""
+"""What every scheme must do: the answer is the same however it is requested, and each value is the
+nearest level of its group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXTRA = [
 
 
 class Rows:
-    """A tensor that gives rows on request."""
+    """A tensor that returns rows on request."""
 
     def __init__(self, array):
         self.array, self.shape = array, array.shape
@@ -56,7 +56,7 @@ def places(granularity):
 
 
 def values_of(plan, elements):
-    """The values `measure` compares with, put together."""
+    """The values that `measure` compares with, as one array."""
     scratch, parts = Scratch(), []
     with np.errstate(all="ignore"):
         for segment in elements.segments(plan.multiple):

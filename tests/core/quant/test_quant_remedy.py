@@ -1,4 +1,4 @@
-"""Advice is followed, and helps."""
+"""Advice can be followed, and helps."""
 
 import re
 
@@ -107,7 +107,7 @@ def test_what_is_advised_helps(looked_at, name, text):
 
 
 def test_more_than_bits_and_groups_is_said_where_it_helps():
-    """What other formats of the same width give a Gaussian is no secret."""
+    """What another format of the same width would do to a Gaussian tensor is known."""
     x = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
     stats = statistics(x)
     better = {
@@ -152,7 +152,7 @@ def test_a_lossless_alternative_is_named(heavy):
     said = explain_measured(heavy, "int4", "bf16", "nf4")
     assert "nf4:block64 would bring it from 15.2 to 18.1 dB at the same 4.50 bits" in said
     assert "and bf16 would keep it exactly at 16.00 bits" in said
-    # Lossless at fewer bits leaves no reason for another.
+    # If a tensor is lossless at fewer bits, no other scheme is needed.
     said = explain_measured(heavy, "tf32", "bf16")
     assert said == "tf32 keeps every element of this tensor exactly."
 
@@ -181,7 +181,8 @@ def test_columns_are_kept_only_when_they_were_named():
 
 
 def test_the_coarsest_scale_that_confines_outliers_is_advised():
-    """One outlier in each of a few rows: rows are enough. One in every row: they are not."""
+    """With an outlier in each of a few rows, scales per row suffice; with one in every row, they do
+    not."""
     random = np.random.default_rng(0)
     few = random.standard_normal((400, 512)).astype(np.float32)
     few[:20, 5] = 40

@@ -1,4 +1,5 @@
-"""Truncation, formats that do not saturate, and float zero points, against other libraries."""
+"""Truncation, formats that do not saturate, and float zero points, compared with other
+libraries."""
 
 import ml_dtypes
 import numpy as np
@@ -189,7 +190,7 @@ def test_float_zero_points_are_float32_and_paid_for():
     assert q.zero_points.dtype == np.float32
     assert q.zero_points.shape == q.scales.shape
     assert bits_per_parameter(scheme, x.shape) == 4 + (32 + 32) / 64
-    # The range need not hold zero, and so is not stretched to it.
+    # The range need not contain zero, so it is not extended to it.
     assert measure(x, scheme).mse < measure(x, Scheme.parse("int4:group64:asym")).mse / 5
     np.testing.assert_allclose(levels(scheme, 2.0, 5.0), np.linspace(2, 5, 16))
 
@@ -252,7 +253,8 @@ OPTIONS = [
 @in_parts(2)
 @over("text", OPTIONS)
 def test_awkward_tensors(text, awkward, parts):
-    """Every option on every odd tensor: what is measured is what is stored, and it can be told."""
+    """Every option for every awkward tensor: the measurement is that of the stored tensor, and it
+    can be explained."""
     scheme = Scheme.parse(text)
     assert str(Scheme.parse(str(scheme))) == str(scheme)
     for name, x in list(awkward.items())[OPTIONS.index(text) % parts :: parts]:

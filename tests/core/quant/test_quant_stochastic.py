@@ -1,4 +1,4 @@
-"""Stochastic rounding: its random bits, and that it is unbiased in every arithmetic."""
+"""Stochastic rounding: its random bits, and its unbiasedness in every arithmetic."""
 
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ def test_casts_of_formats_are_rounded_as_the_reference_with_the_same_bits(name):
     else:
         codes = quantize(x, scheme).codes
     apart = np.flatnonzero(codes != expected)
-    # A fraction with more bits than are drawn is cut there and kept here, far below.
+    # If a fraction has more bits than are drawn, the reference drops them and qtui keeps them.
     assert apart.size <= (0 if name in ("bf16", "tf32") else 2)
 
 

@@ -70,7 +70,7 @@ def test_torchao_to_the_byte(name, rule):
     q = quantize(x, Scheme.parse(f"{name}:{rule}"))
     np.testing.assert_array_equal(q.scale_codes, scales)
     assert q.scale_codes.dtype == np.uint8
-    # A block of code 0 is rounded by another scale there than it is read with, zeros aside.
+    # torchao rounds a block of scale code 0 with another scale than it is read with, except zeros.
     zero = (x.reshape(-1, 3, 32) == 0).all(axis=2)
     same = np.repeat((scales > 0) | zero, 32, axis=1)
     assert same.mean() > 0.95
@@ -83,7 +83,7 @@ def test_torchao_to_the_byte(name, rule):
 @over("rule", RULES)
 @over("name", [*FLOATS, "mxint8"])
 def test_blocks_of_the_smallest_scale_come_back(name, rule):
-    """Where torchao loses a factor of two."""
+    """torchao loses a factor of two here."""
     random = np.random.default_rng(4)
     largest = float(get_format(Scheme.parse(name).element).max)
     x = bfloat16(random.uniform(-1, 1, (40, 32)) * 2.0**-128 * largest)

@@ -1,4 +1,4 @@
-"""Codes looked up by the word are those that arithmetic gives for the same values."""
+"""Codes from the word table are those that arithmetic gives for the same values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMES = ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:t
 
 
 def every_word(*, finite: bool) -> np.ndarray:
-    """Every bfloat16 there is, many times over and shuffled, as words `[rows, 1024]`."""
+    """Every bfloat16 number, many times and shuffled, as words `[rows, 1024]`."""
     words = np.arange(WORDS, dtype=np.uint16)
     if finite:
         words = words[(words & 0x7F80) != 0x7F80]
@@ -37,7 +37,7 @@ def every_word(*, finite: bool) -> np.ndarray:
 
 
 def both(words: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-    """As the tensor of bfloat16, and as the float32 array that no table is made for."""
+    """As a tensor of bfloat16, and as a float32 array, for which no table is made."""
     tensor = torch.from_numpy(words.view(np.int16)).view(torch.bfloat16)
     return tensor, (words.astype(np.uint32) << 16).view(np.float32)
 
@@ -96,7 +96,8 @@ def test_the_largest_word_is_that_of_the_largest_magnitude(words):
 @over("finite", [True, False])
 @over("text", SCHEMES)
 def test_errors_by_word_are_those_of_float32(text, finite):
-    """Every word at a place of its own: the first of the largest error is found, too."""
+    """Every word occurs at a place of its own; the first place of the largest error is found,
+    too."""
     scheme = Scheme.parse(text)
     tensor, values = both(every_word(finite=finite))
     found, expected = measure(tensor, scheme), measure(values, scheme)

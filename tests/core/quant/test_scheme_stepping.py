@@ -146,7 +146,7 @@ def test_every_turn_from_every_scheme_is_a_scheme_or_is_refused() -> None:
 
 
 def turns(scheme: Scheme) -> list[Scheme]:
-    """What one turn of a knob makes of a scheme, where it is not refused."""
+    """The schemes that one turn of a knob makes of a scheme, if it is not refused."""
     found = []
     for part in PARTS:
         for direction in (1, -1):

@@ -1,4 +1,4 @@
-"""GPUs as NVML tells of them, each value with its own chance of being absent."""
+"""GPUs as NVML reports them; each value may be missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NVMLError(Exception):
 
 
 def driver(**answers: Any) -> SimpleNamespace:
-    """A stand-in for pynvml: a value is the answer, an NVMLError is raised."""
+    """Plays pynvml: a value is returned, an NVMLError is raised."""
     calls: list[str] = []
 
     def reply(name: str, default: Any) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The machine, from files made for it and from the real ones."""
+"""The machine, read from hand-made files and from the real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU at a moment: every value with its own chance of being absent."""
+"""What NVML reports of a GPU at a moment; each value may be missing."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_unified_memory_is_no_memory_of_the_device() -> None:
     none: dict[str, Any] = dict.fromkeys(names)
     found = read(nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)
     assert found == replace(WHOLE, **none, unified=True)
-    # A slice of MIG that this user may not look at is not unified.
+    # A MIG slice that this user may not query does not count as unified memory.
     found = read(nvmlDeviceGetMemoryInfo=NO_PERMISSION)
     assert found == replace(WHOLE, **none, unified=None)
 
@@ -138,10 +138,10 @@ def test_a_lost_device_says_so() -> None:
 
 
 class TestOwnMemory:
-    """The rungs of the ladder from the process's own row down to nothing."""
+    """Every way to find the memory of this process, from its own row in NVML to nothing."""
 
     def test_in_a_container_the_only_process_is_taken_for_ours(self) -> None:
-        # NVML gives the host's number, which no process in the container has.
+        # NVML reports the process number on the host, which no process in the container has.
         found = read(pid=12, nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)])
         assert (found.process_memory, found.process_basis) == (5 * GIB, BY_BEING_ALONE)
 
@@ -219,7 +219,7 @@ class TestAll:
     def test_slices_follow_their_gpu(self) -> None:
         def part(handle: Any, number: int) -> str:
             if number == 1:
-                raise NVMLError(6)  # room for a slice that was not made
+                raise NVMLError(6)  # a place for a slice that does not exist
             return f"{handle}, slice {number}"
 
         nvml = fake_nvml(
@@ -251,7 +251,7 @@ class TestResidentSetSize:
         before = rss_bytes()
         if before is None:
             pytest.skip("no /proc here")
-        # Fresh pages of the system: an allocator may hand out some that were touched before.
+        # Fresh pages from the system: an allocator may return pages that were used before.
         with mmap.mmap(-1, 64 << 20) as held:
             for at in range(0, len(held), mmap.PAGESIZE):
                 held[at] = 1

@@ -1,4 +1,4 @@
-"""Samples come at an even pace, and none after the end."""
+"""Samples are taken at an even pace, and none after the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_twenty_a_second() -> None:
     began = time.monotonic()
     with Sampler(0.05, time.monotonic, report):
         assert enough.wait(120)
-    # A busy machine may be late with some but never adds one.
+    # On a busy machine some may be late, but there are never more.
     assert len(times) <= 1 + (time.monotonic() - began) / 0.05
     assert min(later - earlier for earlier, later in pairwise(times)) < 0.075
 
