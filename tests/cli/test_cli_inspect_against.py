@@ -131,7 +131,6 @@ def test_models_that_share_nothing_or_are_not_there(qtui, models, tmp_path):
 
 
 def test_formats_that_need_no_torch_load_none(models):
-<<<<<<< HEAD
     """GPTQ and GGUF are decoded without it, and so is what is not quantized."""
     code = (
         "import sys; from qtui.cli import main\n"
@@ -142,18 +141,6 @@ def test_formats_that_need_no_torch_load_none(models):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-=======
-    """GPTQ, GGUF and unquantized weights are decoded without torch."""
-    for second in models:
-        code = (
-            "import sys; from qtui.cli import main\n"
-            f"sys.argv = ['qtui', 'inspect', {str(models[0])!r}, '--against', {str(second)!r}]\n"
-            "try: main()\nexcept SystemExit as done: assert not done.code\n"
-            "assert not {'torch', 'transformers', 'textual'} & set(sys.modules)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
->>>>>>> db490f5 (Tests of the commands, formats, models and quantization: docstrings and comments in plain sentences)
 
 
 def test_numbers_that_float32_does_not_hold_are_called_so(qtui, tmp_path):
