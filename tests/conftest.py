@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from command_line import run_qtui
 
-# Workers of pytest-xdist are told a terminal size, which reports would obey. They share the cores,
-# so each needs only one thread, which must be set before numpy and torch are imported.
+# Workers of pytest-xdist are given a terminal size, which reports would use. They share the cores,
+# so each needs only one thread; this must be set before numpy and torch are imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for _name in ("COLUMNS", "LINES"):
         os.environ.pop(_name, None)
@@ -24,19 +24,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 #: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
-# A session starts a hundred programs, and each would compile all of qtui again. (Images of
-# containers often ask for that.)
+# A session starts a hundred programs, and each would compile all of qtui again if bytecode is not
+# written. (Container images often disable it.)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# An estimate, or an app, makes more objects than Python collects after: a third of the time of a
-# test was the collector's, which finds nothing. It looks less often here.
+# An estimate or an app creates so many objects that Python's garbage collector runs often and finds
+# nothing: this took a third of the time of a test. It runs less often here.
 gc.set_threshold(400_000, 10, 20)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# In the background or under nohup, tests would ignore interruption and hang-up, and so would every
-# program that they start to test these.
+# In the background or under nohup, interruption and hang-up are ignored by the tests, and so by
+# every program that they start to test these signals.
 for _signal, _handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -46,8 +46,8 @@ for _signal, _handler in (
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is imported by now stays, so the garbage collector need not search it in every test. A
-    run without slow tests compiles no kernels: bitsandbytes would take seconds for each on a CPU,
+    """Objects that exist by now stay, so the garbage collector need not search them in every test.
+    A run without slow tests compiles no kernels: bitsandbytes would take seconds for each on a CPU,
     and otherwise uses separate operations."""
     if not any(item.get_closest_marker(mark) for item in session.items for mark in COMPILED):
         os.environ["TORCHDYNAMO_DISABLE"] = "1"

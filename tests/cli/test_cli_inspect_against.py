@@ -131,7 +131,7 @@ def test_models_that_share_nothing_or_are_not_there(qtui, models, tmp_path):
 
 
 def test_formats_that_need_no_torch_load_none(models):
-    """GPTQ and GGUF are decoded without it, and so is what is not quantized."""
+    """GPTQ, GGUF and unquantized weights are decoded without torch."""
     code = (
         "import sys; from qtui.cli import main\n"
         f"for second in {[str(each) for each in models]}:\n"

@@ -1,4 +1,4 @@
-"""What a person may point at on this machine, and what is said when it cannot be opened."""
+"""Paths that a person may give on this machine, and what is reported if they cannot be opened."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_some_of_the_shards_are_not_the_model(tmp_path, present, says):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match=says):
         open_model(tmp_path)
-    # By its path one shard is what is asked for.
+    # The path of a shard requests only that shard.
     assert open_model(tmp_path / f"{present[0]}.safetensors").parameters == 6
 
 
@@ -257,8 +257,8 @@ def test_the_demo_model():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 def test_large_models_do_not_stay_in_memory(tmp_path):
-    """Rows already looked at do not count as memory of the process: 640 MiB are walked through
-    in a process of its own, whose resident size stays far below."""
+    """Rows that have been read do not count as memory of the process: a process reads 1 GiB, and
+    its resident size stays far below that."""
     size = 640 << 20
     header = json.dumps({"a": {"dtype": "U8", "shape": [640, 1 << 20], "data_offsets": [0, size]}})
     path = tmp_path / "m.safetensors"
