@@ -1,4 +1,4 @@
-"""Adapters: what is trained and stored, NF4 by its own library, and what is said."""
+"""Adapters: what they train and store, NF4 by its own library, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def course(held, d=0.0, nbytes=SMALL):
 
 
 def outcomes(**held):
-    """Full training gains 0.1 from 3.0; each adapter ends at its held-out loss."""
+    """Full training gains 0.1 from 3.0; each adapter ends at the given held-out loss."""
     full = made_run(*course(2.9).losses, held_before=3.0, held_after=2.9, nbytes=FULL)
     found = {"fp32 0": full, "null 0": course(2.9, 1e-6)}
     for name, loss in held.items():
@@ -43,8 +43,8 @@ def outcomes(**held):
 
 
 def test_adapters_train_the_bytes_of_their_formulas():
-    """r (inputs + outputs) a layer, DoRA a number a row besides; full training all of them. QLoRA
-    stores half a byte a weight and its constants."""
+    """LoRA trains r (inputs + outputs) numbers per layer, DoRA one more per row, full training all.
+    QLoRA stores half a byte per weight and its constants."""
     subject = small_subject()
     seeing = {"seed": 0, "steps": 1, "lr": 1e-2, "see": lambda *at: None}
     shapes = [m.weight.shape for n, m in products.linears(subject.fresh(0)).items()]
@@ -73,7 +73,7 @@ def test_adapters_train_the_bytes_of_their_formulas():
 
 
 def test_without_bitsandbytes_nf4_is_emulated_and_said(monkeypatch):
-    """Its values are those of bitsandbytes' layer."""
+    """The emulated values are those of bitsandbytes' layer."""
     torch.manual_seed(0)
     linear = torch.nn.Linear(64, 64, bias=False)
     x = torch.randn(3, 64)
@@ -146,8 +146,8 @@ def test_nothing_gained_leaves_nothing_to_keep():
 
 @pytest.mark.slow
 def test_adapters_beside_full_training_on_prose():
-    """Each trains less than a third of the bytes and gains at least half as much held out, in 12
-    steps more than all weights do; QLoRA stores less."""
+    """Each trains less than a third of the bytes and reaches some of the gain; QLoRA stores
+    less."""
     methods = ("LoRA", "QLoRA")
     runs = ("fp32", *(f"{method} 8" for method in methods))
     _, found = outcomes_of("adapters", *runs, steps=12, ranks=(8,), methods=methods)
