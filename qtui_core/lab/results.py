@@ -269,12 +269,14 @@ class StepSeen:
 
 @dataclass(frozen=True)
 class JobDone:
-    """The outcome of a job, from which the findings are made; `fault` says why there is none."""
+    """The outcome of a job, from which the findings are made; `fault` says why there is none, and
+    `code` is the exit code of a command that fails so."""
 
     job: str
     outcome: Any
     seconds: float
     fault: str = ""
+    code: int = 0
 
 
 @dataclass(frozen=True)

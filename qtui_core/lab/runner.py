@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -35,6 +36,8 @@ _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
 _ALONE: Final = 8.0
 #: How many threads PyTorch uses by default in a single process; OMP_NUM_THREADS limits them.
 _THREADS: Final = torch.get_num_threads()
+#: The exit code of a command that fails otherwise than by a QtuiError.
+_FAILED: Final = 1
 #: Seconds between two reported steps.
 _PAUSE: Final = 0.1
 
@@ -140,7 +143,8 @@ class LabRunner:
 
     def result(self, ended: str = "") -> LabResult:
         """The findings from the finished jobs. `ended` is "done" or "stopped", or "" for a run that
-        goes on; if every job failed, the result says "failed". May be called from any thread."""
+        goes on; if nothing can be said because jobs failed, the result says "failed". May be called
+        from any thread."""
         with self._lock:
             done = dict(self._done)
         outcomes = {
@@ -149,9 +153,12 @@ class LabRunner:
             if not told.fault
         }
         found: Findings = self._module.conclude(self._settings, outcomes)
-        faults = {key: told.fault for key, told in done.items() if told.fault}
-        notes = (*found.notes, *(f"{key}: {fault}" for key, fault in faults.items()))
-        failed = ended == "done" and 0 < len(faults) == len(self._jobs)
+        faults: dict[str, list[str]] = {}
+        for key, told in done.items():
+            if told.fault:
+                faults.setdefault(told.fault, []).append(key)
+        notes = (*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items()))
+        failed = ended == "done" and self._failed(found)
         return LabResult(
             self._experiment.name,
             self._experiment.question,
@@ -161,11 +168,23 @@ class LabRunner:
             time.perf_counter() - self._began,
             versions(),
             len(self._jobs),
-            len(done),
+            len(outcomes),
             replace(found, notes=notes),
             "failed" if failed else ended,
-            next(iter(faults.values())) if failed else "",
+            next(iter(faults)) if failed else "",
         )
+
+    def _failed(self, found: Findings) -> bool:
+        """Whether jobs failed and what is left says nothing, or nothing is left."""
+        count = sum(1 for told in self._done.values() if told.fault)
+        return count > 0 and (not found.verdict or count == len(self._jobs))
+
+    def exit_code(self, result: LabResult) -> int:
+        """Of a command: that of the first fault if the experiment failed, else 0."""
+        if result.ended != "failed":
+            return 0
+        with self._lock:
+            return next(told.code or _FAILED for told in self._done.values() if told.fault)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -219,12 +238,12 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
     try:
         outcome = to_plain(job.run(see, **job.arguments), strict=True)
     except QtuiError as error:
-        return JobDone(job.key, None, time.perf_counter() - began, str(error))
+        return JobDone(job.key, None, time.perf_counter() - began, str(error), error.exit_code)
     except Exception as error:  # a library can raise anything on a model
         traceback.print_exc()
-        first = (str(error).strip().splitlines() or [""])[0]
-        said = f"{type(error).__name__}: {first}"[:400]
-        return JobDone(job.key, None, time.perf_counter() - began, said)
+        first = (str(error).strip().splitlines() or ["without a word"])[0][:400]
+        said = f"It cannot be run here: {first} ({type(error).__name__})."
+        return JobDone(job.key, None, time.perf_counter() - began, said, _FAILED)
     return JobDone(job.key, outcome, time.perf_counter() - began)
 
 
@@ -265,6 +284,7 @@ class _Helper:
         self._process.stdin.flush()
 
 
+@cache
 def versions() -> dict[str, str]:
     """The versions of Python and of the installed libraries that affect the figures."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}

@@ -67,7 +67,7 @@ class _LabWork:
         )
         self.child.obey = lambda control: runner.pause(control == "pause")
         self._result = runner.run(asked.processes)
-        return 1 if self._result.ended == "failed" else 0
+        return runner.exit_code(self._result)
 
     def _last(self, ended: str, why: str, error: Exception | None) -> Iterator[str]:
         if why:

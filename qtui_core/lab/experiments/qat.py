@@ -24,9 +24,9 @@ from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import inner_linears
 from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, listed
 from qtui_core.lab.training.comparison import seeds_counted
-from qtui_core.lab.training.recipes import fake_quantized
+from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
-from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
+from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, apart, null, train
 from qtui_core.quantities import format_bytes
 
 #: Default learning rates: at these, few bits still learn and many bits are not spoiled.
@@ -150,8 +150,9 @@ def control(
     lr: float,
 ) -> TrainedRun:
     """A run in float32 with PTQ at its end; its facts are the losses by width."""
-    require("QAT", "torchao")  # before minutes of training
     subject = subject_of(_task(schedule), model, text)
+    require("QAT", "torchao")  # before minutes of training
+    grouped_linears(subject.start(), group)
     floor = name == "null"  # of which only the losses by width are used
     disturb = null().prepare if floor else None
     kept: list[Any] = []
@@ -259,19 +260,9 @@ def _width(
             better.append(before - after)
     first = settings["seeds"][0]
     ends = [outcomes.get(f"{name} {rate:g} {first}") for name in ("control", "null")]
-    floor = _apart(ends[0], ends[1], key)
+    floor = apart(ends[0], ends[1], key)
     ptq = None if start is None else start.quantized.get(key)
     return _Width(bits, ptq, tuple(controls), tuple(trained), tuple(better), floor, diverged)
-
-
-def _apart(one: TrainedRun | None, other: TrainedRun | None, key: str) -> float | None:
-    """How far the disturbed control is from the control, after PTQ or in float32, whichever is
-    more: one pair of losses may be near by chance. None if one is not known or diverged."""
-    if one is None or other is None or one.held_after is None or other.held_after is None:
-        return None
-    if key not in one.facts or key not in other.facts:
-        return None
-    return max(abs(one.facts[key] - other.facts[key]), abs(one.held_after - other.held_after))
 
 
 def _mean(values: tuple[float, ...]) -> float | None:

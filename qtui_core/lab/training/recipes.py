@@ -210,6 +210,19 @@ def to_nearest() -> Iterator[None]:
         int8.quantize_int8_rowwise = theirs
 
 
+def grouped_linears(model: nn.Module, group: int) -> list[str]:
+    """The linear layers but the head. Raises ModelError without any, UsageError if `group` does not
+    divide the inputs of one."""
+    names = inner_linears(model)
+    for name in names:
+        layer: Any = model.get_submodule(name)
+        if layer.in_features % group:
+            raise UsageError(
+                f"--group {group} does not divide the {layer.in_features} inputs of {name}."
+            )
+    return names
+
+
 def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
     """Changes the model: its layers multiply by weights of `bits` bits, which they keep in float32.
     The gradient is that of the rounded weight, and 0 if the weight was clipped.
@@ -217,13 +230,7 @@ def fake_quantized(model: nn.Module, bits: int, group: int) -> nn.Module:
     Raises ModelError without such layers, MissingLibrary without torchao, UsageError if `group`
     does not divide the inputs of a layer.
     """
-    chosen = set(inner_linears(model))
-    for name in chosen:
-        layer: Any = model.get_submodule(name)
-        if layer.in_features % group:
-            raise UsageError(
-                f"--group {group} does not divide the {layer.in_features} inputs of {name}."
-            )
+    chosen = set(grouped_linears(model, group))
     with importing("QAT", "torchao"):
         from torchao.quantization import quantize_
         from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig

@@ -21,6 +21,7 @@ from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.demo.corpus import training_bytes
 from qtui_core.models.opening import DEMO, open_model
+from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
 from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
@@ -33,6 +34,8 @@ HELD_OUT: Final = 16_384
 WINDOW: Final = 128
 #: The share of a user's text, at its end, that is held out.
 _HELD_SHARE: Final = 8
+#: The fewest tokens of a text of which that share fills a window.
+_LEAST: Final = _HELD_SHARE * WINDOW
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class LabSubject:
         self._train = train
         windows = min(HELD_OUT, held.size) // WINDOW
         if not windows or train.size <= task.sequence:
-            least = _HELD_SHARE * max(WINDOW, -(-(task.sequence + 1) // (_HELD_SHARE - 1)))
+            least = max(_LEAST, _HELD_SHARE * -(-(task.sequence + 1) // (_HELD_SHARE - 1)))
             raise UsageError(
                 f"The text has {train.size + held.size:,} tokens; with sequences of "
                 f"{task.sequence:,} an experiment needs {least:,} or more, of which the last "
@@ -163,7 +166,12 @@ def check_subject(model: str, text: str | None) -> None:
     model that does not exist, UsageError for a text that cannot be read."""
     open_model(model)
     if text is not None:
-        read_text(text, "training")
+        nbytes = len(read_text(text, "training").content.encode())
+        if nbytes < _LEAST:  # a token is a byte or more
+            raise UsageError(
+                f"{quoted(text)} has {nbytes:,} byte{'s' * (nbytes != 1)}; an experiment needs "
+                f"{_LEAST:,} tokens or more, of which the last eighth is held out."
+            )
 
 
 def _check_positions(source: ModelSource, tokens: int) -> None:

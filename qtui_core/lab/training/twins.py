@@ -114,7 +114,7 @@ def train(
         losses.append(float(loss.detach()))
         first = ""
         if not math.isfinite(losses[-1]):
-            first = _first_not_finite(model, ids, recipe)
+            first = first_not_finite(model, ids, recipe)
         else:
             loss.backward()
             first = _gradient_not_finite(model)
@@ -137,7 +137,7 @@ def train(
     with recipe.context():
         held_after = held_out_loss(model, subject.held_out)
     if not math.isfinite(held_after):
-        first = _first_not_finite(model, subject.held_out, recipe)
+        first = first_not_finite(model, subject.held_out, recipe)
         return TrainedRun(tuple(losses), held_before, None, median, steps, first, nbytes)
     return TrainedRun(tuple(losses), held_before, held_after, median, nbytes=nbytes)
 
@@ -160,7 +160,7 @@ def _bytes_of(named: Mapping[str, torch.Tensor]) -> int:
     return sum(part.nbytes for name, t in named.items() for _, part in tensor_parts(name, t))
 
 
-def _first_not_finite(model: Any, ids: torch.Tensor, recipe: Recipe) -> str:
+def first_not_finite(model: Any, ids: torch.Tensor, recipe: Recipe) -> str:
     """The name of the first weight that is not finite; if all are, the first module in the order of
     a forward pass over `ids` whose output is not; else "the loss"."""
     for name, parameter in model.named_parameters():
@@ -266,3 +266,13 @@ def difference(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> float | N
     """The mean of `paired`; None if that is empty."""
     pairs = paired(run, twin, last)
     return sum(pairs) / len(pairs) if pairs else None
+
+
+def apart(one: TrainedRun | None, other: TrainedRun | None, key: str) -> float | None:
+    """How far two runs of the same batches are apart: in a fact of both, or while they are trained
+    if that is more, as one pair of numbers may be near by chance. None if one is not known or has
+    no such fact."""
+    if one is None or other is None or key not in one.facts or key not in other.facts:
+        return None
+    trained = abs(difference(one, other) or 0.0)
+    return max(abs(one.facts[key] - other.facts[key]), trained)

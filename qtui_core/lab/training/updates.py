@@ -11,7 +11,7 @@ import torch
 from qtui_core.errors import ModelError
 from qtui_core.lab.numerics.rounding import Storage
 from qtui_core.lab.training.tasks import LabSubject, loss_of
-from qtui_core.lab.training.twins import See
+from qtui_core.lab.training.twins import Recipe, See, first_not_finite
 
 #: The number of batches from which u is computed, and eps of AdamW.
 UPDATE_STEPS: Final = 10
@@ -53,9 +53,11 @@ def wanted_updates(
     batches = subject.batches(0)
     for step in range(UPDATE_STEPS):
         see(step, UPDATE_STEPS, None)
-        loss = loss_of(model, next(batches))
+        ids = next(batches)
+        loss = loss_of(model, ids)
         if not math.isfinite(float(loss.detach())):
-            raise ModelError("The model's loss is not a finite number, so no update has a meaning.")
+            ill = first_not_finite(model, ids, Recipe())
+            raise ModelError(f"The model's loss is not finite ({ill}), so updates say nothing.")
         loss.backward()
         for name, parameter in trained.items():
             if parameter.grad is None:
