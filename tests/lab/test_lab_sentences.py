@@ -60,7 +60,7 @@ def test_weights_that_keep_a_step_and_lose_the_run_do_not_do():
     assert fine.verdict.endswith(": BF16 weights are good enough here.")
     lost = concluded("underflow", outcomes | {"nearest 0": trained(0.03)}, lr=1e-5).verdict
     assert "good enough" not in lost
-    assert "would do" in lost
+    assert "would help" in lost
     ill = concluded("underflow", outcomes | {"nearest 0": trained(None)}, lr=1e-5)
     assert "the run so stored diverged, step 3: a.weight" in ill.verdict
     assert "step 3: a.weight" in [row.get("diverged") for row in ill.rows]
@@ -68,7 +68,7 @@ def test_weights_that_keep_a_step_and_lose_the_run_do_not_do():
     assert "stochastic rounding" not in concluded("underflow", spoilt, lr=1e-5).verdict
     nothing = concluded("underflow", outcomes | {"fp32 0": trained(None)}, lr=1e-5).verdict
     assert "Float32 itself diverged at step 3 (a.weight is not finite)" in nothing
-    assert "would do" not in nothing
+    assert "would help" not in nothing
 
 
 # --- seeds, rates and ends
