@@ -278,7 +278,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if not settings["steps"]:
         notes.append("No run was asked for; --steps runs the recipes beside float32.")
     notes += filter(None, (runs.chaotic,))
-    said = (_of_parts(parts), _of_passes(runs), _of_blocks(whole))
+    # What to do first: a small terminal shows the beginning.
+    said = (_of_passes(runs), _of_parts(parts), _of_blocks(whole))
     return Findings(
         columns,
         tuple(rows),

@@ -225,8 +225,8 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
         )
     cures = ", ".join(f"{cure} ({nbytes})" for cure, nbytes in _BYTES.items())
     return (
-        f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}.{from_lr} "
-        f"Cures, in bytes a parameter: {cures}.{states}"
+        f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}. "
+        f"Cures, in bytes a parameter: {cures}.{from_lr}{states}"
     )
 
 
