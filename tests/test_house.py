@@ -1,7 +1,5 @@
-"""Checks the shape of the whole tree: class names, base classes, circles of imports, folders.
-
-CachingAllocator is the one exception: nothing is added to it.
-"""
+"""Checks the shape of the whole tree: class names, base classes, circles of imports, folders, code
+without a use. There are no exceptions."""
 
 from __future__ import annotations
 

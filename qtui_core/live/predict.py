@@ -85,7 +85,7 @@ def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
             f"{said} Not even --batch 1 does; `qtui memory` says which changes of the plan "
             "save most."
         )
-    if best.value == found.plan.batch:  # the batch of the plan would fit
+    if best.value == found.plan.batch:  # no larger batch fits either
         return said
     return f"{said} The largest batch that fits is {best.value:,}: --batch {best.value}."
 

@@ -146,8 +146,8 @@ def test_nothing_gained_leaves_nothing_to_keep():
 
 @pytest.mark.slow
 def test_adapters_beside_full_training_on_prose():
-    """Each trains less than a third of the bytes and reaches some of the gain; QLoRA stores
-    less."""
+    """Each trains less than a third of the bytes and gains at least half as much on held-out text;
+    in 12 steps each gains more than full training does. QLoRA stores less."""
     methods = ("LoRA", "QLoRA")
     runs = ("fp32", *(f"{method} 8" for method in methods))
     _, found = outcomes_of("adapters", *runs, steps=12, ranks=(8,), methods=methods)

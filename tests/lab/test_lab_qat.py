@@ -133,7 +133,11 @@ def test_seeds_that_disagree_show_no_difference():
 @pytest.mark.slow
 def test_qat_beats_its_control_on_code():
     """At 2, 3 and 4 bits, for seeds 0, 1 and 2; at 2 bits QAT beats PTQ of the original by more
-    than 0.02."""
+    than 0.02.
+
+    Fewer bits take fewer steps: after 12 steps the worst of the three seeds is 0.027 nats ahead at
+    2 bits and 0.0011 at 3. At 4 bits it takes 40 steps to be ahead of every control, by 0.0009.
+    """
     seeds = (0, 1, 2)
     for bits, rate, steps in ((2, "0.0003", 12), (3, "0.0001", 12), (4, "5e-05", 40)):
         names = (f"control {rate}", f"qat {bits}")

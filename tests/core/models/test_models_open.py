@@ -257,7 +257,7 @@ def test_the_demo_model():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 def test_large_models_do_not_stay_in_memory(tmp_path):
-    """Rows that have been read do not count as memory of the process: a process reads 1 GiB, and
+    """Rows that have been read do not count as memory of the process: a process reads 640 MiB, and
     its resident size stays far below that."""
     size = 640 << 20
     header = json.dumps({"a": {"dtype": "U8", "shape": [640, 1 << 20], "data_offsets": [0, size]}})
