@@ -154,7 +154,7 @@ async def test_a_run_is_held_stopped_and_gone_on_with(
         await pilot.press("x")
         await until(pilot, lambda: panel.shown.run.over)
         await idle(pilot)
-        assert panel.sentence.startswith("Stopped after 1 of 2 parts. c goes on")
+        assert panel.sentence.startswith("Stopped after 1 of 2 parts. c runs")
         assert VERDICT in panel.sentence
         _as(scripted, "all")
         panel.runs.held._client = LabClient(NumericsPanel.COMMAND)
@@ -179,7 +179,7 @@ async def test_a_child_that_cannot_begin_or_dies_is_a_sentence(
         await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
         await idle(pilot)
         assert "out of luck" in panel.sentence
-        assert "c goes on with what is not done." in panel.sentence
+        assert "c runs the remaining parts." in panel.sentence
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ async def test_a_recording_plays_and_one_that_is_none_is_refused(
         await pilot.press("o", *"mine", "enter")
         await until(pilot, lambda: panel.shown.run is not None)
         await pilot.press("space")
-        assert "The recording is held" in panel.sentence
+        assert "The recording is paused" in panel.sentence
         run, left = panel.shown.run, len(panel.shown.run.left)
         panel.runs.tick()
         assert len(run.left) == left

@@ -44,12 +44,12 @@ def test_the_sentence_in_every_state() -> None:
     run = of(shown, 6)
     assert sentence_of(shown) == f"1 of 2 parts are done; so far: {VERDICT}"
     run.phase = LabPhase.PAUSED
-    assert sentence_of(shown).startswith("Paused: 1 of 2 parts are done. Space goes on.")
+    assert sentence_of(shown).startswith("Paused: 1 of 2 parts are done. Space resumes.")
     run.phase = LabPhase.STOPPING
-    assert sentence_of(shown) == "Stopping after the step that runs: 1 of 2 parts are done."
+    assert sentence_of(shown) == "Stopping after the current step: 1 of 2 parts are done."
     run.hear(replace(result(jobs=2, done=1), ended="stopped"))
     assert sentence_of(shown) == (
-        f"Stopped after 1 of 2 parts. c goes on with what is not done. {VERDICT}"
+        f"Stopped after 1 of 2 parts. c runs the remaining parts. {VERDICT}"
     )
     run = of(shown, 8)
     assert sentence_of(shown) == VERDICT
@@ -59,7 +59,7 @@ def test_the_sentence_in_every_state() -> None:
     run = of(shown, 6)
     run.hear(result(jobs=2, done=1, ended="failed", fault="It was killed (out of memory?)."))
     assert sentence_of(shown) == (
-        f"The experiment failed: It was killed (out of memory?). c goes on with what is not done. "
+        f"The experiment failed: It was killed (out of memory?). c runs the remaining parts. "
         f"{VERDICT}"
     )
     run = of(shown, 6)
@@ -68,7 +68,7 @@ def test_the_sentence_in_every_state() -> None:
     run = of(shown, 1)
     run.phase = LabPhase.STOPPING
     run.hear(LabFault("The experiment was stopped before its first result."))
-    assert sentence_of(shown).startswith("Stopped before anything was found.")
+    assert sentence_of(shown).startswith("Stopped before there was a result.")
 
 
 def test_a_recording_plays_from_its_start_and_says_what_it_said() -> None:

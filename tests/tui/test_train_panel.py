@@ -393,7 +393,7 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         assert panel.shown.plan.batch == 1
         await pilot.press("space")
         await until(pilot, lambda: panel.run_shown.paused)
-        await until(pilot, lambda: "Held after step 2 of 20" in panel.sentence)
+        await until(pilot, lambda: "Paused after step 2 of 20" in panel.sentence)
         await pilot.press("space")
         await until(pilot, lambda: not panel.run_shown.paused)
         await pilot.press("s")
@@ -418,10 +418,10 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
         await pilot.press("r")
         await until(pilot, lambda: panel.sentence.startswith("The run has not answered for "))
         await settled(pilot)
-        assert panel.sentence.endswith(" s. What is shown is from before. x ends it.")
+        assert panel.sentence.endswith(" s. The screen shows older content. x ends it.")
         assert "no answer: this is old" in screen_text(pilot.app)
         await pilot.press("space")  # it tells something, and is heard again
-        await until(pilot, lambda: panel.sentence.startswith("Held after step 2"))
+        await until(pilot, lambda: panel.sentence.startswith("Paused after step 2"))
         assert "no answer" not in screen_text(pilot.app)
         await until(pilot, lambda: panel.sentence.startswith("The run has not answered for "))
         child = panel.run.held.child
@@ -448,18 +448,18 @@ async def test_what_was_asked_and_takes_a_while_is_shown(
         assert asked.exists()
         await until(pilot, lambda: panel.body.title_line.activity == "running")
         for key, says, sentence in (
-            ("space", "pausing", "holds before the next one"),
+            ("space", "pausing", "pauses before the next step"),
             ("space", "running", ""),
-            ("s", "one step", "takes one step and holds"),
+            ("s", "one step", "takes one step and pauses"),
             ("space", "running", ""),
         ):
             await pilot.press(key)
             assert panel.body.title_line.activity == says
             assert sentence in panel.sentence
-            assert ("Space takes that back" in panel.sentence) == (says in ("pausing", "one step"))
+            assert ("Space cancels that" in panel.sentence) == (says in ("pausing", "one step"))
         panel.action_stop()
         assert panel.body.title_line.activity == "stopping"
-        assert "It stops." in panel.sentence
+        assert "It is stopping." in panel.sentence
         await until(pilot, lambda: not panel.run_shown.live)
         assert panel.body.title_line.activity == "stopped"
 
@@ -571,7 +571,7 @@ async def test_a_first_step_alone_is_held_against_nothing(running: Running, tmp_
         panel = await replay(pilot, 3.2)  # in the second of six steps
         assert len(panel.run_shown.state.steps) == 1
         assert "estimated" in panel.body.levels.text
-        assert "is estimated of the steps that follow" in panel.sentence
+        assert "is estimated for the steps that follow" in panel.sentence
         panel = await replay(pilot, 4.5)
         assert "was estimated" in panel.sentence
 

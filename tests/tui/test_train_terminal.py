@@ -79,9 +79,9 @@ def test_a_run_is_not_left_without_a_question_nor_without_its_recording(tmp_path
             terminal.send("\x1b")
             terminal.wait_for_no("q ends the run and leaves")
         terminal.send(" ")
-        terminal.wait_for("Held after step")
+        terminal.wait_for("Paused after step")
         terminal.send("q")
-        terminal.wait_for("is held after step ")
+        terminal.wait_for("is paused after step ")
         terminal.send("q")
         assert terminal.exit_code() == 0
         recording = read_recording(path)

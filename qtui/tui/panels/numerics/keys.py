@@ -9,33 +9,33 @@ from textual.binding import Binding, BindingType
 from qtui.screen.panel.keys import panel_binding
 
 HELP = """\
-What low precision does to learning: each experiment asks one question, really trains or measures on
-this machine, and ends in a sentence. The list at the left says what each costs; the settings of the
-chosen one are below it.
+What low precision does to learning: each experiment asks one question, trains or measures on this
+machine, and answers in a sentence. The list at the left has the experiments and their cost; below
+it are the settings of the chosen one.
 
 {views}
 
-The experiment runs in a process of its own, which gives way to the screen. Every run is recorded
-and kept; `o` opens a recording. `e` writes the picture (SVG), all of the result (JSON) and the
-table (CSV).
+An experiment runs in a process of its own with a low priority, so that the screen stays fast. Every
+run is recorded; `o` opens a recording. An export writes the picture (SVG), the whole result (JSON)
+and the table (CSV).
 """
 
 _binding = partial(panel_binding, "numerics")
 
 RUN_BINDINGS: list[BindingType] = [
     _binding("r", "run", "Run", "run", "Run the experiment with these settings", show=True),
-    _binding("c", "go_on", "Go on", "go_on", "Run what a stopped run has not done", show=True),
-    _binding("space", "pause", "Pause", "pause", "Hold the run, or let it go on", show=True,
+    _binding("c", "go_on", "Go on", "go_on", "Run the remaining parts of a stopped run", show=True),
+    _binding("space", "pause", "Pause", "pause", "Pause the run, or resume it", show=True,
              key_display="Space"),
     _binding("x", "stop", "Stop", "stop", "Stop the run, or go to the end of a recording",
              show=True),
 ]  # fmt: skip
 
 FORM_BINDINGS: list[BindingType] = [
-    _binding("up,k", "move(-1)", "Choose", "up", "The experiment, the setting or the line before",
+    _binding("up,k", "move(-1)", "Choose", "up", "The previous experiment, setting or line",
              show=True, key_display="↑↓"),
     _binding("down,j", "move(1)", "Down", "down", "The next one"),
-    _binding("left,h", "turn(-1)", "Less", "less", "The value of the setting before",
+    _binding("left,h", "turn(-1)", "Less", "less", "The previous value of the setting",
              show=True, key_display="←→"),
     _binding("right,l", "turn(1)", "More", "more", "The next value of the setting"),
     _binding("enter", "enter", "Type", "enter", "Type the value of the setting", show=True,
@@ -47,7 +47,7 @@ FORM_BINDINGS: list[BindingType] = [
 
 PICTURE_KEYS: tuple[Binding, ...] = (
     _binding("p", "picture(1)", "Next picture", "picture", "The next picture", show=True),
-    _binding("P", "picture(-1)", "Picture back", "picture_back", "The picture before"),
+    _binding("P", "picture(-1)", "Picture back", "picture_back", "The previous picture"),
     _binding("b", "behind", "Behind", "behind", "Draw another run behind it, or none", show=True),
     _binding("s", "scales", "Scales", "scales", "Where scales lie, or the numbers", show=True),
     _binding("full_stop", "scale(1)", "Scale up", "scale_up", "Double the values", show=True,

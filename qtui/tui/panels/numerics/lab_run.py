@@ -61,7 +61,7 @@ class LabRun:
         courses: of each job, (step, value) of what it said on its way.
         fault: why it failed, as a sentence.
         left: what a recording is still to tell.
-        held: whether a recording that plays waits.
+        paused: whether a recording that plays is paused.
     """
 
     number: int
@@ -79,7 +79,7 @@ class LabRun:
     courses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     fault: str = ""
     left: list[LabTold] = field(default_factory=list)
-    held: bool = False
+    paused: bool = False
     _each: int = 1
     _on_the_way: LabChart | None = None
     """The picture of the courses; the same object until there is another step, so that a key which

@@ -260,7 +260,7 @@ class NumericsPanel(AskingPanel):
     def action_pause(self) -> None:
         run = self.shown.run
         if run is not None and run.phase is LabPhase.PLAYING:
-            run.held = not run.held
+            run.paused = not run.paused
         else:
             self.runs.pause()
         self.draw()

@@ -45,7 +45,7 @@ class ExperimentRuns:
     def tick(self) -> None:
         """Draws what became known meanwhile, if it is looked at."""
         for run in self._panel.shown.kept:
-            if run.phase is LabPhase.PLAYING and not run.held:
+            if run.phase is LabPhase.PLAYING and not run.paused:
                 run.play_on()
                 self.held.news = True
         if self.held.tick():
@@ -99,9 +99,9 @@ class ExperimentRuns:
         run = self.live
         if run is None or run.phase not in (LabPhase.RUNNING, LabPhase.PAUSED):
             return
-        held = run.phase is LabPhase.PAUSED
-        self.held.child.control("resume" if held else "pause")
-        run.phase = LabPhase.RUNNING if held else LabPhase.PAUSED
+        paused = run.phase is LabPhase.PAUSED
+        self.held.child.control("resume" if paused else "pause")
+        run.phase = LabPhase.RUNNING if paused else LabPhase.PAUSED
 
     def stop(self) -> None:
         """Asks the run to end; it is ended if it does not."""

@@ -21,9 +21,9 @@ class RunsView(View[NumericsShown]):
 
     TITLE = "Runs"
     HELP = """
-**Runs**: every run of the experiment is kept and recorded. Up and down show another one, which is
-then drawn over the one before it. `o` opens a recording, which plays from its start: Space holds
-it, `x` goes to its end.
+**Runs**: the runs of the experiment, all of which are recorded. Up and down show another one, with
+the run before it behind. `o` opens a recording, which plays from its start: Space pauses it, `x`
+goes to its end.
 """
     CURSOR = True
 

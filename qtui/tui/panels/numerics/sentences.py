@@ -35,15 +35,15 @@ def _said(run: LabRun) -> str:
     if phase in (LabPhase.RUNNING, LabPhase.PLAYING):
         return f"{_done(run)}{'; so far: ' + verdict if verdict else '.'}"
     if phase is LabPhase.PAUSED:
-        return f"Paused: {_done(run)}. Space goes on.{' So far: ' + verdict if verdict else ''}"
+        return f"Paused: {_done(run)}. Space resumes.{' So far: ' + verdict if verdict else ''}"
     if phase is LabPhase.STOPPING:
-        return f"Stopping after the step that runs: {_done(run)}."
-    more = " c goes on with what is not done." if run.can_go_on and run.jobs else ""
+        return f"Stopping after the current step: {_done(run)}."
+    more = " c runs the remaining parts." if run.can_go_on and run.jobs else ""
     if phase is LabPhase.FAILED:
         said = f"The experiment failed: {run.fault}" if run.fault else "The experiment failed."
         return f"{said}{more}{' ' + verdict if verdict else ''}"
     if run.result is None:
-        return f"Stopped before anything was found.{more}"
+        return f"Stopped before there was a result.{more}"
     return conclusion_of(run.result, more)
 
 
@@ -51,5 +51,5 @@ def _done(run: LabRun) -> str:
     count = len(run.begun.jobs) if run.begun else 0
     told = ""
     if run.phase is LabPhase.PLAYING:
-        told = "The recording is held, Space goes on: " if run.held else "The recording plays: "
+        told = "The recording is paused, Space resumes: " if run.paused else "The recording plays: "
     return f"{told}{len(run.jobs)} of {plural(count, 'part')} are done"

@@ -20,7 +20,7 @@ class TableView(View[NumericsShown]):
 
     TITLE = "Table"
     HELP = """
-**Table**: every figure, and notes on what is emulated or left out. `e` writes it as CSV.
+**Table**: all figures, and notes on what is emulated or left out. An export writes it as CSV.
 """
     CURSOR = True
 

@@ -130,8 +130,8 @@ def run_activity(run: RunShown) -> str:
         if status == "failed":
             return status
         fast = f" {run.player.speed}x" if run.player.speed > 1 else ""
-        held = "paused" if run.player.paused else "ended" if run.player.ended else "playing"
-        return held + fast
+        playing = "paused" if run.player.paused else "ended" if run.player.ended else "playing"
+        return playing + fast
     return run.waits_for or {"waiting": "starting"}.get(status, status)
 
 
@@ -157,11 +157,11 @@ def controls_of(run: RunShown) -> list[Control]:
             Control(".", f"{run.player.speed}x", f"speed({by})"),
             Control("x", "close", "stop"),
         ]
-    held = run.paused or run.waits_for in ("pausing", "one step")
-    hold = "resume" if run.live and held else "pause"
+    paused = run.paused or run.waits_for in ("pausing", "one step")
+    pause = "resume" if run.live and paused else "pause"
     return [
         Control("r", "run", "run", enabled=not run.live),
-        Control("Space", hold, "pause", enabled=run.live),
+        Control("Space", pause, "pause", enabled=run.live),
         Control("s", "step", "step"),
         Control("x", "stop" if run.live or not run.there else "clear", "stop", enabled=run.there),
     ]

@@ -9,20 +9,20 @@ from textual.binding import BindingType
 from qtui.screen.panel.keys import panel_binding
 
 HELP = """\
-A real step, in a process of its own, held against its estimate while it runs.
+Training steps in a process of their own, compared with the estimate while they run.
 
-The form holds the plan of the Memory panel. `r` runs it, `Space` holds it after the step that it
-is in and lets it go on, `s` takes one step, `x` stops and frees the device. While it runs the plan
-stays as it is.
+The form has the plan of the Memory panel. `r` runs it, `Space` pauses the run after the current
+step or resumes it, `s` runs one step, `x` stops the run and frees the device. The plan cannot be
+changed while it runs.
 
 {views}
-Every run is recorded; `o` opens a recording, and `qtui replay FILE` starts with one. A recording
+Every run is recorded. `o` opens a recording, and `qtui replay FILE` starts with one. A recording
 plays at 1, 4 or 16 times its own speed, and `[` and `]` jump from step to step.
 """
 
 #: What can be typed besides values of the plan: what is asked, as the field says it.
 ASKED = {
-    "steps": "steps (empty runs until it is stopped)",
+    "steps": "steps (empty: run until stopped)",
     "data": "a text file to learn from (empty takes the built-in text)",
     "text": "the text that adapters are compared on",
     "recording": "a recording",
@@ -36,27 +36,27 @@ TRAIN_BINDINGS: list[BindingType] = [
              show=True),
     _binding("r", "run", "Run", "run", "Run the plan, or play the recording from its start",
              show=True),
-    _binding("space", "pause", "Pause", "pause", "Hold the run, or let it go on", show=True,
+    _binding("space", "pause", "Pause", "pause", "Pause the run, or resume it", show=True,
              key_display="Space"),
-    _binding("s", "step", "Step", "step", "One step, then hold", show=True),
+    _binding("s", "step", "Step", "step", "Run one step, then pause", show=True),
     _binding("x", "stop", "Stop", "stop", "Stop the run and free the device, or close the "
              "recording", show=True),
 ]  # fmt: skip
 LATER_BINDINGS: list[BindingType] = [
     _binding("f", "floor", "Floor", "floor",
-             "The picture from zero, or from what is there all the time"),
+             "Start the picture at zero, or at the bytes that are always there"),
     _binding("full_stop", "speed(1)", "Faster", "faster", "Play faster: 1, 4, 16 times",
              show=True, key_display="."),
     _binding("comma", "speed(-1)", "Slower", "slower", "Play slower", key_display=","),
     _binding("right_square_bracket", "jump(1)", "Next step", "next_step",
-             "To the next step of the recording", show=True, key_display="]"),
+             "Jump to the next step of the recording", show=True, key_display="]"),
     _binding("left_square_bracket", "jump(-1)", "Step before", "previous_step",
-             "To the step before", key_display="["),
-    _binding("J", "ask_jump", "Jump", "jump", "To a step of the recording, by its number"),
-    _binding("left,h", "turn(-1)", "Less", "less", "The value before", show=True,
+             "Jump to the previous step", key_display="["),
+    _binding("J", "ask_jump", "Jump", "jump", "Jump to a step of the recording by its number"),
+    _binding("left,h", "turn(-1)", "Less", "less", "The previous value", show=True,
              key_display="←→"),
     _binding("right,l", "turn(1)", "More", "more", "The next value"),
-    _binding("up,k", "move(-1)", "Up", "up", "The line before"),
+    _binding("up,k", "move(-1)", "Up", "up", "The previous line"),
     _binding("down,j", "move(1)", "Down", "down", "The next line"),
     _binding("enter", "enter", "Type", "enter", "Type a value", show=True, key_display="Enter"),
     _binding("o", "open", "Open", "open", "Open a recording", show=True),
@@ -66,8 +66,8 @@ LATER_BINDINGS: list[BindingType] = [
     _binding("g", "gpu(1)", "GPU", "gpu", "The next larger GPU to estimate for"),
     _binding("G", "gpu(-1)", "Smaller GPU", "gpu_back", "The next smaller GPU"),
     _binding("b", "largest", "Largest batch", "largest",
-             "Take the largest batch that fits, where the plan does not", show=True),
-    _binding("u", "undo", "Undo", "undo", "Take the last change back"),
+             "Take the largest batch that fits, if the plan does not fit", show=True),
+    _binding("u", "undo", "Undo", "undo", "Undo the last change"),
     _binding("backspace", "usual", "As usual", "usual",
-             "The value that is usual for the method"),
+             "Set the usual value of the method"),
 ]  # fmt: skip

@@ -42,7 +42,7 @@ from qtui_core.memory.plan.option import whole_number
 from qtui_core.memory.plan.run_plan import RunPlan
 
 LARGEST = "largest"
-LOCKED = "The plan of a run stays as it is while it is shown going on; x ends it."
+LOCKED = "The plan cannot be changed while its run is shown; x stops the run."
 
 
 class TrainPanel(PlanPanel):
@@ -184,7 +184,7 @@ class TrainPanel(PlanPanel):
     def action_run(self) -> None:
         run = self.run_shown
         if run.live:
-            self.tell("A run goes on; x stops it.")
+            self.tell("A run is already under way; x stops it.")
         elif run.player is not None:
             run.player.restart()
             run.state = run.player.state

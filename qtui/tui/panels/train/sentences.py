@@ -48,7 +48,7 @@ def first_of_all(run: RunShown) -> str:
     state = run.state
     if run.silence:
         ends = "It is ended." if run.wish == "stopping" else "x ends it."
-        return f"{run.silence} What is shown is from before. {ends}"
+        return f"{run.silence} The screen shows older content. {ends}"
     fault = state.fault
     if fault is not None and fault.fatal:
         again = "" if run.player is not None else "r runs again."
@@ -84,11 +84,10 @@ def going_on(run: RunShown, model: str) -> str:
         where = "is before its first step"
     else:
         asked = f" of {state.header.steps}" if state.header.steps else ""
-        held = state.status == "paused"
         where = (
-            f"is held after step {len(state.steps)}{asked}"
-            if held
-            else (f"is in step {state.step}{asked}")
+            f"is paused after step {len(state.steps)}{asked}"
+            if state.status == "paused"
+            else f"is in step {state.step}{asked}"
         )
     name = model if state.header is None else state.header.model
     where = f"The run of {printable(name)} {where}."
@@ -130,11 +129,11 @@ def _before_a_step(run: RunShown) -> str:
 def _difference(state: RunState, glyphs: Glyphs) -> str:
     """What most of the gap is, in short: the view Gap says more."""
     if too_early(state):
-        return "Two whole steps are needed to hold a run against it."
+        return "Two whole steps are needed to compare a run with its estimate."
     levels = gap_of(state)
     found = largest_unexplained(levels)
     if found is None:
-        return f"No part is off by more than {WORTH:.1%} of that: it can be planned with."
+        return f"No part is off by more than {WORTH:.1%} of that: plans can rely on the estimate."
     _, part = found
     return (
         f"The largest unexplained part is {part.name} ({signed(part.bytes, glyphs.minus)}): Gap "
@@ -154,9 +153,9 @@ def of_fault(fault: Fault) -> str:
 def _wish(run: RunShown) -> str:
     """What was asked and has not happened yet."""
     return {
-        "pausing": " It holds before the next one; Space takes that back.",
-        "one step": " It takes one step and holds; Space takes that back.",
-        "stopping": " It stops.",
+        "pausing": " It pauses before the next step; Space cancels that.",
+        "one step": " It takes one step and pauses; Space cancels that.",
+        "stopping": " It is stopping.",
     }.get(run.waits_for, "")
 
 
@@ -167,7 +166,7 @@ def progress(run: RunShown) -> str:
     assert header is not None
     asked = f" of {header.steps}" if header.steps else ""
     if state.status == "paused":
-        return f"Held after step {len(state.steps)}{asked}: Space goes on, s takes one step."
+        return f"Paused after step {len(state.steps)}{asked}: Space resumes, s takes one step."
     if state.over:
         taken = len(state.steps)
         how = " before it was stopped" if state.status == "stopped" else ""
@@ -184,7 +183,7 @@ def loss_words(state: RunState) -> str:
     if not known:
         return ""
     if not math.isfinite(known[-1]):
-        return "The loss is no number."
+        return "The loss is not a number."
     if len(known) == 1:
         return f"The loss is {known[0]:.3f}."
     if f"{known[0]:.3f}" == f"{known[-1]:.3f}":
@@ -206,7 +205,7 @@ def _peak(state: RunState, glyphs: Glyphs) -> str:
     estimated = header.predicted.peak_allocated_bytes
     if too_early(state):
         of = "whole steps" if state.over else "the steps that follow"
-        return f"{text} so far; {format_bytes(estimated)} is estimated of {of}."
+        return f"{text} so far; {format_bytes(estimated)} is estimated for {of}."
     gap = gap_text(peak, estimated, glyphs.minus)
     other = header.predicted.peak_phase
     where = "" if other == place else f", in {other}"

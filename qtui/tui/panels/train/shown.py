@@ -66,8 +66,8 @@ class RunShown:
     @property
     def waits_for(self) -> str:
         """The wish, while it is still one: what takes effect between two steps may take a while."""
-        held = self.wish != "stopping" and self.paused
-        return "" if held or not self.live or self.state.over else self.wish
+        obeyed = self.wish != "stopping" and self.paused
+        return "" if obeyed or not self.live or self.state.over else self.wish
 
     @property
     def seconds(self) -> float:
