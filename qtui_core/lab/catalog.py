@@ -18,6 +18,9 @@ SEEDS: Final = Setting(
     "seeds", "wholes", (0,), "Seeds, with commas between; each is a run more.", 0, 2**31 - 1
 )
 TEXT: Final = Setting("text", "text", None, "A text file to learn from; without one a text inside.")
+DEVICE: Final = Setting("device", "choice", "cpu", "Where the model runs.", allowed=("cpu", "cuda"))
+#: Of every experiment on a model.
+_ON_MODEL: Final = (TEXT, DEVICE)
 #: The names of `qtui_core.lab.numerics.products.SCHEMES`, in the order of the table.
 PRODUCT_SCHEMES: Final = (
     "bf16",
@@ -152,7 +155,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         "underflow",
         "Does the update reach the weight?",
         45,
-        (LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS, TEXT),
+        (LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS, *_ON_MODEL),
     ),
     Experiment(
         "dead",
@@ -186,20 +189,20 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             _BETA2,
             Setting("batch", "whole", 4, "Sequences of a step.", 1, 1024),
             Setting("sequence", "whole", 128, "Tokens of a sequence.", 2, 65_536),
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
         "matmul",
         "What does low precision do to the three products of a layer?",
         25,
-        (_SCHEMES, TEXT),
+        (_SCHEMES, *_ON_MODEL),
     ),
     Experiment(
         "layers",
         "Which linear layers should stay in high precision?",
         25,
-        (_SCHEME, TEXT),
+        (_SCHEME, *_ON_MODEL),
     ),
     Experiment(
         "noise",
@@ -208,7 +211,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         (
             _SCHEMES.but(("int8 row", "fp8 tensor", "nvfp4")),
             Setting("micro", "whole", 16, "Micro batches.", 3, 256),
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -228,7 +231,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             Setting("interval", "whole", 10, "Steps after which it doubles its scale.", 1, 100_000),
             STEPS,
             LR.but(1e-3),
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -256,7 +259,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             STEPS.but(20),
             SEEDS,
             _TASK,
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -278,7 +281,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
                 allowed=("linear", "constant"),
             ),
             SEEDS,
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -298,7 +301,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             LR.but(1e-3),
             SEEDS,
             _TASK,
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -322,7 +325,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
                 1,
             ),
             SEEDS,
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -341,7 +344,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             ),
             LR,
             SEEDS,
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
     Experiment(
@@ -359,7 +362,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             STEPS.but(20),
             LR,
             SEEDS,
-            TEXT,
+            *_ON_MODEL,
         ),
     ),
 )

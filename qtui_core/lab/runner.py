@@ -26,7 +26,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, LabTold, StepSeen
-from qtui_core.lab.training.tasks import check_subject
+from qtui_core.lab.training.tasks import check_subject, use_device
 
 Tell = Callable[[LabTold], None]
 
@@ -66,6 +66,7 @@ class LabRunner:
         self._tell, self._check = tell, check
         if experiment.takes_model:
             check_subject(model, settings.get("text"))
+        use_device(str(settings.get("device", "cpu")))
         self._module = experiment.module()
         jobs: list[Job] = self._module.jobs(settings, model)
         self._jobs = {job.key: job for job in jobs}
@@ -98,6 +99,7 @@ class LabRunner:
         if processes is None:
             whole = sum(job.cost for job in self._jobs.values())
             several = len(os.sched_getaffinity(0)) > 1 and len(self._jobs) > 1
+            several = several and self._settings.get("device") != "cuda"  # which one process fills
             threads = 1 if several and whole > _ALONE else _THREADS
             processes = 2 if several and len(self._waiting) > 1 and work > _ALONE else 1
         else:
@@ -303,6 +305,7 @@ def _help() -> None:
     asked = json.loads(sys.stdin.readline())
     experiment = experiment_named(asked["experiment"])
     settings = experiment.settle(asked["settings"])
+    use_device(str(settings.get("device", "cpu")))
     jobs = {job.key: job for job in experiment.module().jobs(settings, asked["model"])}
     last = 0.0
 

@@ -50,7 +50,7 @@ class Products:
         across, along = g.T.contiguous(), x.T.contiguous()
         if self.turned:
             signs = random if self.fresh else torch.Generator().manual_seed(0)
-            matrix = rotation(_ROTATED, signs)
+            matrix = rotation(_ROTATED, signs).to(g.device)
             across, along = rotated(across, matrix), rotated(along, matrix)
         return self.g_dw(across, random) @ self.x_dw(along, random).T
 

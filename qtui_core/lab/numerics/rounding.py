@@ -92,7 +92,8 @@ class Storage:
         def up_or_down(ratio: torch.Tensor) -> torch.Tensor:
             # The fraction is exact. A ratio near 127 plus a random number would not be.
             below = ratio.floor()
-            drawn = torch.rand(ratio.shape, generator=generator, device=ratio.device)
+            # Drawn on the CPU, so that a seed gives the same numbers on every device.
+            drawn = torch.rand(ratio.shape, generator=generator).to(ratio.device)
             return below + (drawn < ratio - below)
 
         return self.by_arithmetic(x, scale, up_or_down)

@@ -49,8 +49,9 @@ def blockwise(codes: torch.Tensor, block: int) -> Map:
         blocks = x.view(-1, block)
         scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
         # A value half way between two codes is rounded up.
-        index = torch.bucketize((blocks / scale).contiguous(), between, right=True)
-        return (codes[index] * scale).view(x.shape)
+        limits = between.to(x.device)
+        index = torch.bucketize((blocks / scale).contiguous(), limits, right=True)
+        return (codes.to(x.device)[index] * scale).view(x.shape)
 
     return apply
 

@@ -73,8 +73,25 @@ TASKS: Final[dict[str, LabTask]] = {
 }
 
 
+_device = "cpu"
+
+
+def use_device(name: str) -> None:
+    """Makes the subjects of this process run on a device, "cpu" or "cuda". Raises UsageError if
+    PyTorch finds no such device."""
+    global _device
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "--device cuda: PyTorch finds no CUDA device here. --device cpu computes the same, "
+            "only slower."
+        )
+    if name != _device:
+        subject_of.cache_clear()
+    _device = name
+
+
 class LabSubject:
-    """A model and a text, from which runs start identically.
+    """A model and a text, from which runs start identically, on the device of `use_device`.
 
     Attributes:
         task: how it is trained.
@@ -100,7 +117,7 @@ class LabSubject:
                 self.dtype = "bf16"
             plan = resolve(RunPlan(method="full", dtype=self.dtype), None)
             built = load_weights(source, plan)
-            settle(built.model, "cpu")
+            settle(built.model, _device)
             self._net = built.model.train()
             self._net.config.use_cache = False
             _check_positions(source, max(task.sequence, WINDOW))
@@ -118,16 +135,17 @@ class LabSubject:
                 f"{task.sequence:,} an experiment needs {least:,} or more, of which the last "
                 f"eighth is held out."
             )
-        self.held_out = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
+        windowed = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
+        self.held_out = windowed.to(_device)
 
     def fresh(self, seed: int) -> Any:
         """A model as every run starts with it: float32, in training mode. `nano` is initialised
         from the seed; others are copies of the loaded model."""
-        return nano(seed) if self._net is None else deepcopy(self._net)
+        return nano(seed).to(_device) if self._net is None else deepcopy(self._net)
 
     def start(self) -> Any:
         """The loaded model itself, for callers that do not change its weights."""
-        return nano(0) if self._net is None else self._net
+        return nano(0).to(_device) if self._net is None else self._net
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
         """Endless batches int64 `[batch, sequence + 1]`, the same for the same seed."""
@@ -135,7 +153,8 @@ class LabSubject:
         length = self.task.sequence + 1
         while True:
             starts = random.integers(0, self._train.size - length + 1, self.task.batch)
-            yield torch.from_numpy(np.stack([self._train[at : at + length] for at in starts]))
+            found = np.stack([self._train[at : at + length] for at in starts])
+            yield torch.from_numpy(found).to(_device)
 
     def _ids_of_text(self, text: str | None, source: Any) -> tuple[Any, Any]:
         if text is None:

@@ -228,7 +228,7 @@ def null() -> Recipe:
         with torch.no_grad():
             for parameter in model.parameters():
                 noise = torch.randn(parameter.shape, generator=generator)
-                parameter.mul_(1 + NULL_NOISE * noise)
+                parameter.mul_(1 + NULL_NOISE * noise.to(parameter.device))
 
     return Recipe(prepare=disturb)
 
