@@ -51,6 +51,16 @@ def importing(purpose: str, *libraries: str) -> Iterator[None]:
         ) from error
 
 
+def installed_version(library: str) -> str | None:
+    """The version of a library; None where it is not installed."""
+    from importlib import metadata  # which takes a while
+
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def install_command(*libraries: str) -> str:
     """The command that installs `libraries`: by the extras that include them, else by their
     names."""

@@ -8,13 +8,13 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from qtui.report.surroundings import Files, Terminal
 from qtui.screen.depth import resolve_depth
 from qtui.tui.config import config_file, load_config, log_file
 from qtui_core.errors import QtuiError
+from qtui_core.extras import installed_version
 
 #: The distributions whose versions are reported, in this order.
 DISTRIBUTIONS = (
@@ -64,13 +64,7 @@ def _chosen_color(option: str) -> str:
 
 def installed_versions() -> dict[str, str | None]:
     """Version of each of DISTRIBUTIONS, None for one that is not installed."""
-    versions: dict[str, str | None] = {}
-    for name in DISTRIBUTIONS:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+    return {name: installed_version(name) for name in DISTRIBUTIONS}
 
 
 def read_files() -> Files:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -28,6 +27,7 @@ from qtui_core.conformance.convention import (
     Verdict,
 )
 from qtui_core.conformance.convention import Outcome as Found
+from qtui_core.extras import installed_version
 
 
 def main(arguments: list[str]) -> None:
@@ -62,11 +62,8 @@ def _tell(stream: Any, **line: Any) -> None:
 
 
 def _version(library: Library) -> str:
-    try:
-        return importlib.metadata.version(library.name)
-    except importlib.metadata.PackageNotFoundError:
-        module = sys.modules[library.module]
-        return str(getattr(module, "__version__", "unknown"))
+    module = sys.modules[library.module]
+    return installed_version(library.name) or str(getattr(module, "__version__", "unknown"))
 
 
 def _run(library: Library, only: set[str] | None, report: Any) -> None:

@@ -14,11 +14,11 @@ from qtui_core.formats.summary_words import (
     everywhere,
     names,
     percent,
-    power_text,
     shown_value,
     verb,
 )
 from qtui_core.formats.table import FormatOutcome, FormatRow
+from qtui_core.quantities import power_text
 
 #: The widths whose best format is compared: training, FP8, FP6 and FP4.
 _COMPARED_BITS = (16, 8, 6, 4)

@@ -64,11 +64,6 @@ def percent(row: FormatRow) -> str:
     return f"{format_rounded(Fraction(round(size)) if size > 100 else size, 2)}%"
 
 
-def power_text(exponent: int) -> str:
-    """2^exponent for an exponent >= 0: "8", or "2^13" above 2^10."""
-    return str(1 << exponent) if exponent <= 10 else f"2^{exponent}"
-
-
 def shown_value(row: FormatRow) -> str:
     """What the format made of the value, to five digits."""
     value: Exact = math.nan if row.value is None else row.value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import json
 import os
 import queue
@@ -23,6 +21,7 @@ import torch
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import CodecError, from_plain, to_line, to_plain
 from qtui_core.errors import QtuiError
+from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, LabTold, StepSeen
@@ -290,10 +289,8 @@ class _Helper:
 def versions() -> dict[str, str]:
     """The versions of Python and of the installed libraries that affect the figures."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in _LIBRARIES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    installed = {name: installed_version(name) for name in _LIBRARIES}
+    return found | {name: version for name, version in installed.items() if version is not None}
 
 
 def _help() -> None:

@@ -4,7 +4,6 @@ processes of their own show what it takes with them. Imports no torch."""
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -22,7 +21,7 @@ from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, error_of
-from qtui_core.extras import EXTRAS, require
+from qtui_core.extras import EXTRAS, installed_version, require
 from qtui_core.live.measured import measured
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
@@ -113,7 +112,7 @@ def make_profile(
         device=facts.name,
         made=datetime.now().astimezone().isoformat(timespec="seconds"),
         driver=None if driver is None else driver.version,
-        versions={name: version for name in _LIBRARIES if (version := _version(name))},
+        versions={name: version for name in _LIBRARIES if (version := installed_version(name))},
         total_memory=facts.total_memory,
         capability=facts.capability,
         steps=tuple(rows),
@@ -187,10 +186,3 @@ def row_of(name: str, state: RunState) -> MeasuredStep:
         found.context_bytes,
         found.step_seconds,
     )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -6,7 +6,6 @@ Nothing here imports torch, which is told by environment variables where to run.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from qtui_core.activations.text import read_text
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.extras import EXTRAS, require
+from qtui_core.extras import EXTRAS, installed_version, require
 from qtui_core.live.header import Predicted, RecordingHeader
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory.advice.changes import Advice
@@ -90,14 +89,14 @@ def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) ->
     except BaseException:
         source.close()
         raise
-    versions = {name: version for name in _LIBRARIES if (version := _version(name))}
+    versions = {name: version for name in _LIBRARIES if (version := installed_version(name))}
     header = RecordingHeader(
         made=datetime.now().astimezone().isoformat(timespec="seconds"),
         model=source.id,
         architecture=architecture,
         parameters=source.parameters or None,
         device=placement.device,
-        versions={"qtui": _version("qtui") or "", **versions},
+        versions={"qtui": installed_version("qtui") or "", **versions},
         plan=vars(plan) | {"lora_targets": list(plan.lora_targets)},
         steps=request.steps,
         data=origin,
@@ -185,10 +184,3 @@ def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
 
 def _release(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

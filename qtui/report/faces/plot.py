@@ -45,12 +45,12 @@ def curve_svg(series: Sequence[PlotSeries], x_title: str, y_title: str) -> str:
     ]
     for x in x_ticks:
         parts.append(_line(px(x), TOP, px(x), HEIGHT - BOTTOM))
-        parts.append(_text(px(x), HEIGHT - BOTTOM + 16, f"{x:g}", "middle"))
+        parts.append(svg_text(px(x), HEIGHT - BOTTOM + 16, f"{x:g}", "middle"))
     for y in y_ticks:
         parts.append(_line(LEFT, py(y), WIDTH - RIGHT, py(y)))
-        parts.append(_text(LEFT - 6, py(y) + 4, f"{y:g}", "end"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, x_title, "middle"))
-    parts.append(_text(LEFT, TOP - 4, y_title, "start"))
+        parts.append(svg_text(LEFT - 6, py(y) + 4, f"{y:g}", "end"))
+    parts.append(svg_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, x_title, "middle"))
+    parts.append(svg_text(LEFT, TOP - 4, y_title, "start"))
     for one in series:
         if one.line:
             path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in one.points)
@@ -67,7 +67,7 @@ def curve_svg(series: Sequence[PlotSeries], x_title: str, y_title: str) -> str:
             )
             right = x > WIDTH * 0.8
             parts.append(
-                _text(x - 8 if right else x + 8, below, label, "end" if right else "start")
+                svg_text(x - 8 if right else x + 8, below, label, "end" if right else "start")
             )
     parts.append("</svg>")
     return "".join(parts)
@@ -101,5 +101,5 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="var(--line)"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def svg_text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from qtui.report.document import Picture
-from qtui.report.faces.plot import ticks
+from qtui.report.faces.plot import svg_text, ticks
 from qtui_core.memory.replay.curve import Curve
 from qtui_core.memory.replay.record import Component
 
@@ -57,8 +57,8 @@ def curve_picture(curve: Curve) -> Picture:
             f'<line x1="{LEFT}" y1="{height:.1f}" x2="{WIDTH - RIGHT}" y2="{height:.1f}" '
             f'stroke="var(--line)"/>'
         )
-        parts.append(_text(LEFT - 6, height + 4, f"{mark:g}", "end"))
-    parts.append(_text(LEFT - 6, TOP - 8, "GiB", "end"))
+        parts.append(svg_text(LEFT - 6, height + 4, f"{mark:g}", "end"))
+    parts.append(svg_text(LEFT - 6, TOP - 8, "GiB", "end"))
     floor = [0] * count
     for order, (component, row) in enumerate(zip(curve.components, curve.bytes, strict=True)):
         roof = [below + own for below, own in zip(floor, row, strict=True)]
@@ -72,7 +72,7 @@ def curve_picture(curve: Curve) -> Picture:
         top = TOP + 18 * (len(curve.components) - order)
         left = WIDTH - RIGHT + 14
         parts.append(f'<rect x="{left}" y="{top}" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(left + 18, top + 11, component.value, "start"))
+        parts.append(svg_text(left + 18, top + 11, component.value, "start"))
         floor = roof
     parts += _phases(curve, [x(_index(curve.positions, span.start)) for span in curve.spans])
     parts.append("</svg>")
@@ -93,7 +93,7 @@ def _phases(curve: Curve, lefts: Sequence[float]) -> list[str]:
             f'stroke="var(--soft)" stroke-dasharray="2 3"/>'
         )
         if right - left >= _NARROWEST:
-            parts.append(_text((left + right) / 2, HEIGHT - BOTTOM + 18, span.name, "middle"))
+            parts.append(svg_text((left + right) / 2, HEIGHT - BOTTOM + 18, span.name, "middle"))
     return parts
 
 
@@ -102,7 +102,3 @@ def _index(positions: Sequence[int], event: int) -> int:
     return next(
         (i for i, position in enumerate(positions) if position >= event), len(positions) - 1
     )
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -13,7 +13,7 @@ import torch
 from bitsandbytes import functional
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import numbers, quantized, side_of
+from qtui_core.conformance.checks.our_side import as_codes, numbers, quantized, side_of
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles
@@ -129,16 +129,12 @@ def _nested_data() -> dict[str, Array]:
 def levels(convention: Convention) -> Iterator[ConformanceSample]:
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = functional.get_4bit_type(Scheme.parse(convention.ours).format, device="cpu").numpy()
-    yield ConformanceSample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("16 levels", ours, as_codes(ours), as_codes(theirs))
 
 
 def map_of_scales(convention: Convention) -> Iterator[ConformanceSample]:
     ours, theirs = dynamic_map(), functional.create_dynamic_map().numpy()
-    yield ConformanceSample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
-
-
-def _as_codes(values: Array) -> Side:
-    return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)
+    yield ConformanceSample("256 levels", ours, as_codes(ours), as_codes(theirs))
 
 
 def blockwise(convention: Convention) -> Iterator[ConformanceSample]:

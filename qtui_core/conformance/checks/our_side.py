@@ -82,3 +82,8 @@ def numbers(array: Any) -> Array:
     """A torch tensor, or anything like it, as numpy; a bf16 tensor as float32."""
     tensor = array.detach().cpu()
     return np.asarray((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
+
+
+def as_codes(values: Array) -> Side:
+    """Numbers as a side whose codes are their bits in float32."""
+    return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)

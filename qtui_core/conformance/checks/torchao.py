@@ -11,6 +11,7 @@ from torchao.quantization import quant_primitives as primitives
 
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.our_side import (
+    as_codes,
     numbers,
     quantized,
     refusals,
@@ -126,7 +127,7 @@ def nf4_levels(convention: Convention) -> Iterator[ConformanceSample]:
 
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = _nf4(torch.from_numpy(data.matrices()["normal"])).nf4.float().numpy()
-    yield ConformanceSample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("16 levels", ours, as_codes(ours), as_codes(theirs))
 
 
 def nf4(convention: Convention) -> Iterator[ConformanceSample]:
@@ -144,15 +145,11 @@ def _nf4(x: torch.Tensor) -> Any:
     return nf4_tensor.to_nf4(x, 64, 64)
 
 
-def _as_codes(values: Array) -> Side:
-    return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)
-
-
 def map_of_optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.optim.quant_utils import create_dynamic_map
 
     ours, theirs = dynamic_map(), np.array(create_dynamic_map(True), np.float32)
-    yield ConformanceSample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("256 levels", ours, as_codes(ours), as_codes(theirs))
 
 
 def optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qtui_core.formats.magnitudes import FIELDS, Magnitudes
 from qtui_core.live.snapshot import RangeKind, TensorRange
+from qtui_core.training.model.quantized import is_linear
 
 #: Elements that are counted at a time, which bounds the memory that counting takes.
 _AT_ONCE: Final = 1 << 22
@@ -73,7 +74,7 @@ def ranges_of_step(
     hooks = []
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
-        if not _is_linear(module) or not isinstance(weight, torch.Tensor):
+        if not is_linear(module) or not isinstance(weight, torch.Tensor):
             continue
         see("weights", name, weight)
         hooks.append(module.register_forward_hook(partial(forward, name)))
@@ -89,9 +90,3 @@ def ranges_of_step(
 
 def _told(see: Callable[..., None], name: str, scale: float) -> Callable[[torch.Tensor], None]:
     return lambda weight: see("weight gradients", name, weight.grad, scale)
-
-
-def _is_linear(module: nn.Module) -> bool:
-    """Whether a module is a linear layer, including those of bitsandbytes and the Conv1D of
-    GPT-2."""
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

@@ -40,7 +40,7 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
         bnb_4bit_quant_storage=_STORAGES[plan.quant_storage],
     )
     kept = _kept(model)
-    plain = {name: module for name, module in model.named_modules() if _is_linear(module)}
+    plain = {name: module for name, module in model.named_modules() if is_linear(module)}
     with unset_fake_temporarily():  # the new layers are empty and of a tensor subclass
         replace_with_bnb_linear(model, kept, settings)
     read: set[int] = set()
@@ -85,7 +85,7 @@ def stored_bytes(model: Any, plan: RunPlan) -> int:
     share = 1 if plan.quant == "int8" else 2
     total = sum(parameter.nbytes for parameter in model.parameters())
     for name, module in model.named_modules():
-        if _is_linear(module) and should_convert_module(name, kept):
+        if is_linear(module) and should_convert_module(name, kept):
             weight = module.weight
             total -= weight.nbytes - -(-weight.numel() // share)
     return total
@@ -98,7 +98,9 @@ def _kept(model: Any) -> list[str]:
     return [*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())]
 
 
-def _is_linear(module: nn.Module) -> bool:
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer, including those of bitsandbytes and the Conv1D of
+    GPT-2."""
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 

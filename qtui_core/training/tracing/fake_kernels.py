@@ -14,6 +14,8 @@ from torch._meta_registrations import _create_grouped_mm_output_tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from qtui_core.memory.tape.operations.attention import up
+
 _aten = torch.ops.aten
 
 #: Operations that sum into the zeros that the backward formula of a lookup has just created -> the
@@ -38,10 +40,6 @@ class FakeKernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
 def _empty(like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device=like.device)
 
@@ -53,10 +51,10 @@ def _flash_backward(func: Any, grad: Any, query: Any, key: Any, *rest: Any, **na
     flash_attn/flash_api.cpp)."""
     result = func(grad, query, key, *rest, **named)
     batch, heads, rows, size = query.shape
-    long = _up(rows, 128)
+    long = up(rows, 128)
     held = [
         _empty(query, batch, heads, long),
-        _empty(query, batch, long, heads, _up(size, 32 if size <= 128 else 64)),
+        _empty(query, batch, long, heads, up(size, 32 if size <= 128 else 64)),
     ]
     if key.shape[1] != heads:
         held += [_empty(key, batch, key.shape[2], heads, size, dtype=key.dtype) for _ in range(2)]
@@ -78,7 +76,7 @@ def _efficient_backward(
             held = torch.empty_like(held)
     else:
         delta = _empty(query, batch, heads, rows)
-        held = _empty(query, batch * heads * _up(rows, 64) * _up(size, 64))
+        held = _empty(query, batch * heads * up(rows, 64) * up(size, 64))
         del delta
     del held
     return result

@@ -45,11 +45,12 @@ def rotate(
 
 def rotated(tape: Tape, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """`x * cos + rotate_half(x) * sin`."""
-    return add(tape, mul(tape, x, cosines), mul(tape, _half_turn(tape, x), sines))
+    return add(tape, mul(tape, x, cosines), mul(tape, half_turn(tape, x), sines))
 
 
-def _half_turn(tape: Tape, x: Tensor) -> Tensor:
-    """rotate_half: `cat((-x2, x1), dim=-1)`."""
+def half_turn(tape: Tape, x: Tensor) -> Tensor:
+    """rotate_half: `cat((-x2, x1), dim=-1)`; Cohere's `stack([-x2, x1], dim=-1).flatten(-2)` of
+    every second element takes as much."""
     first = part(tape, x, x.elements // 2)
     second = part(tape, x, x.elements // 2)
     return cat(tape, neg(tape, second), first)

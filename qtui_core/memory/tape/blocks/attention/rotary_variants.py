@@ -7,14 +7,13 @@ from typing import Final
 
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.tape.blocks.attention.rotary import rotate, tables
-from qtui_core.memory.tape.operations.pointwise import add, mul, neg
-from qtui_core.memory.tape.operations.views import cat, part, transposed
-from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
+from qtui_core.memory.tape.blocks.attention.rotary import half_turn, rotate, tables
+from qtui_core.memory.tape.operations.pointwise import add, mul, mul_complex
+from qtui_core.memory.tape.operations.views import transposed
+from qtui_core.memory.tape.tape import Tape, Tensor
 
 POSITIONS: Final = Label("_to_copy")
 FREQUENCIES: Final = Label("mul")
-CONJUGATE: Final = Label("clone")
 ONES: Final = Label("ones_like")
 POLAR: Final = Label("polar")
 SCALED: Final = Label("mul")
@@ -50,8 +49,8 @@ def rotate_in_float32(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: 
     given = q.dtype
     q = tape.to(q, "fp32")
     k = tape.to(k, "fp32")
-    q_embed = add(tape, mul(tape, q, cosines), mul(tape, _turned(tape, q), sines))
-    k_embed = add(tape, mul(tape, k, cosines), mul(tape, _turned(tape, k), sines))
+    q_embed = add(tape, mul(tape, q, cosines), mul(tape, half_turn(tape, q), sines))
+    k_embed = add(tape, mul(tape, k, cosines), mul(tape, half_turn(tape, k), sines))
     return tape.to(q_embed, given), tape.to(k_embed, given)
 
 
@@ -64,34 +63,13 @@ def rotate_complex(
     given = q.dtype, k.dtype
     q_complex = tape.to(q, "fp32")
     k_complex = tape.to(k, "fp32")
-    q_out = _times(tape, q_complex, table)
-    k_out = _times(tape, k_complex, table)
+    q_out = mul_complex(tape, q_complex, table)
+    k_out = mul_complex(tape, k_complex, table)
     if copied[0]:
         q_out = transposed(tape, q_out)
     if copied[1]:
         k_out = transposed(tape, k_out)
     return tape.to(q_out, given[0]), tape.to(k_out, given[1])
-
-
-def _times(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
-    """The product of complex numbers. Its gradient is the product with the conjugate of the table,
-    which is made first."""
-    elements, numbers = x.elements, table.elements
-
-    def backward(gradient: Tensor) -> Gradients:
-        _conjugate = tape.new(numbers, "fp32", CONJUGATE)
-        return (tape.new(elements, "fp32", SCALED),)
-
-    node = tape.node("mul", (x,), backward)
-    tape.save(node, table)
-    return tape.output(node, tape.new(elements, "fp32", SCALED))
-
-
-def _turned(tape: Tape, x: Tensor) -> Tensor:
-    """rotate_half of Cohere: `stack([-x2, x1], dim=-1).flatten(-2)` of every second element."""
-    first = part(tape, x, x.elements // 2)
-    second = part(tape, x, x.elements // 2)
-    return cat(tape, neg(tape, second), first)
 
 
 def _complex_table(tape: Tape, length: int, dims: int) -> Tensor:
