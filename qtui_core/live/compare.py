@@ -13,7 +13,7 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.live.header import Predicted, PredictedPhase
 from qtui_core.live.parts import as_told, at_end, at_peak, named
-from qtui_core.live.planned import plan_of
+from qtui_core.live.recorded_plan import plan_of
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE, RunState
 from qtui_core.memory.replay.record import Phase

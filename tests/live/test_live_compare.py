@@ -11,7 +11,7 @@ from test_live_state import fold
 
 from qtui_core.live.compare import by_component, by_phase, gap_share, too_early
 from qtui_core.live.measured import measured
-from qtui_core.live.planned import plan_of
+from qtui_core.live.recorded_plan import plan_of
 from qtui_core.live.snapshot import Fault, PhaseEnded, StepTaken
 from qtui_core.live.summary import summary
 from qtui_core.memory.plan.run_plan import RunPlan

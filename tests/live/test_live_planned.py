@@ -7,7 +7,7 @@ from typing import Any
 
 from every import over
 
-from qtui_core.live.planned import plan_of
+from qtui_core.live.recorded_plan import plan_of
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 

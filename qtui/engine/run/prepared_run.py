@@ -36,7 +36,7 @@ from qtui_core.training.run.order import Order
 from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
 from qtui_core.training.run.request import RunRequest
 from qtui_core.training.run.runnable import one_gpu
-from qtui_core.training.run.unused import unused_options
+from qtui_core.training.run.unused_options import unused_options
 
 #: What a run is made of, besides this program.
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")

@@ -13,7 +13,7 @@ from qtui_core.live.compare import PhaseRow, by_component, by_phase, too_early
 from qtui_core.live.gap import Level
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.measured import Measured, measured
-from qtui_core.live.planned import plan_of
+from qtui_core.live.recorded_plan import plan_of
 from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of, summary

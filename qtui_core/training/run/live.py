@@ -17,8 +17,8 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, Sampler
+from qtui_core.training.measuring.cpu_differences import held_on_cpu
 from qtui_core.training.measuring.meters import open_meter
-from qtui_core.training.measuring.on_cpu import held_on_cpu
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
@@ -34,7 +34,7 @@ from qtui_core.training.run.finite import not_finite
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.runnable import kernels_of, rate_of, use_liger
 from qtui_core.training.run.scaling import left_out, make_scaler, scale_of, unscaled
-from qtui_core.training.run.unused import targets_without_modules
+from qtui_core.training.run.unused_options import targets_without_modules
 from qtui_core.training.step import batch_of, infer, take_steps
 
 IMPORT = "import"
