@@ -42,7 +42,7 @@ from qtui_core.memory.replay.timeline import Timeline, read_timeline
 from qtui_core.memory.replay.unfolding import peak_levels
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.collectives import record_on_one_gpu
-from qtui_core.memory.step.on_device import (
+from qtui_core.memory.step.device_events import (
     allocator_run,
     for_allocator,
     logits_copy_bytes,

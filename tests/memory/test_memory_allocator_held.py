@@ -17,7 +17,7 @@ from qtui_core.memory.replay.allocator import (
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.step.on_device import for_allocator
+from qtui_core.memory.step.device_events import for_allocator
 
 MIB = 1 << 20
 SHAPE = shape_from_config(

@@ -13,7 +13,7 @@ from qtui_core.memory.replay.allocator_native import AllocatorSettings
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
 from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.timeline import composition, read_timeline
-from qtui_core.memory.step.on_device import for_allocator, with_workspaces
+from qtui_core.memory.step.device_events import for_allocator, with_workspaces
 from qtui_core.memory.step.run import record_step
 from tests.memory.test_memory_unfolding import (
     GEMMA3,

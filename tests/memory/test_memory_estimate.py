@@ -35,7 +35,7 @@ from qtui_core.memory.replay.record import (
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.modules import named_parameters, parameter_count
 from qtui_core.memory.step.collectives import record_on_one_gpu
-from qtui_core.memory.step.on_device import with_workspaces
+from qtui_core.memory.step.device_events import with_workspaces
 from qtui_core.memory.step.run import record_step
 from tests.support.slow_timeline import live_peak
 

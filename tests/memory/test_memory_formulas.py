@@ -28,7 +28,7 @@ from qtui_core.memory.formulas.size import (
 from qtui_core.memory.formulas.terms import SLACK, Term
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.training.tracing.sides import Sides
+from qtui_core.training.tracing.dimensions import Dimensions
 
 CONFIGS = Path(__file__).parent / "configs"
 SIZES = {"batch": 2, "sequence": 203, "lora_rank": 8}
@@ -223,7 +223,7 @@ def test_a_plain_shape_is_equal_and_has_no_letters():
 
 def test_sides_of_a_traced_tensor_are_letters_also_in_another_process():
     config = {"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 1000}
-    sides = Sides(config, RunPlan(batch=2, sequence=203))
+    dimensions = Dimensions(config, RunPlan(batch=2, sequence=203))
     for dims, text in (
         ((2, 203, 512), "B*S*h*4"),
         ((2, 8, 203, 64), "B*S*H*D*4"),
@@ -231,7 +231,7 @@ def test_sides_of_a_traced_tensor_are_letters_also_in_another_process():
         ((2, 512), "h*8"),
         ((7, 11), "308"),
     ):
-        size = sides.bytes_of(dims, 4)
+        size = dimensions.bytes_of(dims, 4)
         assert expression_of(size).text == text
         factors = factors_of(size)
         again = product_of(json.loads(json.dumps(factors))) if factors else size

@@ -10,8 +10,13 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.step import on_device
-from qtui_core.memory.step.on_device import empties_cache, for_allocator, read_ahead, reads_ahead
+from qtui_core.memory.step import device_events
+from qtui_core.memory.step.device_events import (
+    empties_cache,
+    for_allocator,
+    read_ahead,
+    reads_ahead,
+)
 from qtui_core.memory.tape.blocks.linear.weights import SOURCE
 
 SHAPE = shape_from_config(
@@ -88,7 +93,7 @@ def test_threads_against_a_clock_that_ticks():
     random = Random(0)
     for _ in range(50):
         sizes = random.sample(range(1, 400), random.randrange(1, 12))
-        assert on_device._times(sizes) == ticking(sizes, on_device._CONVERTED)
+        assert device_events._times(sizes) == ticking(sizes, device_events._CONVERTED)
 
 
 def test_a_load_that_reads_ahead_has_the_events_of_one_that_does_not():

@@ -16,7 +16,7 @@ from qtui.screen.plan.fields import changed, difference, form_fields, stepped
 from qtui.screen.plan.shown import Shown
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.live import planned
+from qtui_core.live import recorded_plan
 from qtui_core.memory import estimate
 from qtui_core.memory.advice.changes import candidates
 from qtui_core.memory.plan.option import Cheaper, choice, options_of
@@ -44,10 +44,10 @@ class Salted(RunPlan):
 @pytest.fixture
 def salted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line, "RunPlan", Salted)
-    monkeypatch.setattr(planned, "RunPlan", Salted)
-    planned._hints.cache_clear()
+    monkeypatch.setattr(recorded_plan, "RunPlan", Salted)
+    recorded_plan._hints.cache_clear()
     yield
-    planned._hints.cache_clear()
+    recorded_plan._hints.cache_clear()
 
 
 def run(*arguments: str) -> tuple[str, list[RunPlan]]:
@@ -82,7 +82,7 @@ def test_a_made_up_option_is_written() -> None:
     assert Salted().change_to(Salted(salt="coarse")) == "--salt coarse"
     recorded = json.loads(json.dumps(asdict(plan)))
     assert recorded["salt"] == "fine"
-    assert planned.plan_of(recorded) == plan
+    assert recorded_plan.plan_of(recorded) == plan
 
 
 def test_a_made_up_option_is_checked() -> None:

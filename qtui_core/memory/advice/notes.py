@@ -16,7 +16,7 @@ from qtui_core.memory.shape.description import ModelDescription, stated_dtype
 from qtui_core.memory.shape.model_shape import ModelShape, Moe
 from qtui_core.memory.shape.modules import named_modules, parameter_count
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.step.on_device import holds_logits_back
+from qtui_core.memory.step.device_events import holds_logits_back
 from qtui_core.models.tensors import DESCRIBED_IN
 
 

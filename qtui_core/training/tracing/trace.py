@@ -23,10 +23,10 @@ from qtui_core.training.model.components import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer
 from qtui_core.training.step import batch_of, run_inference, run_steps
 from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
+from qtui_core.training.tracing.dimensions import Dimensions
 from qtui_core.training.tracing.fake_cuda import fake_cuda
 from qtui_core.training.tracing.fake_kernels import FakeKernels
 from qtui_core.training.tracing.places import watch_layers
-from qtui_core.training.tracing.sides import Sides
 from qtui_core.training.tracing.tracker import Tracker
 
 #: How many layers are built on either side of those that represent the others; the next larger
@@ -84,7 +84,9 @@ def _frees_what_lives(events: Sequence[Event]) -> bool:
 def _run(
     config: Mapping[str, Any], plan: RunPlan, device: str, steps: int, margin: int | None
 ) -> tuple[tuple[Event, ...], tuple[Fold, ...]]:
-    tracker = CpuTracker() if device == "cpu" else Tracker(device, sides=Sides(config, plan))
+    tracker = (
+        CpuTracker() if device == "cpu" else Tracker(device, dimensions=Dimensions(config, plan))
+    )
     with ExitStack() as stack:
         if device == "cuda":
             stack.enter_context(fake_cuda(plan))

@@ -29,9 +29,9 @@ from qtui_core.memory.replay.record import (
     Phase,
     rounded,
 )
+from qtui_core.training.tracing.dimensions import Dimensions
 from qtui_core.training.tracing.owners import STILL, mark_owners
 from qtui_core.training.tracing.places import Places
-from qtui_core.training.tracing.sides import Sides
 
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
@@ -45,8 +45,8 @@ _ASKING = -2
 
 
 class Tracker(TorchDispatchMode):
-    """Records events while it is entered; `track` records storages that exist already. With `sides`
-    the sizes are products of letters, otherwise plain numbers.
+    """Records events while it is entered; `track` records storages that exist already. With
+    `dimensions` the sizes are products of letters, otherwise plain numbers.
 
     Attributes:
         places: finds the module that an operation belongs to.
@@ -55,10 +55,10 @@ class Tracker(TorchDispatchMode):
     """
 
     def __init__(
-        self, device_type: str, places: Places | None = None, sides: Sides | None = None
+        self, device_type: str, places: Places | None = None, dimensions: Dimensions | None = None
     ) -> None:
         super().__init__()
-        self._sides = sides
+        self._sides = dimensions
         self.places = places or Places()
         self.live = 0
         self.at: Phase | None = None

@@ -21,7 +21,7 @@ _FIRST = ("S", "h", "V", "I", "HD", "GD", "M", "H", "G", "D", "E", "r")
 _SHORTEST = 3
 
 
-class Sides:
+class Dimensions:
     """Letters by the size of the dimensions that they stand for."""
 
     def __init__(self, config: Mapping[str, Any], plan: RunPlan) -> None:
@@ -40,11 +40,11 @@ class Sides:
         self._by_length.setdefault(int(tokens), tokens)
         self._sequence = plan.sequence
 
-    def bytes_of(self, sides: Sequence[int], element: int) -> int:
+    def bytes_of(self, dimensions: Sequence[int], element: int) -> int:
         """The bytes of a tensor with these dimensions and so many bytes per element, as a product
         of letters."""
         size = element
-        for place, side in enumerate(sides):
-            batch = not place and side == self._batch and self._sequence in sides[1:]
+        for place, side in enumerate(dimensions):
+            batch = not place and side == self._batch and self._sequence in dimensions[1:]
             size = size * (self._batch if batch else self._by_length.get(side, side))
         return size
