@@ -42,7 +42,7 @@ from qtui_core.formats.rounding import (
     moves_away_from_zero,
     rounds_toward_zero,
 )
-from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials, power_of_two
+from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials, scaled
 
 #: A Fraction, or one of the floats inf, -inf, nan, -0.0.
 Exact = Fraction | float
@@ -124,13 +124,14 @@ def decode(fmt: Format, code: int) -> Decoded:
 
     hidden = not (exponent_field == 0 and fmt.zero_exponent_is_subnormal)
     exponent = exponent_field - fmt.bias if hidden else fmt.min_exponent
-    significand = int(hidden) + mantissa_field * fmt.epsilon
+    # In whole steps: a Fraction made once is sooner made than several that are multiplied.
+    steps = (int(hidden) << fmt.mantissa_bits) | mantissa_field
+    significand = Fraction(steps, 1 << fmt.mantissa_bits)
     subnormal = Kind.SUBNORMAL if mantissa_field else Kind.ZERO
     kind = Kind.NORMAL if hidden else subnormal
-    value = significand * power_of_two(exponent)
-    signed: Exact = value
-    if sign:
-        signed = -value if value else -0.0
+    signed: Exact = -0.0
+    if steps or not sign:
+        signed = scaled(-steps if sign else steps, exponent - fmt.mantissa_bits)
     return Decoded(
         fmt, code, sign, exponent_field, mantissa_field, kind, exponent, significand, signed
     )
@@ -225,12 +226,17 @@ def unbounded_code(fmt: FloatFormat, magnitude: Fraction) -> tuple[int, Fraction
     exponent = floor_log2(magnitude)
     if fmt.zero_exponent_is_subnormal:
         exponent = max(exponent, fmt.min_exponent)
-    steps = magnitude / power_of_two(exponent - fmt.mantissa_bits)
-    whole = steps.numerator // steps.denominator
+    steps, over = magnitude.numerator, magnitude.denominator
+    shift = exponent - fmt.mantissa_bits
+    if shift > 0:
+        over <<= shift
+    else:
+        steps <<= -shift
+    whole, rest = divmod(steps, over)
     # The subtraction takes the hidden 1 of `whole` out of the code. A subnormal has no hidden 1
     # and the exponent of field 1, so the same subtraction leaves field 0.
     hidden = 1 << fmt.mantissa_bits
-    return ((exponent + fmt.bias) << fmt.mantissa_bits) + whole - hidden, steps - whole
+    return ((exponent + fmt.bias) << fmt.mantissa_bits) + whole - hidden, Fraction(rest, over)
 
 
 def is_odd(fmt: Format, magnitude: int) -> bool:
@@ -248,7 +254,10 @@ def floor_log2(magnitude: Fraction) -> int:
     """floor(log2(magnitude)) for a positive Fraction, from bit lengths: a floating-point log2 is
     wrong just below powers of two."""
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    return exponent if power_of_two(exponent) <= magnitude else exponent - 1
+    over = magnitude.denominator
+    if exponent >= 0:
+        return exponent - (over << exponent > magnitude.numerator)
+    return exponent - (over > magnitude.numerator << -exponent)
 
 
 def _encode_int(fmt: IntFormat, value: Exact, how: Casting, random_bits: int) -> int:

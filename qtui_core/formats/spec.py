@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 from fractions import Fraction
+from functools import cached_property
 
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.rounding import Rounding
@@ -67,21 +68,21 @@ class FloatFormat:
 
     # --- width
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits of a code."""
         return int(self.signed) + self.exponent_bits + self.mantissa_bits
 
-    @property
+    @cached_property
     def storage_bits(self) -> int:
         """Bits of the word that a code is stored in."""
         return self.bits + self.padding_bits
 
-    @property
+    @cached_property
     def code_count(self) -> int:
         return 1 << self.bits
 
-    @property
+    @cached_property
     def sign_bit(self) -> int:
         """The code with only the sign bit set, 0 for an unsigned format."""
         return 1 << (self.bits - 1) if self.signed else 0
@@ -92,23 +93,23 @@ class FloatFormat:
 
     # --- which special values it has
 
-    @property
+    @cached_property
     def has_infinity(self) -> bool:
         return self.specials is Specials.IEEE
 
-    @property
+    @cached_property
     def has_nan(self) -> bool:
         return self.specials is not Specials.FINITE
 
-    @property
+    @cached_property
     def has_zero(self) -> bool:
         return self.zero_exponent_is_subnormal
 
-    @property
+    @cached_property
     def has_negative_zero(self) -> bool:
         return self.signed and self.has_zero and self.specials is not Specials.FNUZ
 
-    @property
+    @cached_property
     def saturates(self) -> bool:
         """Whether overflow becomes the largest number by default.
 
@@ -119,7 +120,7 @@ class FloatFormat:
 
     # --- codes of magnitudes: without the sign bit
 
-    @property
+    @cached_property
     def max_code(self) -> int:
         """The code of the largest number."""
         top = 1 << (self.exponent_bits + self.mantissa_bits)
@@ -130,11 +131,11 @@ class FloatFormat:
                 return top - 2
         return top - 1
 
-    @property
+    @cached_property
     def infinity_code(self) -> int | None:
         return self.max_code + 1 if self.has_infinity else None
 
-    @property
+    @cached_property
     def nan_code(self) -> int | None:
         """The NaN that encode writes: of several, the quiet one without payload. None if there is
         none."""
@@ -149,49 +150,49 @@ class FloatFormat:
 
     # --- limits
 
-    @property
+    @cached_property
     def min_exponent(self) -> int:
         """The exponent of the smallest number with a hidden 1, and of the subnormals."""
         return int(self.zero_exponent_is_subnormal) - self.bias
 
-    @property
+    @cached_property
     def max_exponent(self) -> int:
         """floor(log2(max))."""
         return (self.max_code >> self.mantissa_bits) - self.bias
 
-    @property
+    @cached_property
     def max(self) -> Fraction:
         """The largest finite number."""
         mantissa = self.max_code & ((1 << self.mantissa_bits) - 1)
         significand = (1 << self.mantissa_bits) + mantissa
         return significand * power_of_two(self.max_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def min(self) -> Fraction:
         """The lowest finite number: -max, or the smallest positive number if there is no sign."""
         return -self.max if self.signed else self.min_positive
 
-    @property
+    @cached_property
     def min_normal(self) -> Fraction:
         return power_of_two(self.min_exponent)
 
-    @property
+    @cached_property
     def min_subnormal(self) -> Fraction | None:
         """The smallest positive subnormal; None if the format has no subnormals."""
         if not self.zero_exponent_is_subnormal or self.mantissa_bits == 0:
             return None
         return power_of_two(self.min_exponent - self.mantissa_bits)
 
-    @property
+    @cached_property
     def min_positive(self) -> Fraction:
         return self.min_subnormal or self.min_normal
 
-    @property
+    @cached_property
     def epsilon(self) -> Fraction:
         """The distance from 1 to the next number above it."""
         return power_of_two(-self.mantissa_bits)
 
-    @property
+    @cached_property
     def decimal_digits(self) -> float:
         """Significant decimal digits to one decimal place: log10(2^(mantissa bits + hidden 1))."""
         return round((self.mantissa_bits + 1) * math.log10(2), 1)
@@ -217,15 +218,15 @@ class IntFormat:
         if self.bits < 1 + int(self.signed):
             raise ValueError(f"{self.name}: {self.bits} bits leave no room for a number")
 
-    @property
+    @cached_property
     def storage_bits(self) -> int:
         return self.bits
 
-    @property
+    @cached_property
     def code_count(self) -> int:
         return 1 << self.bits
 
-    @property
+    @cached_property
     def sign_bit(self) -> int:
         return 1 << (self.bits - 1) if self.signed else 0
 
@@ -233,44 +234,44 @@ class IntFormat:
         """The stored word of a code: the code itself."""
         return code
 
-    @property
+    @cached_property
     def has_infinity(self) -> bool:
         return False
 
-    @property
+    @cached_property
     def has_nan(self) -> bool:
         return False
 
-    @property
+    @cached_property
     def has_zero(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def has_negative_zero(self) -> bool:
         return False
 
-    @property
+    @cached_property
     def saturates(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def step(self) -> Fraction:
         """The distance between neighbouring numbers, the same everywhere."""
         return power_of_two(-self.fraction_bits)
 
-    @property
+    @cached_property
     def max(self) -> Fraction:
         return ((1 << (self.bits - int(self.signed))) - 1) * self.step
 
-    @property
+    @cached_property
     def min(self) -> Fraction:
         return -self.sign_bit * self.step
 
-    @property
+    @cached_property
     def min_positive(self) -> Fraction:
         return self.step
 
-    @property
+    @cached_property
     def decimal_digits(self) -> float:
         """Significant decimal digits of the largest magnitude, to one place."""
         return round((self.bits - int(self.signed)) * math.log10(2), 1)
@@ -281,4 +282,9 @@ Format = FloatFormat | IntFormat
 
 def power_of_two(exponent: int) -> Fraction:
     """2^exponent, exactly, for any sign of the exponent."""
-    return Fraction(1 << exponent) if exponent >= 0 else Fraction(1, 1 << -exponent)
+    return scaled(1, exponent)
+
+
+def scaled(number: int, exponent: int) -> Fraction:
+    """number * 2^exponent, exactly, for any signs of both."""
+    return Fraction(number << exponent) if exponent >= 0 else Fraction(number, 1 << -exponent)
