@@ -169,7 +169,7 @@ class QtuiApp(App[None], inherit_bindings=False):
             self.set_timer(STALLED_SECONDS, self._draw_missed)
 
     def get_default_screen(self) -> Screen[Any]:
-        return ShellScreen(self._new_panel(self._start_panel), self.model)
+        return ShellScreen(self._new_panel(self._start_panel), self.model, self.size)
 
     def _new_panel(self, panel_id: str) -> Panel:
         return panel_entry(panel_id).load()(id=widget_id(panel_id))

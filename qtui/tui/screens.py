@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Input, Static
@@ -49,8 +50,14 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     ]
     AUTO_FOCUS = ""
 
-    def __init__(self, first_panel: Panel, model: str) -> None:
+    def __init__(self, first_panel: Panel, model: str, size: Size) -> None:
         super().__init__()
+        # As its first Resize will find them: else everything is styled once more for it.
+        for least in (
+            max(each for each in self.HORIZONTAL_BREAKPOINTS if each[0] <= size.width),
+            max(each for each in self.VERTICAL_BREAKPOINTS if each[0] <= size.height),
+        ):
+            self.add_class(least[1])
         self._first_panel = first_panel
         self._model = model
         self.zoomed: Widget | None = None
