@@ -218,6 +218,8 @@ def test_scales_stand_at_the_axis_along_which_they_differ() -> None:
         for row, name, each in zip(said, found.rows, cells, strict=True):
             assert row == " ".join([name, *(number + cell for cell in each)])
         assert "multiply the result once" in " ".join(rows)
+    tight = [" ".join(row.split()) for row in drawn(found, 36, 20, scales=True)]
+    assert "row outer both inner" in tight
     svg = picture_svg(found)
     assert svg.count(f'fill="{HUES[1]}" fill-opacity="0.900"') == 3  # outer sides
     assert svg.count('fill="var(--soft)" fill-opacity="0.900"') == 3  # at the summed axis

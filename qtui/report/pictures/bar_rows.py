@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from qtui.report.faces.columns import shorten
 from qtui.report.pictures.cells import (
     LABEL,
     POINT,
@@ -129,7 +128,9 @@ class _Rows:
 
     def _bar(self, grid: CellGrid, row: int, number: int, bar: LabBar, scale: BarScale) -> None:
         brush, paint = self.brush, hue(number)
-        grid.put(row, self.indent, shorten(bar.name, self.names).ljust(self.names), LABEL)
+        fits = len(bar.name) <= self.names
+        name = bar.name if fits else bar.name[: self.names - 1] + brush.ellipsis
+        grid.put(row, self.indent, name, LABEL)
         ends = [bar.value if end is None else end for end in (bar.high, bar.value, bar.low)]
         if bar.value < 0:
             ends.reverse()

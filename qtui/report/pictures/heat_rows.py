@@ -132,12 +132,14 @@ def scale_sides(found: Heat, row: int, column: int) -> ScaleSides:
 def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Painted]:
     """The two matrices of a cell: a full block for each vector of scales outside the sum, and a
     pale one for each inside it."""
-    if at.told:
-        return [
-            Painted(column, _fitting((at.told, at.told.split()[0]), width).center(width), QUIET)
-        ]
-    free, held = brush.shades[4], brush.shades[2]
     outer, inner, other, last = at.sides
+    told = at.told
+    if not told and width < _MATRICES - 1:  # no room for the matrices
+        told = "inner" if inner or other else "outer"
+        told = "both" if (outer or last) and (inner or other) else told
+    if told:
+        return [Painted(column, _fitting((told, told.split()[0]), width).center(width), QUIET)]
+    free, held = brush.shades[4], brush.shades[2]
     parts = (
         (free if outer else " ", POINT), (f" {at.left:<2}", LABEL), (held if inner else " ", QUIET),
         (held if other else " ", QUIET), (f" {at.right:<2}", LABEL), (free if last else " ", POINT),
