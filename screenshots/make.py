@@ -19,8 +19,8 @@ from pathlib import Path
 from qtui.tui.app import QtuiApp
 
 FOLDER = Path(__file__).parent
-#: Picture -> its panel, and the keys that lead from there to what it shows; WAIT is for the answer,
-#: STEPS for a run that is in the backward pass of its third step.
+#: Picture -> its panel, and the keys that lead from there to what it shows. WAIT waits for the
+#: answer, STEPS for the backward pass of the third step of a run, END for the end of an experiment.
 PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("formats", ()),
     "quantize": ("quantize", ()),
@@ -48,6 +48,8 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "cases": ("memory", ("V", "down")),
     # The demo model with QLoRA on this machine's CPU, while its third step runs.
     "train": ("train", ("down", *["left"] * 4, "WAIT", "r", "STEPS")),
+    # The three products of a layer in fifteen schemes.
+    "numerics": ("numerics", (*["down"] * 4, "r", "END")),
 }
 #: Drawing waits for the engine; a machine this slow has other problems.
 PATIENCE_SECONDS = 60.0
@@ -67,6 +69,9 @@ async def draw(picture: str, width: int, height: int) -> str:
                 continue
             if key == "STEPS":
                 await run_steps(app, pilot)
+                continue
+            if key == "END":
+                await run_to_end(app, pilot)
                 continue
             await pilot.press("space" if key == " " else key)
         if "STEPS" not in keys:
@@ -99,6 +104,17 @@ async def run_steps(app: QtuiApp, pilot) -> None:
             await pilot.pause(0.6)  # for the next picture
             return
     raise TimeoutError("no third step was seen")
+
+
+async def run_to_end(app: QtuiApp, pilot) -> None:
+    """Waits until an experiment is over."""
+    for _ in range(int(RUN_SECONDS / 0.1)):
+        await pilot.pause(0.1)
+        run = app.panel.shown.run
+        if run is not None and run.over:
+            await pilot.pause(1)  # for the last picture
+            return
+    raise TimeoutError("the experiment did not end")
 
 
 def backward_seconds(state) -> float:
