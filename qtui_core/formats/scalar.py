@@ -124,7 +124,7 @@ def decode(fmt: Format, code: int) -> Decoded:
 
     hidden = not (exponent_field == 0 and fmt.zero_exponent_is_subnormal)
     exponent = exponent_field - fmt.bias if hidden else fmt.min_exponent
-    # In whole steps: a Fraction made once is sooner made than several that are multiplied.
+    # In integers: creating one Fraction is faster than multiplying several.
     steps = (int(hidden) << fmt.mantissa_bits) | mantissa_field
     significand = Fraction(steps, 1 << fmt.mantissa_bits)
     subnormal = Kind.SUBNORMAL if mantissa_field else Kind.ZERO

@@ -35,7 +35,7 @@ _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
 _ALONE: Final = 8.0
 #: How many threads PyTorch uses by default in a single process; OMP_NUM_THREADS limits them.
 _THREADS: Final = torch.get_num_threads()
-#: The exit code of a command that fails otherwise than by a QtuiError.
+#: The exit code of a failure that is not a QtuiError.
 _FAILED: Final = 1
 #: Seconds between two reported steps.
 _PAUSE: Final = 0.1
@@ -176,12 +176,13 @@ class LabRunner:
         )
 
     def _failed(self, found: Findings) -> bool:
-        """Whether jobs failed and what is left says nothing, or nothing is left."""
+        """Whether every job failed, or some failed and the others allow no conclusion."""
         count = sum(1 for told in self._done.values() if told.fault)
         return count > 0 and (not found.verdict or count == len(self._jobs))
 
     def exit_code(self, result: LabResult) -> int:
-        """Of a command: that of the first fault if the experiment failed, else 0."""
+        """The exit code of a command: that of the first fault if the experiment failed, otherwise
+        0."""
         if result.ended != "failed":
             return 0
         with self._lock:

@@ -62,7 +62,7 @@ def test_weights_that_keep_a_step_and_lose_the_run_do_not_do():
     assert "good enough" not in lost
     assert "would help" in lost
     ill = concluded("underflow", outcomes | {"nearest 0": trained(None)}, lr=1e-5)
-    assert "the run so stored diverged, step 3: a.weight" in ill.verdict
+    assert "the run with these weights diverged, step 3: a.weight" in ill.verdict
     assert "step 3: a.weight" in [row.get("diverged") for row in ill.rows]
     spoilt = outcomes | {"stochastic 0": trained(0.03), "nearest 0": trained(0.03)}
     assert "stochastic rounding" not in concluded("underflow", spoilt, lr=1e-5).verdict

@@ -81,7 +81,7 @@ def conducted(
     """A run on the CPU in this process."""
     import torch
 
-    from qtui_core.training.run.live import conduct
+    from qtui_core.training.run.live import run_to_end
 
     torch.manual_seed(0)
     told: list[Snapshot] = []
@@ -95,7 +95,7 @@ def conducted(
         resolved = resolve(RunPlan(**plan), source.config.get("dtype") or "bf16")
         order = Order(resolved, place("cpu", {}), steps, data, text)
         controls = controls or Controls()
-        code = conduct(source, order, tell, controls, time.perf_counter(), advice)
+        code = run_to_end(source, order, tell, controls, time.perf_counter(), advice)
     return Ran(tuple(told), code)
 
 

@@ -60,11 +60,11 @@ class _RunWork:
         # torch reads them when it is imported, and CUDA when it starts.
         os.environ.update(prepared.environment)
         self._tell(PhaseBegun(self._seconds, 0, "import"))
-        from qtui_core.training.run.live import conduct
+        from qtui_core.training.run.live import run_to_end
 
         order, advice = prepared.order, prepared.advice
         with prepared.source as source:
-            return conduct(source, order, self._tell, self.child.controls, self._began, advice)
+            return run_to_end(source, order, self._tell, self.child.controls, self._began, advice)
 
     def _last(self, ended: str, why: str, error: Exception | None) -> Iterator[str]:
         step, phase = self._begun.step, self._begun.phase

@@ -127,8 +127,8 @@ def frontier(found: LabLayerErrors) -> tuple[list[tuple[float, float]], list[str
 
 
 def recommended(found: LabLayerErrors) -> tuple[list[str], float, float]:
-    """(the fewest layers of the frontier that take the error to _GOAL of it, their share of the
-    weights, the error that is foretold)."""
+    """(the fewest layers of the frontier that reduce the error to _GOAL of it, their share of the
+    weights, the predicted error)."""
     line, order = frontier(found)
     count = next((i for i, (_, e) in enumerate(line) if e <= _GOAL * line[0][1]), len(order))
     return order[:count], *line[count]
@@ -210,9 +210,9 @@ def _verdict(settings: Mapping[str, Any], found: LabLayerErrors) -> str:
             f"{found.whole:.3g} all at once), so this run cannot say which "
             "layers to leave in high precision."
         )
-    order, share, foretold = recommended(found)
+    order, share, predicted = recommended(found)
     names = ", ".join(order) if len(order) <= 3 else f"{len(order)} layers ({order[0]} first)"
-    is_or_would = f"would be {foretold:.2%}" if found.left is None else f"is {found.left:.2%}"
+    is_or_would = f"would be {predicted:.2%}" if found.left is None else f"is {found.left:.2%}"
     said = (
         f"Under {scheme} the gradient is {found.whole:.2%} off; with {names} in high precision "
         f"({share:.1%} of the weights) it {is_or_would}"

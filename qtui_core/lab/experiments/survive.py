@@ -231,7 +231,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
 
 
 def _of_states(settings: Mapping[str, Any], stored: str) -> str:
-    """What becomes of the second moment, which PyTorch's AdamW stores as it does the weight."""
+    """Whether the second moment can fall: PyTorch's AdamW stores it in the format of the weight."""
     bits = STORAGES[stored].mantissa_bits
     assert bits is not None
     least, _ = thresholds(bits)

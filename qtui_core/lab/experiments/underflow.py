@@ -276,7 +276,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     nearest = runs.compared.get("nearest")
     diverged = "" if nearest is None else nearest.diverged
     if diverged:
-        said += f", and the run so stored diverged, {diverged}"
+        said += f", and the run with these weights diverged, {diverged}"
     elif gain is not None:
         said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
     spoilt = gain is not None and gain <= ENOUGH and runs.seen("nearest") == "worse"
@@ -295,7 +295,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
 
 
 def _cures(drawn: float | None, runs: LabComparison) -> bool:
-    """Whether stochastic rounding is named as a cure: where the run has a figure, by that."""
+    """Whether stochastic rounding helps, which the run decides if it has a figure."""
     if drawn is not None:
         return drawn > ENOUGH
     return "stochastic" not in runs.compared or runs.seen("stochastic") not in ("worse", "diverged")

@@ -15,7 +15,7 @@ from qtui_core.lab.training.twins import See
 #: Tokens, inputs and outputs of the product that is timed, and how often it is.
 _SHAPE: Final = (512, 1024, 1024)
 _TIMES: Final = 7
-#: What kernels whose output is BF16 may be off, relative.
+#: The largest relative error that is allowed for kernels whose output is BF16.
 _BF16: Final = 2.0**-7
 #: Elements of a block of MX.
 _BLOCK: Final = 32

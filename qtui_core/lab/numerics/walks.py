@@ -151,7 +151,7 @@ def told_of_scales(grown: GrownScales) -> str:
 
 
 def told_of_codes(grown: GrownScales) -> str:
-    """What becomes of codes that are only read and stored."""
+    """How many codes change if weights are only read and stored again."""
     return (
         f"An int8 weight that is read in BF16 and stored again without an update, codes rounded "
         f"stochastically, has {grown.moved:.1%} other codes, after {GROWN[1]} times "

@@ -269,9 +269,9 @@ def difference(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> float | N
 
 
 def apart(one: TrainedRun | None, other: TrainedRun | None, key: str) -> float | None:
-    """How far two runs of the same batches are apart: in a fact of both, or while they are trained
-    if that is more, as one pair of numbers may be near by chance. None if one is not known or has
-    no such fact."""
+    """How far two runs on the same batches differ: the difference of a fact of both, or that of
+    their losses while they train if it is larger, because a single pair of numbers may be near by
+    chance. None if one is unknown or has no such fact."""
     if one is None or other is None or key not in one.facts or key not in other.facts:
         return None
     trained = abs(difference(one, other) or 0.0)

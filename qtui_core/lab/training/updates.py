@@ -42,7 +42,7 @@ def wanted_updates(
             trained[name] = parameter
 
     def sampled(tensor: torch.Tensor) -> torch.Tensor:
-        """A float32 copy of the elements that are looked at."""
+        """A float32 copy of the elements that are examined."""
         if most is None:
             return tensor.detach().to(torch.float32, copy=True)
         every = max(1, tensor.numel() // most)

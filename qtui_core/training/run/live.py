@@ -43,7 +43,7 @@ QUANTIZE = "quantize"
 COMPARE = "compare"
 
 
-def conduct(
+def run_to_end(
     source: ModelSource,
     order: Order,
     tell: Tell,
