@@ -289,6 +289,6 @@ class LabFault:
 LabTold = LabBegun | StepSeen | JobDone | LabResult | LabFault
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], word: str = "and") -> str:
     """Joins names as a sentence does: "a, b and c"."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

@@ -244,7 +244,7 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
     except Exception as error:  # a library can raise anything on a model
         traceback.print_exc()
         first = (str(error).strip().splitlines() or ["without a word"])[0][:400]
-        said = f"It cannot be run here: {first} ({type(error).__name__})."
+        said = f"It cannot be run here: {first.rstrip('.')} ({type(error).__name__})."
         return JobDone(job.key, None, time.perf_counter() - began, said, _FAILED)
     return JobDone(job.key, outcome, time.perf_counter() - began)
 

@@ -61,6 +61,7 @@ def test_a_weight_arrives_where_the_exact_sum_says_or_stays():
         assert drawn.mean[-1] == pytest.approx(2, abs=5 * drawn.std[-1] / 2000**0.5)
         assert drawn.std[-1] > 0.05
     assert found["fp16"].mean[-1] == pytest.approx(1.977, abs=2e-3)
+    assert found["bf16 Kahan"].mean[-1] == pytest.approx(2, abs=2**-7)
 
 
 def test_the_scales_are_told_where_int8_is_asked_for():

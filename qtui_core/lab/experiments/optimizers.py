@@ -278,9 +278,10 @@ def _verdict(
     well = [n for n in found if runs.seen(n) == "no difference"]
     ill = [n for n in found if runs.seen(n) in ("worse", "better")]
     said = []
+    drifted = {str(row["states"]): row.get("drifted") for row in rows}
     least = min(
         (n for n in well if isinstance(sizes.get(n), float)),
-        key=lambda n: float(sizes[n] or 0),
+        key=lambda n: (round(float(sizes[n] or 0), 2), bool(drifted.get(n))),
         default=None,
     )
     if least is not None:

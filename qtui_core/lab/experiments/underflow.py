@@ -29,7 +29,7 @@ from qtui_core.lab.numerics.walks import (
     told_of_scales,
     walks_chart,
 )
-from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
+from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture, listed
 from qtui_core.lab.training.comparison import LabComparison
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import (
@@ -282,12 +282,13 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     spoilt = gain is not None and gain <= ENOUGH and runs.seen("nearest") == "worse"
     if here.kept > ENOUGH and not spoilt and not diverged:
         return f"{said}: {name} weights are good enough here."
-    cures = ["fp32 masters (4 more bytes a parameter)"]
+    cures = ["Kahan summation (2 more bytes a parameter)"] if store == "bf16" else []
+    cures.append("fp32 masters (4 more bytes a parameter)")
     drawn = runs.share_of_gain("stochastic")
     if _cures(drawn, runs):
         measured = "" if drawn is None else f", which kept {drawn:.0%} here"
         cures.insert(0, f"stochastic rounding (no bytes{measured})")
-    said = f"{said}; {' or '.join(cures)} would help."
+    said = f"{said}; {listed(cures, 'or')} would help."
     alone = found.enough.get(store)
     if alone is None:
         return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."

@@ -14,6 +14,17 @@ from qtui_core.lab.training.twins import See
 
 #: Copies of the single weight, how often each is changed, and by how much.
 _COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3
+#: How it is stored.
+_WAYS: Final = (
+    "bf16",
+    "bf16 stochastic",
+    "bf16 Kahan",
+    "fp16",
+    "e4m3",
+    "e4m3 stochastic",
+    "int8",
+    "int8 stochastic",
+)
 #: The factor by which weights with scales grow, and how many times.
 GROWN: Final = (1.0005, 100)
 #: Rows and columns of those weights.
@@ -56,31 +67,32 @@ class GrownScales:
 
 def one_weight(see: See) -> tuple[OneWeight, ...]:
     """The result of adding 0.001 to a weight of 1.0 a thousand times, in several formats. The int8
-    weight has a scale of 1/32, so that 2 is well within its range."""
+    weight has a scale of 1/32, so that 2 is well within its range. Kahan summation stores beside
+    the weight, in its format, what was rounded away."""
     generator = torch.Generator().manual_seed(0)
-    ways = [("bf16", False), ("bf16", True), ("fp16", False), ("e4m3", False), ("e4m3", True)]
-    ways += [("int8", False), ("int8", True)]
     found = []
-    for number, (name, drawn) in enumerate(ways):
-        see(number, len(ways), None)
+    for number, way in enumerate(_WAYS):
+        see(number, len(_WAYS), None)
+        name, _, how = way.partition(" ")
         storage = STORAGES[name]
         scale = torch.tensor(1 / 32 if name == "int8" else 1.0)
-        weight = torch.ones(_COPIES)
+        weight, rest = torch.ones(_COPIES), torch.zeros(())
         mean, std, moved = [1.0], [0.0], 0
         for move in range(1, _MOVES + 1):
-            wanted = weight + _MOVE
+            wanted = weight + (_MOVE + rest)
             after = (
                 storage.stochastic(wanted, generator, scale)
-                if drawn
+                if how == "stochastic"
                 else storage.nearest(wanted, scale)
             )
+            if how == "Kahan":
+                rest = storage.nearest(_MOVE + rest - (after - weight), scale)
             moved += int((after != weight).sum())
             weight = after
             if move % 20 == 0:
                 mean.append(float(weight.double().mean()))
                 std.append(float(weight.double().std()))
-        called = f"{name} stochastic" if drawn else name
-        found.append(OneWeight(called, tuple(mean), tuple(std), moved / (_COPIES * _MOVES)))
+        found.append(OneWeight(way, tuple(mean), tuple(std), moved / (_COPIES * _MOVES)))
     return tuple(found)
 
 
