@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("qtui", "qtui_core")
 MOST_FILES = 15
 MOST_LINES = 400
+LEAST_LINES_TWICE = 4
 
 
 @cache
@@ -109,6 +110,37 @@ def without_use() -> set[str]:
     return {name for name in unused if name.removeprefix("action_") not in mentions()}
 
 
+class _Renamed(ast.NodeTransformer):
+    """Names in the order in which they first appear, so that two functions that differ in names
+    alone are the same."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self._names.setdefault(node.id, f"_{len(self._names)}"), ast.Load())
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        return ast.arg(self._names.setdefault(node.arg, f"_{len(self._names)}"))
+
+
+def functions_that_stand_twice() -> list[list[str]]:
+    """Functions of four lines or more whose statements are the same but for the names of
+    variables."""
+    found: dict[str, list[str]] = {}
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            said = ast.get_docstring(node) is not None
+            body = node.body[said:]
+            if body and (body[-1].end_lineno or 0) - body[0].lineno + 1 >= LEAST_LINES_TWICE:
+                copy = ast.parse(ast.unparse(ast.Module([*body], [])))
+                alike = ast.dump(_Renamed().visit(copy))
+                found.setdefault(alike, []).append(f"{module}.{node.name}")
+    return [names for names in found.values() if len(names) > 1]
+
+
 def imports(module: str, tree: ast.Module) -> set[str]:
     """The modules that are imported at run time, without those for types only."""
     found: set[str] = set()
@@ -177,6 +209,10 @@ def test_nothing_is_there_for_tests_alone() -> None:
         "quantize_compiled", "round_array", "scale_at", "unpacked_codes",
     }  # fmt: skip
     assert without_use() == of_the_library
+
+
+def test_no_function_stands_twice() -> None:
+    assert functions_that_stand_twice() == []
 
 
 def test_a_class_name_stands_for_one_class() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.style import Style
 from textual import events
@@ -57,6 +57,15 @@ class PlanForm(DrawnLines, can_focus=True):
             super().__init__()
             self.index = index
             self.again = again
+
+        def choose(self, panel: Any) -> None:
+            """Chooses the field in a panel with a form, and turns the one that was current."""
+            self.stop()
+            panel.shown.knob = self.index
+            panel.body.focus_form()
+            if self.again:
+                panel.action_turn(1)
+            panel.draw()
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()

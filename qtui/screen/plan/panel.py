@@ -228,12 +228,7 @@ class PlanPanel(AskingPanel):
 
     @on(PlanForm.FieldClicked)
     def _clicked(self, message: PlanForm.FieldClicked) -> None:
-        message.stop()
-        self.shown.knob = message.index
-        self.body.focus_form()
-        if message.again:
-            self.action_turn(1)
-        self.draw()
+        message.choose(self)
 
     # Changing the plan
 

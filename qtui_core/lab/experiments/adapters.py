@@ -215,7 +215,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     gains = runs.gains()
     gain = fmean(gains) if gains else None
     rows: list[dict[str, Cell]] = []
-    full = _first(runs, TWIN)
+    full = runs.first(TWIN)
     if full is not None:
         rows.append(
             {
@@ -256,10 +256,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     )
 
 
-def _first(runs: LabComparison, name: str) -> TrainedRun | None:
-    return next((run for seed in runs.seeds if (run := runs.run(name, seed))), None)
-
-
 def _trained(run: TrainedRun) -> int:
     """The bytes of the trained weights, their gradients and their optimizer states."""
     return sum(run.nbytes.get(part, 0) for part in _TRAINED)
@@ -280,7 +276,7 @@ def _beside_lora(name: str, runs: LabComparison) -> str | None:
 def _picture(runs: LabComparison) -> tuple[Picture, ...]:
     points = []
     for name in (TWIN, *runs.compared):
-        run = _first(runs, name)
+        run = runs.first(name)
         share = 1.0 if name == TWIN else runs.share_of_gain(name)
         if run is not None and share is not None and not run.diverged and _trained(run):
             points.append(
@@ -305,7 +301,7 @@ def _verdict(
 ) -> str:
     if broken := runs.broken:
         return broken
-    full = _first(runs, TWIN)
+    full = runs.first(TWIN)
     if gain is None or full is None or runs.floor is None or not runs.compared:
         return ""
     if runs.chaotic:

@@ -115,7 +115,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         *COLUMNS[7:],
     )
     rows: list[dict[str, Cell]] = []
-    twin = _first(runs, TWIN)
+    twin = runs.first(TWIN)
     if twin is not None:
         rows.append({"recipe": TWIN, "lr": best[TWIN], "seconds": twin.seconds, "by": "torch"})
         rows[-1] |= {part: twin.nbytes.get(part) for part in _PARTS}
@@ -152,10 +152,6 @@ def _chosen(
                 if (run := outcomes.get(_key(one, rate, seed, settings))) is not None:
                     found[f"{one} {seed}"] = run
     return found
-
-
-def _first(runs: LabComparison, name: str) -> TrainedRun | None:
-    return next((run for seed in runs.seeds if (run := runs.run(name, seed))), None)
 
 
 def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
@@ -227,7 +223,7 @@ def _worse(name: str, runs: LabComparison) -> str:
     if not instead:
         return _by(name, runs)
     if cure is None:
-        twin = _first(runs, TWIN)
+        twin = runs.first(TWIN)
         whole = here.runs[0] if instead.startswith("int8 weights") or twin is None else twin
         return f"{_by(name, runs)} (try {instead}, {_more(whole, here.runs[0])})"
     if cure.difference is None or here.difference is None:
@@ -249,7 +245,7 @@ def _stored(run: TrainedRun) -> int:
 
 def _memory(runs: LabComparison) -> str:
     """Which of the recipes store fewer bytes than float32, if any."""
-    twin = _first(runs, TWIN)
+    twin = runs.first(TWIN)
     if twin is None or not _stored(twin):
         return ""
     less = {n: _stored(c.runs[0]) for n, c in runs.compared.items() if not c.diverged}

@@ -76,6 +76,10 @@ class LabComparison:
         found = self._outcomes.get(f"{name} {seed}")
         return found if isinstance(found, TrainedRun) else None
 
+    def first(self, name: str) -> TrainedRun | None:
+        """The run of the first seed that is done."""
+        return next((run for seed in self.seeds if (run := self.run(name, seed))), None)
+
     def clears(self, value: float | None, name: str = "") -> bool:
         """Whether a difference exceeds the floor of the recipe `name`, or without a name that of
         all recipes."""

@@ -153,12 +153,7 @@ class NumericsPanel(AskingPanel):
 
     @on(PlanForm.FieldClicked)
     def _field_clicked(self, message: PlanForm.FieldClicked) -> None:
-        message.stop()
-        self.shown.knob = message.index
-        self.body.focus_form()
-        if message.again:
-            self.action_turn(1)
-        self.draw()
+        message.choose(self)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self._draw_left()
