@@ -1,1 +1,1 @@
-"""The parts of panels: the life of a question, views, lists, tables, charts, keys."""
+"""The parts that panels share: requests, views, lists, tables, charts, keys."""

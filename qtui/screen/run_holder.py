@@ -1,4 +1,4 @@
-"""What a panel holds of a run that goes on: its process, from the start to the end."""
+"""The child process of a panel's run, from its start to its end."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from qtui.engine.waiting import EXIT_SECONDS
 from qtui.screen.keeper import Keeper
 from qtui.screen.panel.asking import AskingPanel
 
-#: Seconds between two pictures of what goes on: more would be seen by nobody, and cost whoever is
-#: far away.
+#: Seconds between two drawings of a run: more would be too many for a slow connection.
 DRAWN_SECONDS: Final = 0.5
 
 
 class RunHolder:
-    """Starts a run in the process of a client that `make` makes, hears it, records it, ends it.
+    """Starts runs one at a time, each in the process of a client that `make` returns; reads and
+    records its messages, and ends it.
 
     Attributes:
-        leaving: whether the app is about to end: no process is started any more.
-        silence: that the process gives no sign of life, as a sentence.
-        news: whether something became known that was not drawn.
+        leaving: whether the app is about to quit, so that no process is started any more.
+        silence: the sentence that the process does not answer; "" while it does.
+        news: whether there are messages that are not drawn yet.
     """
 
     def __init__(self, panel: AskingPanel, make: Callable[[], RunClient | LabClient]) -> None:
@@ -38,12 +38,12 @@ class RunHolder:
 
     @property
     def child(self) -> ChildLines:
-        """The process of the run that goes on, or else of the next one."""
+        """The process of the current run; without one, that of the next run."""
         return self._client.child
 
     @property
     def busy(self) -> bool:
-        """Whether a run goes on."""
+        """Whether a run is under way."""
         return not self._gone.is_set()
 
     @property
@@ -51,7 +51,7 @@ class RunHolder:
         return self._panel.qtui.panel is self._panel
 
     def tick(self) -> bool:
-        """Twice a second: whether there is something to draw, for somebody who looks."""
+        """Called every DRAWN_SECONDS: returns whether the panel is shown and has news to draw."""
         silence = self.child.silence() if self.busy else ""
         if silence != self.silence:
             self.silence, self.news = silence, True
@@ -60,17 +60,17 @@ class RunHolder:
         return drawn
 
     async def warm(self) -> None:
-        """Starts the process before anyone asks, so that the next run begins at once."""
+        """Starts the process ahead, so that the next run begins at once."""
         if not self.leaving and not self.busy:
-            with suppress(OSError):  # told where a run is asked for
+            with suppress(OSError):  # the start of the run reports it
                 await self.child.warm()
 
     async def follow(
         self, request: Any, run: Any, keeper: Keeper[Any], hear: Callable[[Any], None]
     ) -> None:
-        """Hears a run until its process is gone; `run` learns where it is recorded (`path`), and
-        what is wrong with that (`complaint`)."""
-        if self.busy:  # the one before is on its way out
+        """Runs `request` until its process ends. Each message goes to `hear` and to the recording;
+        `path` and `complaint` of the recording are copied to `run`."""
+        if self.busy:  # the previous process is still ending
             self._client = self._make()
         client = self._client
         self._gone.clear()
@@ -89,14 +89,14 @@ class RunHolder:
                 self._gone.set()
 
     async def finish(self) -> None:
-        """Ends it in order."""
+        """Asks the run to stop, and waits until it has ended."""
         self.leaving = True
         self.child.stop()
         await self._until_gone()
         await self.end()
 
     async def end(self) -> None:
-        """Ends it at once: nobody looks any more."""
+        """Kills the process, and waits until it has ended."""
         self.leaving = True
         self.child.kill()
         await self._until_gone()

@@ -1,5 +1,4 @@
-"""How the Numerics panel is laid out: experiments and settings at the left, what is shown at the
-right."""
+"""The layout of the Numerics panel: experiments and settings at the left, views at the right."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
 
-#: Below this width the left side is as narrow as it can be.
+#: Below this width of the screen the left side has its least width.
 NARROW = 100
-#: Lines of the list that stay, however many settings there are.
+#: The least lines of the list, however many settings there are.
 _LEAST_LISTED: Final = 6
-#: Lines of the help with what stands around it.
+#: Lines of the help and of the margins around it.
 _HELP: Final = 6
 _SHORT_HELP: Final = 2
 
 
 class NumericsBody(FormBody):
-    """The list of experiments over the form of the chosen one; the views at their right."""
+    """The list of experiments above the form of the chosen one; the views at their right."""
 
     DEFAULT_CSS = """
     NumericsBody {
@@ -67,8 +66,8 @@ class NumericsBody(FormBody):
         self.set_class(event.size.height < SHORT, "-short")
 
     def make_room(self, experiments: int, settings: int) -> None:
-        """As many lines for the list and the form as they have, and where there are not, a list
-        and a form that scroll."""
+        """Sets the heights of the list and of the form: of all their lines if these fit; otherwise
+        both scroll."""
         short = self.has_class("-short")
         room = self.size.height - (_SHORT_HELP if short else _HELP)
         wanted = settings + 1

@@ -1,4 +1,4 @@
-"""What the Numerics panel shows, as data, as a table, and as plain text."""
+"""The contents of the Numerics panel as JSON, CSV, SVG and plain text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.codec import printed
 
 
 def command_of(run: LabRun) -> str:
-    """What would run it from a shell."""
+    """The command line that runs the same experiment with the same settings."""
     words = ["qtui lab", run.experiment.name]
     if run.experiment.takes_model and run.model != "demo":
         words.append(run.model)
@@ -27,7 +27,7 @@ def command_of(run: LabRun) -> str:
 
 
 def panel_data(shown: NumericsShown, sentence: str) -> dict[str, Any]:
-    """The result, and the command that makes it again."""
+    """The result as JSON, and the command that repeats it."""
     run = shown.run
     if run is None or run.result is None:
         return {"experiment": shown.experiment.name, "sentence": sentence, "result": None}
@@ -41,18 +41,18 @@ def panel_data(shown: NumericsShown, sentence: str) -> dict[str, Any]:
 
 
 def panel_table(shown: NumericsShown) -> Iterable[Sequence[object]] | None:
-    """The table in raw numbers; None where there is none."""
+    """The table in raw numbers; None without one."""
     result = shown.run.result if shown.run else None
     return findings_csv(result.findings) if result and result.findings.rows else None
 
 
 def panel_picture(shown: NumericsShown) -> str | None:
-    """The picture that is looked at, as an SVG file; None where there is none."""
+    """The current picture as an SVG file; None without one."""
     drawn = shown.drawn
     return None if drawn is None else standalone(picture_svg(drawn, shown.drawn_behind))
 
 
 def panel_text(shown: NumericsShown) -> str | None:
-    """The report of the run, as `qtui lab` prints it."""
+    """The report of the run as `qtui lab` prints it; None without a result."""
     run = shown.run
     return to_plain(lab_document(run.result, command_of(run))) if run and run.result else None

@@ -1,4 +1,4 @@
-"""A run of an experiment, as far as it was told: live, kept, or read from a recording."""
+"""What is known of a run of an experiment: a live one, an earlier one, or a recording."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from qtui_core.lab.results import (
 )
 from qtui_core.lab.settings import Value
 
-#: Points of a job that are kept to be drawn; of more, every other one.
+#: The most points of a job's curve; from more, every other one is dropped.
 _POINTS: Final = 2000
-#: A recording plays in so many pictures at most.
+#: The most drawings in which a recording plays.
 PLAYED: Final = 40
 
 
 class LabPhase(StrEnum):
-    """Where a run is. A recording `plays`, and is `done`, `stopped` or `failed` as it was then."""
+    """The state of a run. A recording is PLAYING, and then DONE, STOPPED or FAILED like its run."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -51,16 +51,16 @@ class LabRun:
     """What is known of a run.
 
     Attributes:
-        number: counts the runs of an experiment, from 1.
-        settings: every one of them.
-        recorded: whether it comes from a file, and not from a process of this app.
-        path: of its recording; None where there is none.
-        begun, result: as they were told last.
-        jobs: those that are done.
-        steps: of each job that runs, how many steps are done, and of how many.
-        courses: of each job, (step, value) of what it said on its way.
-        fault: why it failed, as a sentence.
-        left: what a recording is still to tell.
+        number: the number of the run among those of its experiment, from 1.
+        settings: all settings with their values.
+        recorded: whether it was read from a file, and not run by this app.
+        path: the file of its recording; None without one.
+        begun, result: the latest messages of these kinds.
+        jobs: the finished jobs.
+        steps: running job -> (steps done, steps in all).
+        courses: job -> the (step, value) points that it reported.
+        fault: the sentence that says why the run failed; "" if it did not.
+        left: the messages of a recording that are not played yet.
         paused: whether a recording that plays is paused.
     """
 
@@ -82,8 +82,8 @@ class LabRun:
     paused: bool = False
     _each: int = 1
     _on_the_way: LabChart | None = None
-    """The picture of the courses; the same object until there is another step, so that a key which
-    changes a setting need not draw it anew."""
+    """The picture of the courses. It stays the same object until there is another step, so that a
+    key that changes a setting need not draw it again."""
 
     @property
     def over(self) -> bool:
@@ -91,13 +91,13 @@ class LabRun:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it ended before all of its jobs were done."""
+        """Whether the run ended before all its jobs were done."""
         if self.phase not in (LabPhase.STOPPED, LabPhase.FAILED) or self.begun is None:
             return False
         return any(name not in self.jobs or self.jobs[name].fault for name in self.begun.jobs)
 
     def hear(self, told: LabTold) -> None:
-        """Something more is known."""
+        """Takes a message of the run."""
         if isinstance(told, LabBegun):
             self.begun = told
             if self.phase is LabPhase.STARTING:
@@ -108,7 +108,7 @@ class LabRun:
                 self._on_the_way = None
                 course = self.courses.setdefault(told.job, [])
                 if course and told.step <= course[-1][0]:
-                    course.clear()  # the next of several runs of a job
+                    course.clear()  # a job of several runs begins the next one
                 course.append((told.step, told.value))
                 if len(course) > _POINTS:
                     del course[1:-1:2]
@@ -126,7 +126,7 @@ class LabRun:
             self.fault = told.text
 
     def play(self, recording: LabRecording) -> None:
-        """Begins to tell a recording from its start."""
+        """Begins to play a recording from its start."""
         self.begun, self.result, self.fault = recording.begun, None, ""
         self.complaint = recording.complaint
         self.jobs, self.steps, self.courses, self._on_the_way = {}, {}, {}, None
@@ -135,7 +135,7 @@ class LabRun:
         self.phase = LabPhase.PLAYING
 
     def play_on(self, *, to_end: bool = False) -> None:
-        """The next part of a recording, or all of the rest."""
+        """Takes the next messages of a recording, or all that are left."""
         count = len(self.left) if to_end else self._each
         for told in self.left[:count]:
             self.hear(told)
@@ -145,7 +145,7 @@ class LabRun:
 
     @property
     def share(self) -> float:
-        """How much of it is done, 0 to 1, by jobs and their steps."""
+        """The share of the run that is done, 0 to 1, by jobs and their steps."""
         count = len(self.begun.jobs) if self.begun else 0
         if not count:
             return 0.0
@@ -154,7 +154,7 @@ class LabRun:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """Those of its findings; as long as there are none, what its jobs say on their way."""
+        """The pictures of the findings; without findings, one of the points that jobs reported."""
         found = self.result.findings.pictures if self.result else ()
         if found or not self.courses:
             return found
@@ -168,7 +168,7 @@ class LabRun:
         return (self._on_the_way,)
 
     def differing(self, other: LabRun | None = None) -> str:
-        """Its settings that are not those of another run, or not the usual ones, in words."""
+        """The settings that differ from those of `other`, or from the usual ones, as text."""
         rows = {row.name: row for row in self.experiment.settings}
         found = []
         for name, value in self.settings.items():

@@ -1,4 +1,4 @@
-"""The left side of the Numerics panel: the list of experiments, and words on what is chosen."""
+"""The left side of the Numerics panel: the list of experiments, and the help of a setting."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from qtui_core.lab.catalog import EXPERIMENTS
 def experiment_lines(
     shown: NumericsShown, live: LabRun | None, focused: bool, canvas: Canvas
 ) -> Sequence[TextLine]:
-    """The experiments with what they cost; a mark at those that were run, an arrow at the one that
-    runs."""
+    """The experiments with their cost; a mark at those that were run, an arrow at the one that runs
+    now."""
     glyphs = canvas.glyphs
     lines: list[TextLine] = []
     for place in window(len(EXPERIMENTS), shown.place, canvas.height):
@@ -40,7 +40,7 @@ def experiment_lines(
 
 
 def help_lines(shown: NumericsShown, on_form: bool, canvas: Canvas) -> Sequence[TextLine]:
-    """What the chosen setting is, where the form has the focus; else what is asked."""
+    """The help of the chosen setting if the form has the focus; else the experiment's question."""
     experiment = shown.experiment
     text = f"{experiment.question} {cost_text(experiment)}."
     if on_form and experiment.settings:

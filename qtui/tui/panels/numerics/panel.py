@@ -36,13 +36,13 @@ from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.settings import Value
 
-#: The panel is looked at for so long before a process is started ahead.
+#: Seconds that the panel is shown before it starts a process ahead.
 WARM_SECONDS: Final = 0.4
 _ASKED: Final = "A recording to open"
 
 
 class NumericsPanel(AskingPanel):
-    """The keys, what they change, and what is drawn of it."""
+    """Runs experiments, and shows their pictures, tables and runs."""
 
     PANEL_ID = "numerics"
     TITLE = "Numerics"
@@ -72,7 +72,7 @@ class NumericsPanel(AskingPanel):
     async def _end_runs(self) -> None:
         await self.runs.held.end()
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def activate(self) -> None:
         self.screen.set_focus(self.body.list)
@@ -298,7 +298,7 @@ class NumericsPanel(AskingPanel):
         return False
 
     def engine_lost(self, sentence: str) -> None:
-        """The estimator is no matter of this panel."""
+        """Does nothing: this panel does not use the estimator."""
 
     def focus_view(self) -> None:
         self.screen.set_focus(self.body.picture)
@@ -347,7 +347,7 @@ class NumericsPanel(AskingPanel):
 
 
 def _note(run: LabRun | None, kept: int) -> str:
-    """Which of several runs it is, and whether it is of another time."""
+    """The number of the run if there are several, and whether it is a recording."""
     if run is None:
         return ""
     number = f"run {run.number}" if kept > 1 else ""

@@ -1,4 +1,4 @@
-"""The picture of the run that is shown, with its table below where there is room."""
+"""The picture of the current run, with its table below if there is room."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ if TYPE_CHECKING:
     from qtui.screen.panel.asking import AskingPanel
     from qtui.tui.panels.numerics.panel import NumericsPanel
 
-#: From this height on the table stands below the picture, which keeps so many lines at least and
-#: that share; a heat map as many as it has rows and, around them, other lines.
+#: From this height on the table is below the picture. The picture keeps at least the following
+#: lines and share of the height; a heat map its rows and the lines around them.
 _TALL: Final = 26
 _PICTURE: Final = 16
 _SHARE: Final = 0.6
 _AROUND: Final = 7
 _TABLE: Final = 8
-#: A picture is no higher than that share of its width.
+#: The largest height of a picture as a share of its width.
 _SLIM: Final = 0.38
 
 
 class PictureView(View[NumericsShown]):
-    """One picture of several."""
+    """One of the pictures of the current run."""
 
     TITLE = "Picture"
     HELP = """
-**Picture**: `p` goes to the next where there are several. An earlier run of the same experiment is
-drawn behind, dotted; `b` takes another, or none. Letters name the lines; a shaded ground around
-zero is where a difference says nothing, and one around a line or at the end of a bar is its spread
-over seeds or draws. In a heat map of products `s` draws the vectors of scales beside the matrices:
-at an outer side they can be taken out of the sum, in the middle they cannot. Under a histogram a
-bar a format is what it holds, and its pale end what it holds with fewer bits; `,` and `.` scale the
-values.
+**Picture**: `p` shows the next picture. An earlier run of the same experiment is drawn behind,
+dotted; `b` chooses another, or none. Letters name the lines. Shading around zero marks differences
+that are noise; around a line or at the end of a bar it is the spread over seeds or draws. In a heat
+map of products `s` draws the vectors of scales beside the matrices: those at an outer side can be
+taken out of the sum, those in the middle cannot. Below a histogram a bar for each format is the
+range that it holds, pale where it holds values with fewer bits; `,` and `.` scale the values.
 """
     KEYS = PICTURE_KEYS
     CURSOR = True
@@ -56,14 +55,14 @@ values.
         self._lines: Sequence[TextLine] = ()
 
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
-        """The picture and the table; before a run, what it would ask."""
+        """The picture and the table; before a run, the experiment's question and settings."""
         drawn, run = shown.drawn, shown.run
         if drawn is None:
             return _about(shown, canvas) if run is None else _waiting(shown, canvas)
         findings = run.result.findings if run is not None and run.result is not None else None
         made_of = drawn, shown.drawn_behind, findings
         sizes = canvas.width, canvas.height, shown.scales
-        # A key that changes a setting draws all of the panel, and waits for no picture.
+        # A key that changes a setting draws the whole panel; an unchanged picture is reused.
         same = zip(made_of, self._made_of, strict=False)
         if not self._made_of or sizes != self._sizes or any(a is not b for a, b in same):
             self._lines = self._draw(drawn, shown, findings, canvas)
@@ -126,7 +125,7 @@ values.
 
 
 def _about(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:
-    """What the experiment asks, what it costs, and what can be set."""
+    """The experiment's question, its cost, and its settings."""
     experiment = shown.experiment
     lines: list[TextLine] = [
         [Put(0, line, "heading")] for line in wrapped(experiment.question, canvas.width)
@@ -143,7 +142,7 @@ def _about(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:
 
 
 def _waiting(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:
-    """How far each part is, as long as there is no picture."""
+    """The progress of each part, while there is no picture."""
     run = shown.run
     assert run is not None
     lines: list[TextLine] = [

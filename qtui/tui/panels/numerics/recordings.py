@@ -1,4 +1,4 @@
-"""Recordings of experiments: where they are kept."""
+"""The recordings of experiments on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtui.tui.config import log_file
 from qtui_core.lab.recording import LAB_LINES
 from qtui_core.lab.results import LabBegun, LabTold
 
-#: The oldest goes first.
+#: The most recordings that are kept; the oldest is deleted first.
 KEPT: Final = 60
 _OWN: Final = re.compile(r"lab-([a-z0-9-]+)-\d{8}-\d{6}(-\d+)?\.jsonl")
 
@@ -22,7 +22,7 @@ def lab_recordings() -> Path:
 
 
 def kept_of(experiment: str, folder: Path) -> list[Path]:
-    """The recordings of an experiment that are kept there, the oldest first."""
+    """The recordings of an experiment in the folder, the oldest first."""
     if not folder.is_dir():
         return []
     found = ((path, _OWN.fullmatch(path.name)) for path in folder.iterdir())
@@ -30,6 +30,6 @@ def kept_of(experiment: str, folder: Path) -> list[Path]:
 
 
 def lab_keeper(experiment: str, folder: Path | None = None) -> Keeper[LabTold]:
-    """Records an experiment from its beginning on."""
+    """A writer of an experiment's recording, from its first message on."""
     stem = f"lab-{experiment}"
     return Keeper(folder or lab_recordings(), stem, KEPT, LAB_LINES.to_line, LabBegun)

@@ -1,5 +1,4 @@
-"""The runs of the Numerics panel: the process of the one that goes on, recordings that play, and
-the clock by which they are drawn."""
+"""Runs the experiments of the Numerics panel, and plays recordings."""
 
 from __future__ import annotations
 
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
 
 RUN, RECORDING, WARMING = "run", "recording", "warming"
 _STEP: Final = b'"told":"lab step"'
-#: Recordings of earlier sessions that are listed with an experiment.
+#: The most recordings of earlier sessions that are listed for an experiment.
 _EARLIER: Final = 8
 
 
 class ExperimentRuns:
-    """Starts experiments one at a time, hears and controls them. `command` is the child."""
+    """Starts experiments one at a time, reads their messages and controls them. `command` starts
+    the child process."""
 
     def __init__(self, panel: NumericsPanel, command: Sequence[str] = WORKER) -> None:
         self._panel = panel
@@ -39,11 +39,11 @@ class ExperimentRuns:
             panel, lambda: LabClient(command, log=log_file().with_name("lab.log"))
         )
         self.live: LabRun | None = None
-        """The run that goes on; None while none does."""
+        """The run that is under way; None without one."""
         self._listed: set[str] = set()
 
     def tick(self) -> None:
-        """Draws what became known meanwhile, if it is looked at."""
+        """Plays recordings on, and draws the panel if it is shown and there is news."""
         for run in self._panel.shown.kept:
             if run.phase is LabPhase.PLAYING and not run.paused:
                 run.play_on()
@@ -52,15 +52,14 @@ class ExperimentRuns:
             self._panel.draw()
 
     def warm(self) -> None:
-        """Starts the process before anyone asks, so that the next run begins at once."""
+        """Starts the process ahead, so that the next run begins at once."""
         if self._panel.qtui.looks_ahead and self.held.looked_at:
             self._panel.do(self.held.warm, WARMING)
 
     # Running
 
     def start(self, done: Sequence[JobDone] = ()) -> None:
-        """A run of the chosen experiment with its settings; jobs that are `done` are not run
-        again."""
+        """Runs the chosen experiment with its settings; jobs that are `done` are not run again."""
         shown = self._panel.shown
         run = LabRun(
             len(shown.kept) + 1, shown.experiment, shown.settings, shown.model,
@@ -79,14 +78,14 @@ class ExperimentRuns:
             with lab_keeper(run.experiment.name) as keeper:
                 await self.held.follow(request, run, keeper, run.hear)
         finally:
-            if not run.over:  # nobody listens any more
+            if not run.over:  # the work was cancelled
                 run.phase = LabPhase.STOPPED
             self.live = None
         self._panel.draw()
         self.warm()
 
     def go_on(self, run: LabRun) -> None:
-        """What a run has not done, as another run."""
+        """Runs the remaining jobs of a run, as another run."""
         self._panel.shown.changes[run.experiment.name] = {
             row.name: value
             for row, value in zip(run.experiment.settings, run.settings.values(), strict=True)
@@ -95,7 +94,7 @@ class ExperimentRuns:
         self.start([job for job in run.jobs.values() if not job.fault])
 
     def pause(self) -> None:
-        """Holds the run, or lets it go on."""
+        """Pauses the run, or resumes it."""
         run = self.live
         if run is None or run.phase not in (LabPhase.RUNNING, LabPhase.PAUSED):
             return
@@ -104,7 +103,7 @@ class ExperimentRuns:
         run.phase = LabPhase.RUNNING if paused else LabPhase.PAUSED
 
     def stop(self) -> None:
-        """Asks the run to end; it is ended if it does not."""
+        """Asks the run to stop; its process is killed if it does not."""
         if self.live is not None:
             self.live.phase = LabPhase.STOPPING
             self.held.child.stop()
@@ -132,7 +131,7 @@ class ExperimentRuns:
         self._panel.do(work, RECORDING)
 
     def list_earlier(self) -> None:
-        """Reads what earlier sessions recorded of the chosen experiment, once."""
+        """Lists the recordings of earlier sessions of the chosen experiment; reads them once."""
         shown = self._panel.shown
         name = shown.experiment.name
         if name in self._listed:
@@ -150,14 +149,14 @@ class ExperimentRuns:
 
 
 def _earlier(name: str, known: set[Path | None]) -> list[LabRun]:
-    """The last recordings of an experiment, at their ends; those that cannot be read are left
-    out."""
+    """The last recordings of an experiment, played to their ends; without those that cannot be
+    read."""
     found = []
     for path in kept_of(name, lab_recordings())[-_EARLIER:]:
         if path in known:
             continue
         with suppress(UsageError, OSError):
-            # Steps are nearly all of a recording, and say nothing once it is over.
+            # Steps are nearly all lines of a recording, and are not needed once the run is over.
             lines = path.read_bytes().splitlines()
             recording = parse_lab_recording(line for line in lines if _STEP not in line)
             run = _run_of(recording, path)
@@ -170,7 +169,8 @@ def _earlier(name: str, known: set[Path | None]) -> list[LabRun]:
 
 
 def _run_of(recording: LabRecording, path: Path) -> LabRun:
-    """Raises UsageError for an experiment or settings that this version does not have."""
+    """The run of a recording. Raises UsageError if this version does not have the experiment or its
+    settings."""
     begun = recording.begun
     experiment = experiment_named(begun.experiment)
     settings = experiment.settle(

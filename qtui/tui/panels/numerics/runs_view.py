@@ -1,4 +1,4 @@
-"""The runs of an experiment: of this session, and earlier ones from their recordings."""
+"""The list of an experiment's runs, with recordings of earlier sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RunsView(View[NumericsShown]):
-    """A line a run: what it was set to, how it ended, how long it took, and what it said."""
+    """A line for each run: its settings, how it ended, its time, and its sentence."""
 
     TITLE = "Runs"
     HELP = """
@@ -30,7 +30,7 @@ goes to its end.
     panel: NumericsPanel
 
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
-        """The runs in order, the shown one marked."""
+        """The runs in order, with the current one marked."""
         kept, run = shown.kept, shown.run
         if run is None:
             return [[Put(0, "Nothing was run yet. r runs it; o opens a recording.", "quiet")]]

@@ -9,7 +9,7 @@ from qtui.tui.panels.numerics.shown import NumericsShown
 
 
 def sentence_of(shown: NumericsShown) -> str:
-    """What the run says, or what one would ask and cost."""
+    """The sentence of the current run; without one, the experiment's question and cost."""
     run = shown.run
     if run is None:
         return _nothing(shown)

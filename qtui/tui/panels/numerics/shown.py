@@ -1,4 +1,4 @@
-"""What the Numerics panel shows: an experiment, its settings, its runs, and which picture."""
+"""The current state of the Numerics panel."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from qtui_core.lab.catalog import EXPERIMENTS, Experiment
 from qtui_core.lab.results import ExponentHistogram, Picture
 from qtui_core.lab.settings import Setting, Value
 
-#: A scale that values can be given in the picture, as a base-2 logarithm.
+#: The largest scale of a histogram, as a base-2 logarithm.
 _MOST_SHIFT: Final = 40
 
 
 @dataclass
 class NumericsShown:
-    """What is chosen, and every run that is kept.
+    """The choices of the user, and all runs.
 
     Attributes:
-        model: that experiments run on.
-        place: of the chosen experiment in the catalogue.
-        changes: of each experiment, the settings that are not as usual.
+        model: the model that experiments run on.
+        place: the index of the chosen experiment in the catalogue.
+        changes: experiment -> the settings that the user changed.
         knob: the chosen line of the form.
-        runs: of each experiment, in the order they began.
-        at: of each experiment, which of its runs is shown.
-        behind: how many runs before that one is drawn behind it; 0 for none.
-        picture: which of its pictures.
-        scales: whether a heat map says where scales lie in place of its numbers.
-        shift: powers of two by which a histogram is scaled besides its own.
-        top: lines of the table that are above its window.
+        runs: experiment -> its runs, in the order in which they began.
+        at: experiment -> the index of its current run.
+        behind: how many runs earlier the run is that is drawn behind; 0 draws none.
+        picture: the index of the current picture.
+        scales: whether a heat map shows scales in place of its numbers.
+        shift: the base-2 logarithm by which the user scales a histogram.
+        top: the first line of the table that is shown.
     """
 
     model: str
@@ -53,11 +53,11 @@ class NumericsShown:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """Every setting of the chosen experiment with its value."""
+        """All settings of the chosen experiment with their values."""
         return self.experiment.settle(self.changes.get(self.experiment.name, {}))
 
     def set(self, row: Setting, value: Any) -> None:
-        """Another value of a setting. Raises UsageError for what is none."""
+        """Changes a setting. Raises UsageError for an impossible value."""
         value = row.check(value)
         changes = self.changes.setdefault(self.experiment.name, {})
         if value == row.default:
@@ -78,32 +78,32 @@ class NumericsShown:
 
     @property
     def run(self) -> LabRun | None:
-        """The one that is shown."""
+        """The current run of the chosen experiment; None without one."""
         kept = self.kept
         at = self.at.get(self.experiment.name, len(kept) - 1)
         return kept[at] if 0 <= at < len(kept) else None
 
     def show(self, run: LabRun) -> None:
-        """Shows a run that is kept; the picture stays the one it was."""
+        """Shows another run; the index of the picture stays."""
         self.at[run.experiment.name] = self.runs[run.experiment.name].index(run)
         self.top = self.shift = 0
 
     def keep(self, run: LabRun) -> None:
-        """Another run, which is shown from now on."""
+        """Adds a run, and shows it."""
         self.runs.setdefault(run.experiment.name, []).append(run)
         self.show(run)
 
     def choose(self, place: int) -> None:
-        """Another experiment."""
+        """Chooses an experiment by its index."""
         self.place = place % len(EXPERIMENTS)
         self.knob = self.picture = self.top = self.shift = 0
 
     def choose_named(self, name: str) -> None:
-        """The experiment of this name, which is in the catalogue."""
+        """Chooses an experiment of the catalogue by its name."""
         self.choose([each.name for each in EXPERIMENTS].index(name))
 
     def keep_earlier(self, name: str, found: list[LabRun]) -> None:
-        """Runs of earlier sessions, before those of this one."""
+        """Adds runs of earlier sessions before those of this one."""
         kept = self.runs.setdefault(name, [])
         at = self.at.get(name)
         kept[:0] = found
@@ -114,7 +114,7 @@ class NumericsShown:
 
     @property
     def earlier(self) -> list[LabRun]:
-        """Runs that can be drawn behind the one that is shown, the one just before it first."""
+        """The runs that can be drawn behind the current one, the previous run first."""
         run = self.run
         if run is None:
             return []
@@ -133,7 +133,7 @@ class NumericsShown:
 
     @property
     def drawn(self) -> Picture | None:
-        """The picture that is looked at, scaled as it is chosen to be."""
+        """The current picture, with the user's scale; None without one."""
         pictures = self.pictures
         if not pictures:
             return None
@@ -144,7 +144,7 @@ class NumericsShown:
 
     @property
     def drawn_behind(self) -> Picture | None:
-        """The same picture of the run that is drawn behind, where it has it."""
+        """The same picture of the run that is drawn behind; None if it has none."""
         faint, drawn = self.faint, self.drawn
         if faint is None or drawn is None or not (self.run and self.run.result):
             return None
@@ -154,7 +154,7 @@ class NumericsShown:
         return pictures[at] if same else None
 
     def scale(self, by: int) -> None:
-        """More or less of a scale."""
+        """Doubles (1) or halves (-1) the values of a histogram."""
         self.shift = max(-_MOST_SHIFT, min(_MOST_SHIFT, self.shift + by))
 
 
@@ -174,8 +174,8 @@ def form_fields(shown: NumericsShown) -> list[FormField]:
 
 
 def stepped(row: Setting, value: Value, by: int) -> Value:
-    """The value that a key steps to: the next of the names, around; of numbers the next of the
-    steps, and at their ends the same."""
+    """The value that a key changes a setting to: the next name, with the first after the last; or
+    the next step of a number, with the same at the ends."""
     if row.kind == "choice":
         names = row.allowed if row.default is not None else (None, *row.allowed)
         return names[(names.index(value) + by) % len(names)]
@@ -190,7 +190,7 @@ def stepped(row: Setting, value: Value, by: int) -> Value:
 
 
 def _several(row: Setting, value: Value, by: int) -> Value:
-    """All of the names, or one after the other alone."""
+    """The next choice of a setting with several names: all of them, or one alone."""
     choices: list[tuple[Any, ...]] = [(name,) for name in row.allowed]
     if isinstance(row.default, tuple) and row.default not in choices:
         choices.insert(0, row.default)

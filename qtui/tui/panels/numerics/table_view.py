@@ -1,4 +1,4 @@
-"""The table of the run that is shown, and its notes."""
+"""The table of the current run, and its notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TONES: dict[str, Tone] = {"bad": "warning", "warn": "warning", "good": "best", 
 
 
 class TableView(View[NumericsShown]):
-    """All rows and columns; what does not fit is scrolled to."""
+    """All rows and columns of the table; the view scrolls."""
 
     TITLE = "Table"
     HELP = """
@@ -25,7 +25,7 @@ class TableView(View[NumericsShown]):
     CURSOR = True
 
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
-        """A window of the lines, which `top` moves."""
+        """The lines of the table from `shown.top` on."""
         result = shown.run.result if shown.run else None
         if result is None:
             return [[Put(0, "There is no table yet: r runs the experiment.", "quiet")]]

@@ -1,1 +1,1 @@
-"""Panel 5: a real step, held against its estimate while it runs."""
+"""Panel 5: training steps, compared with their estimate while they run."""

@@ -1,4 +1,4 @@
-"""How the Train panel is laid out at each size, with its buttons."""
+"""The layout of the Train panel at each size of the screen, with its buttons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Control:
-    """A button: its key, its word, the action of the panel, whether it does anything now."""
+    """A button: its key, its label, the panel's action, and whether it works now."""
 
     key: str
     word: str
@@ -32,7 +32,7 @@ class Control:
 
 
 class ControlButtons(DrawnLines):
-    """Buttons on a line, their keys before them."""
+    """Buttons on a line, each with its key."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "controls--key", "controls--word", "controls--off",
@@ -60,7 +60,7 @@ class ControlButtons(DrawnLines):
         self._controls: tuple[Control, ...] = ()
 
     def show(self, controls: Sequence[Control]) -> None:
-        """Other buttons, or the same in another state."""
+        """Shows other buttons, or the same in another state."""
         if tuple(controls) != self._controls:
             width = self._width
             self._controls = tuple(controls)
@@ -102,16 +102,17 @@ def _width(control: Control) -> int:
     return len(control.key) + len(control.word) + 3
 
 
-#: From here on the gap stands beside the phases and the loss.
+#: From this width on the gap is shown beside the phases and the loss.
 VERY_WIDE = 160
-#: Below this width there is room for the names of the views or for the buttons.
+#: Below this width there is no room for the buttons beside the names of the views.
 CRAMPED = 98
-#: Below this height one line says how it goes.
+#: Below this height the levels have one line.
 LOW = 14
 
 
 class TrainBody(PlanBody):
-    """The buttons on top; on a tall screen the phases, the gap and the loss below the curve."""
+    """Has the buttons on top, and on a tall screen the phases, the gap and the loss below the
+    curve."""
 
     DEFAULT_CSS = """
     TrainBody {

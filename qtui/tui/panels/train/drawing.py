@@ -1,4 +1,4 @@
-"""How the Train panel draws what it knows."""
+"""Draws the parts of the Train panel."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qtui_core.memory.plan.options import BATCHES
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
 
-#: Up to so many batches each is tried.
+#: Below this batch every smaller batch is tried; above it, only the steps of the form.
 EACH = 32
-#: Below this width a title has no room for how much is done.
+#: Below this width the title has no room for the progress.
 TITLE_WIDE = 70
 
 
 class TrainPainter:
-    """Draws everything that is shown, for the state there is."""
+    """Draws the panel from its current state."""
 
     def __init__(self, panel: TrainPanel) -> None:
         self._panel = panel
@@ -39,7 +39,7 @@ class TrainPainter:
         panel.refresh_bindings()
 
     def news(self) -> None:
-        """What a run that goes on changes; all of it where its keys or its plan do."""
+        """Draws what changes during a run; everything if the keys or the plan change."""
         panel = self._panel
         if standing(panel.run_shown) != self._standing:
             self.all()
@@ -78,14 +78,14 @@ class TrainPainter:
 
 
 def smaller(batch: int) -> Sequence[int]:
-    """Batches below one, each of them or, of many, as the form steps through them."""
+    """The smaller batches to try: all of them, or if there are many, the steps of the form."""
     if batch <= EACH:
         return range(1, batch)
     return [value for value in BATCHES if value < batch]
 
 
 def standing(run: RunShown) -> tuple[object, ...]:
-    """What decides which keys work and whose plan is shown."""
+    """The parts of the state that decide which keys work and which plan is shown."""
     state = run.state
     there = state.header is not None
     return (run.live, run.player is not None, run.paused, run.waits_for, there, state.over)
@@ -97,12 +97,13 @@ def clock(seconds: float) -> str:
 
 
 def seconds_of(run: RunShown) -> float:
-    """Where it is: the moment of a replay, else how long it has gone on."""
+    """The seconds of the run: the position of a replay, or the time since the start."""
     return run.player.seconds if run.player is not None else run.seconds
 
 
 def run_note(run: RunShown) -> str:
-    """ "recording 00:41", or where a replay is; the time alone before anything can be recorded."""
+    """The note of the title: "recording 00:41", or the position of a replay; before the recording
+    begins only the time."""
     at = clock(seconds_of(run))
     if run.player is not None:
         return f"replay {at} of {clock(run.player.length)}"
@@ -114,7 +115,7 @@ def run_note(run: RunShown) -> str:
 
 
 def run_details(state: RunState) -> tuple[str, ...]:
-    """ "step 3 of 20", "backward"."""
+    """The step and the phase: "step 3 of 20", "backward"."""
     if state.header is None:
         return ()
     of = f" of {state.header.steps}" if state.header.steps else ""
@@ -124,7 +125,7 @@ def run_details(state: RunState) -> tuple[str, ...]:
 
 
 def run_activity(run: RunShown) -> str:
-    """How it stands, at the right of the title."""
+    """The status of the run, for the right end of the title."""
     status = run.state.status
     if run.player is not None:
         if status == "failed":
@@ -136,7 +137,7 @@ def run_activity(run: RunShown) -> str:
 
 
 def run_fraction(run: RunShown) -> float | None:
-    """How much of it is done."""
+    """The share of the run that is done, 0 to 1; None if that is unknown."""
     if run.player is not None:
         return run.player.seconds / run.player.length if run.player.length else None
     header = run.state.header
@@ -146,7 +147,7 @@ def run_fraction(run: RunShown) -> float | None:
 
 
 def controls_of(run: RunShown) -> list[Control]:
-    """The buttons, and what each would do now."""
+    """The buttons with the actions that they have now."""
     if run.player is not None:
         word = "play" if run.player.paused else "pause"
         at = SPEEDS.index(run.player.speed)

@@ -1,4 +1,4 @@
-"""What the Train panel shows, as JSON and CSV."""
+"""The contents of the Train panel as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.live.summary import summary
 
 
 def run_data(shown: Shown, run: RunShown, sentence: str) -> dict[str, Any] | None:
-    """The run as `qtui train --json` writes it; before a run, the estimate."""
+    """The run as `qtui train --json` prints it; before a run, the estimate."""
     if run.state.header is None:
         return panel_data(shown, sentence)
     return {
@@ -25,7 +25,8 @@ def run_data(shown: Shown, run: RunShown, sentence: str) -> dict[str, Any] | Non
 
 
 def run_table(state: RunState) -> Iterable[Sequence[object]]:
-    """The series of the whole run: when, the step, the phase, and bytes at each level."""
+    """A header, and a row for each sample of the run: time, step, phase, and the bytes of each
+    level."""
     yield ("seconds", "step", "phase", "allocated", "reserved", "process", "device")
     for moment in state.history.moments:
         yield tuple(asdict(moment).values())

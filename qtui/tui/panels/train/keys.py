@@ -20,7 +20,7 @@ Every run is recorded. `o` opens a recording, and `qtui replay FILE` starts with
 plays at 1, 4 or 16 times its own speed, and `[` and `]` jump from step to step.
 """
 
-#: What can be typed besides values of the plan: what is asked, as the field says it.
+#: What can be typed besides values of the plan -> the label of the field.
 ASKED = {
     "steps": "steps (empty: run until stopped)",
     "data": "a text file to learn from (empty takes the built-in text)",

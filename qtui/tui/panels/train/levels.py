@@ -1,4 +1,4 @@
-"""The three lines above the picture: before a run what is expected, in a run how it goes."""
+"""The three lines above the picture: the estimate before a run, the measured levels during it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qtui_core.live.snapshot import Fault, Sample
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of
 
-#: Within which share of the estimate a measured level is as it should be, and beyond which not.
+#: Up to the first share of the estimate a gap is good, and beyond the second it is a warning.
 NEAR, FAR = 0.02, 0.1
 
 
 def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
-    """What the estimate says, whether it fits, and what `r` would run."""
+    """The estimated levels, whether they fit, and what `r` would run."""
     lines = estimate_lines(shown, canvas)[:2]
     steps = "until stopped" if run.steps is None else plural(run.steps, "step")
     data = run.data or "built-in text"
@@ -35,7 +35,7 @@ def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
 
 
 def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
-    """Measured levels with their gaps to the estimate; what the machine says; the pace."""
+    """The measured levels with their gaps to the estimate; readings of the device; the pace."""
     header = state.header
     if header is None and state.fault is not None:
         return _fault(state.fault, canvas)
@@ -52,7 +52,7 @@ def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
 
 
 def _fault(fault: Fault, canvas: Canvas) -> list[TextLine]:
-    """What ended the run and where, and what held the memory then."""
+    """What ended the run, the phase and step of that, and the components with the most memory."""
     asked = ""
     if fault.asked_bytes is not None:
         asked = f", asking for {format_bytes(fault.asked_bytes)}"
@@ -66,18 +66,19 @@ def _fault(fault: Fault, canvas: Canvas) -> list[TextLine]:
 
 
 def place_of(fault: Fault) -> str:
-    """ "in backward of step 3"."""
+    """Where a fault happened: "in backward of step 3"."""
     step = f"of step {fault.step}" if fault.step else "before the first step"
     return f"in {fault.phase or 'the start'} {step}"
 
 
 def gap_of(state: RunState) -> tuple[Level, ...]:
-    """The gap at each level; empty before there is something to hold against an estimate."""
+    """The gap at each level; empty until there is something to compare with an estimate."""
     return levels_of(state, measured(state)) if state.phases else ()
 
 
 def gap_text(measured: int | None, estimated: int | None, minus: str) -> str:
-    """ "+0.3%" where so much more was measured than estimated; empty where one is not known."""
+    """The gap in per cent of the measured bytes, "+0.3%" if more was measured than estimated; empty
+    if one of them is unknown."""
     gap = gap_share(estimated, measured)
     if gap is None:
         return ""
@@ -87,7 +88,7 @@ def gap_text(measured: int | None, estimated: int | None, minus: str) -> str:
 
 
 def gap_tone(measured: int | None, estimated: int | None) -> Tone:
-    """Of an estimate that is right, near, or wrong."""
+    """The tone of a gap: that of a good, a near, or a wrong estimate."""
     gap = gap_share(estimated, measured)
     if gap is None:
         return "quiet"
@@ -97,8 +98,8 @@ def gap_tone(measured: int | None, estimated: int | None) -> Tone:
 def _levels(
     state: RunState, predicted: Predicted | None, found: Measured, canvas: Canvas
 ) -> list[Put]:
-    """ "allocated 11.9 GiB  gap −0.4% | reserved …": as many as fit; while it is too early
-    for that, the estimate itself."""
+    """The levels with their gaps, "allocated 11.9 GiB  gap −0.4% | reserved …", as many as fit;
+    while gaps are not known, the estimate."""
     early = too_early(state)
     of_tensors = found.counted == "tensors"
     peak = reserved = process = None
@@ -145,7 +146,7 @@ _READINGS: Final = (
 
 
 def _machine(state: RunState, found: Measured) -> str:
-    """What the device says of itself."""
+    """The readings of the device, as text."""
     header, sample = state.header, state.sample
     assert header is not None
     name = header.device.name

@@ -1,4 +1,4 @@
-"""Panel 5: a real step beside its estimate."""
+"""Panel 5: training steps beside their estimate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOCKED = "The plan cannot be changed while its run is shown; x stops the run."
 
 
 class TrainPanel(PlanPanel):
-    """A plan and its estimate, and a run of it or a recording."""
+    """Shows a plan with its estimate, and a run of it or a recording."""
 
     PANEL_ID = "train"
     TITLE = "Train"
@@ -74,7 +74,7 @@ class TrainPanel(PlanPanel):
         self.run = TrainRun(self)
         self.painter = TrainPainter(self)
         self._asking = ""
-        """Of ASKED, while something else than a value of the plan is typed."""
+        """The key of ASKED that is being typed; "" while a value of the plan is typed."""
 
     def compose_body(self) -> ComposeResult:
         self.body = TrainBody(self.drawing, self.tabs)
@@ -89,14 +89,14 @@ class TrainPanel(PlanPanel):
 
     @property
     def run_shown(self) -> RunShown:
-        """What is known of the run."""
+        """The state of the run."""
         return self.run.shown
 
     @property
     def waits_for_engine(self) -> bool:
-        return not self.run_shown.there  # a run tells of itself
+        return not self.run_shown.there  # a run does not use the estimator
 
-    # What the shell asks for
+    # Hooks of the shell
 
     def unfinished(self) -> str:
         return going_on(self.run_shown, self.shown.model) if self.run_shown.live else ""
@@ -155,7 +155,7 @@ class TrainPanel(PlanPanel):
         self.body.focus_form()
 
     def draw_form(self) -> None:
-        """The plan of the run, while there is one."""
+        """Draws the form with the plan of the run, or without a run with the user's plan."""
         header = self.run_shown.state.header
         if header is None:
             super().draw_form()
@@ -172,7 +172,7 @@ class TrainPanel(PlanPanel):
         said = before_run(self.shown, run)
         if run.there:
             said = first_of_all(run) or self.view.meaning(run)
-        # What is wrong with a recording says nothing against what is right in it.
+        # A recording may be incomplete and still have correct content.
         return f"{run.complaint} {said}".strip()
 
     def action_floor(self) -> None:
@@ -249,7 +249,7 @@ class TrainPanel(PlanPanel):
         message.stop()
         await self.run_action(message.action)
 
-    # Before a run: the largest batch that fits, where the plan does not
+    # Before a run: the largest batch that fits, if the plan does not fit
 
     def fill_views(self) -> None:
         answer, run = self.shown.answer, self.run_shown
@@ -273,7 +273,7 @@ class TrainPanel(PlanPanel):
             run.largest, run.largest_of = fitting, asked
             self.draw()
 
-    # The plan, which stays as it is while a run of it goes on
+    # The plan, which cannot be changed during its run
 
     def change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
         if self._locked():

@@ -1,4 +1,4 @@
-"""Recordings of runs: where they are kept, and one that plays at its own speed or faster."""
+"""The recordings of runs on disk, and a player that plays one at its own speed or faster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtui_core.live.recording import RunRecording
 from qtui_core.live.snapshot import Snapshot
 from qtui_core.live.state import RunState, after
 
-#: The oldest goes first.
+#: The most recordings that are kept; the oldest is deleted first.
 KEPT: Final = 20
 
 
@@ -27,21 +27,21 @@ def recordings() -> Path:
 
 
 def run_keeper(folder: Path | None = None) -> Keeper[Told]:
-    """Records a run from its header on."""
+    """A writer of a run's recording, from its header on."""
     return Keeper(folder or recordings(), "run", KEPT, to_line, RecordingHeader)
 
 
 SPEEDS: Final = (1, 4, 16)
-#: Of so many things told, the state after the last is kept: going back tells no more than that
-#: many again, which takes a twentieth of a second.
+#: The player keeps the state after every this many messages, so that going back replays at most
+#: that many, which takes a twentieth of a second.
 KEPT_EVERY: Final = 2048
 
 
 class Player:
-    """Where a recording is, and what was told until there.
+    """Plays a recording.
 
-    `state` is what a live run would be known by at `seconds`. The clock runs unless it is paused
-    or at the end. `clock` gives seconds, as time.monotonic does.
+    `state` is the state of the run at the position `seconds`. The position advances with `clock`
+    (seconds, like time.monotonic), unless the player is paused or at the end.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Player:
         self.seconds = 0.0
         self._clock = clock
         self._looked = clock()
-        # A sample may be written after what happened while it was taken.
+        # A sample may be written after messages about later moments.
         self._times = list(accumulate((told.seconds for told in recording.snapshots), max))
         self._told = 0
         self.state = after(RunState(), recording.header)
@@ -61,22 +61,22 @@ class Player:
 
     @property
     def length(self) -> float:
-        """Seconds of the whole recording."""
+        """The length of the recording in seconds."""
         return self._times[-1] if self._times else 0.0
 
     @property
     def ended(self) -> bool:
-        """Whether all was told."""
+        """Whether the position is at the end."""
         return self._told == len(self._times)
 
     def read_through(self) -> None:
-        """Tells all of it once, from the start to the end and back, so that every jump is a short
-        one. Takes some seconds for hours of a run: in a thread, before it is shown."""
+        """Plays through the recording once, and goes back to the start, so that every later jump is
+        fast. Takes seconds for hours of a run; call it in a thread, before the player is shown."""
         self._tell(len(self._times))
         self._tell(0)
 
     def advance(self) -> bool:
-        """Goes on to where the clock is; whether it went."""
+        """Advances the position to the clock. Returns whether there were messages."""
         now = self._clock()
         passed, self._looked = now - self._looked, now
         if self.paused or self.ended:
@@ -86,14 +86,14 @@ class Player:
         return True
 
     def seek(self, seconds: float) -> None:
-        """To a moment of the recording."""
+        """Moves to a position."""
         self.seconds = max(0.0, min(seconds, self.length))
         self._looked = self._clock()
         self._tell(bisect_right(self._times, self.seconds))
 
     def jump(self, step: int) -> None:
-        """To the moment at which a step begins; to the end where there is no such step, to the
-        start for one before the first."""
+        """Moves to the start of a step; to the end if there is no such step, and to the start of
+        the recording for a step before the first."""
         self.seek(0.0 if step < 1 else self._begin_of(step))
 
     def _begin_of(self, step: int) -> float:
@@ -102,23 +102,23 @@ class Player:
         return self._times[at] if snapshots else 0.0
 
     def pause(self, paused: bool) -> None:
-        """Holds the clock, or lets it go on from where it is."""
+        """Pauses the clock, or resumes it."""
         self.advance()
         self.paused = paused
 
     def restart(self) -> None:
-        """From the start."""
+        """Plays again from the start."""
         self.jump(0)
         self.paused = False
 
     def faster(self, by: int) -> None:
-        """The next speed, or the one before."""
+        """Takes the next higher (1) or lower (-1) speed."""
         at = SPEEDS.index(self.speed) + by
         self.advance()
         self.speed = SPEEDS[max(0, min(at, len(SPEEDS) - 1))]
 
     def _tell(self, upto: int) -> None:
-        """The state after so many things were told."""
+        """Sets the state to that after the first `upto` messages."""
         nearest = min(upto // KEPT_EVERY, len(self._kept) - 1)
         if upto < self._told or nearest * KEPT_EVERY > self._told:
             self.state, self._told = self._kept[nearest], nearest * KEPT_EVERY
@@ -130,5 +130,5 @@ class Player:
 
 
 def _step_of(told: Snapshot) -> int:
-    """The step that something was told in; 0 of what is of none."""
+    """The step of a message; 0 if it belongs to none."""
     return getattr(told, "step", 0)

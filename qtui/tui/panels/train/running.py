@@ -1,4 +1,4 @@
-"""The run of the Train panel: its process or its recording, and the clock by which it is drawn."""
+"""Runs the steps of the Train panel, or plays a recording."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
 
 RUN, RECORDING = "run", "recording"
-#: The child, which gives way to the screen where both need the processor.
+#: The command of the child process, which has a low priority, so that the screen stays fast.
 COMMAND = (*WORKER, "behind")
 
 
@@ -43,7 +43,7 @@ class TrainRun:
         )
 
     def tick(self) -> None:
-        """Twice a second: draws what became known meanwhile, if it is looked at."""
+        """Called twice a second: draws the news if the panel is shown."""
         run, held = self.shown, self.held
         if run.player is not None and run.player.advance():
             run.state, held.news = run.player.state, True
@@ -56,7 +56,7 @@ class TrainRun:
             self._panel.painter.title()
 
     def _see_device(self) -> None:
-        """The header line says what is in use on the GPU of a live run."""
+        """Shows the used memory of a live run's GPU in the header line."""
         run = self.shown
         header, sample = run.state.header, run.state.sample
         if not run.live or header is None or sample is None or sample.device_used_bytes is None:
@@ -69,7 +69,7 @@ class TrainRun:
     # Running
 
     def start(self, *, hold: bool = False) -> None:
-        """A new run of the plan that is chosen; `hold` takes one step and waits."""
+        """Starts a run of the plan; `hold` pauses it after one step."""
         self.shown = self._fresh()
         self.shown.live, self.shown.began = True, time.monotonic()
         self._panel.refusal = ""
@@ -92,7 +92,7 @@ class TrainRun:
             try:
                 await self.held.follow(self._request(), run, keeper, hear)
             finally:
-                if not run.state.over:  # the app ends, and with it the run
+                if not run.state.over:  # the app quits, which ends the run
                     keeper.write(End(run.seconds, "stopped"))
                 run.live, run.silence = False, ""
                 self._panel.qtui.farewell = how_recorded(run)
@@ -104,22 +104,22 @@ class TrainRun:
         return RunRequest(plan.model, plan.plan, run.steps, run.data, self._device(), text)
 
     def _device(self) -> str:
-        """The chosen GPU, if it is one of this machine; else the first, or the CPU."""
+        """The chosen GPU if this machine has it; else the first GPU, or the CPU."""
         gpu, live = self._panel.shown.gpu, self._panel.shown.live
         return f"cuda:{live.index(gpu)}" if gpu is not None and gpu in live else "auto"
 
     def stop(self) -> None:
-        """Asks the run to end; it is ended if it does not."""
+        """Asks the run to stop; its process is killed if it does not."""
         if self.held.busy:
             self.shown.wish = "stopping"
             self.held.child.stop()
 
     def forget(self) -> None:
-        """Back to the estimate of the plan."""
+        """Closes the run, and shows the estimate of the plan again."""
         self.shown = self._fresh()
 
     def _fresh(self) -> RunShown:
-        """Nothing ran yet; what was set for the next run stays."""
+        """A state without a run, which keeps the settings of the next run."""
         before = self.shown
         return RunShown(
             steps=before.steps, data=before.data, text=before.text,
@@ -149,7 +149,7 @@ class TrainRun:
 
 
 def _player_of(path: Path) -> Player:
-    """A recording, read and ready to play. Raises UsageError."""
+    """Reads a recording, and makes it ready to play. Raises UsageError if it cannot be read."""
     player = Player(read_recording(path))
     player.read_through()
     return player

@@ -1,4 +1,4 @@
-"""What is said of a run, and before it of its estimate: what it means right now, and what to do."""
+"""The sentences of the Train panel: about the estimate before a run, and about the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qtui_core.models.quoting import printable
 
 
 def before_run(shown: Shown, run: RunShown) -> str:
-    """Whether it fits, and what would."""
+    """Whether the plan fits, and the largest batch that does."""
     answer = shown.answer
     if answer is None or not shown.current:
         return ""
@@ -43,8 +43,8 @@ def before_run(shown: Shown, run: RunShown) -> str:
 
 
 def first_of_all(run: RunShown) -> str:
-    """What matters more than what any view says of a run: that it is silent, what ended it, that
-    it has not taken a step; empty of one that goes its way."""
+    """The sentence that comes before those of all views: that the run does not answer, what ended
+    it, or that no step is over; empty otherwise."""
     state = run.state
     if run.silence:
         ends = "It is ended." if run.wish == "stopping" else "x ends it."
@@ -61,7 +61,7 @@ def first_of_all(run: RunShown) -> str:
 
 
 def how_it_goes(run: RunShown, glyphs: Glyphs) -> str:
-    """How far a run is, or how it went: its loss and its peak."""
+    """The progress of a run, its loss and its peak."""
     state = run.state
     parts = [progress(run), loss_words(state), _peak(state, glyphs)]
     if state.over:
@@ -70,7 +70,7 @@ def how_it_goes(run: RunShown, glyphs: Glyphs) -> str:
 
 
 def why_it_differs(run: RunShown) -> str:
-    """What the gap to the estimate comes from; empty before it can be told."""
+    """What explains the gap to the estimate; empty while that is not known."""
     state = run.state
     if too_early(state):
         return ""
@@ -78,7 +78,7 @@ def why_it_differs(run: RunShown) -> str:
 
 
 def going_on(run: RunShown, model: str) -> str:
-    """That a run goes on, where it is, and whether it is recorded."""
+    """The step of the running run, and whether it is recorded; shown before the app quits."""
     state = run.state
     if state.header is None or not state.step:
         where = "is before its first step"
@@ -95,14 +95,14 @@ def going_on(run: RunShown, model: str) -> str:
 
 
 def recorded_in(run: RunShown) -> str:
-    """Where, or why not; empty before it tells something."""
+    """Where the run is recorded, or why it is not; empty before it has begun."""
     where = "" if run.path is None else f"It is recorded in {printable(str(run.path))}."
     return f"{where} {run.complaint}".strip()
 
 
 def how_recorded(run: RunShown) -> str:
-    """What is left of a run that is over: where its recording is, and what plays it; empty where
-    it told nothing."""
+    """The sentence after the app has quit: how many steps were run, where the recording is, and the
+    command that plays it; empty if the run never began."""
     state = run.state
     if state.header is None:
         return ""
@@ -127,7 +127,7 @@ def _before_a_step(run: RunShown) -> str:
 
 
 def _difference(state: RunState, glyphs: Glyphs) -> str:
-    """What most of the gap is, in short: the view Gap says more."""
+    """The largest part of the gap in a few words; the view Gap has the details."""
     if too_early(state):
         return "Two whole steps are needed to compare a run with its estimate."
     levels = gap_of(state)
@@ -142,7 +142,7 @@ def _difference(state: RunState, glyphs: Glyphs) -> str:
 
 
 def of_fault(fault: Fault) -> str:
-    """What happened, and the change that saves most."""
+    """What went wrong, and the change that saves most memory."""
     text = fault.text if fault.text.endswith(".") else f"{fault.text}."
     if not fault.advice:
         return text
@@ -151,7 +151,7 @@ def of_fault(fault: Fault) -> str:
 
 
 def _wish(run: RunShown) -> str:
-    """What was asked and has not happened yet."""
+    """The words for a request that the run has not obeyed yet."""
     return {
         "pausing": " It pauses before the next step; Space cancels that.",
         "one step": " It takes one step and pauses; Space cancels that.",
@@ -160,7 +160,7 @@ def _wish(run: RunShown) -> str:
 
 
 def progress(run: RunShown) -> str:
-    """How far it is."""
+    """The progress of the run as a sentence."""
     state = run.state
     header = state.header
     assert header is not None
@@ -178,7 +178,7 @@ def progress(run: RunShown) -> str:
 
 
 def loss_words(state: RunState) -> str:
-    """Where the loss is, and where it was; empty of an inference."""
+    """The loss at the first step and now; empty at inference."""
     known = [loss for loss in state.losses if loss is not None]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""What the Train panel shows at the moment, besides the plan and its estimate."""
+"""The current state of the Train panel, besides the plan and its estimate."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from qtui.tui.panels.train.recordings import Player
 from qtui_core.dataclass import dataclass
 from qtui_core.live.state import RunState
 
-#: Steps of a run that nobody named a number for: enough to see the loss fall.
+#: The steps of a run if the user gives no number: enough to see the loss fall.
 USUAL_STEPS = 20
-#: A text that adapters are compared on.
+#: The text that adapters are compared on if the user gives none.
 USUAL_TEXT = "The memory of a training step is"
 
 
 @dataclass
 class RunShown:
-    """A run, live or replayed; none where `state` has no header.
+    """A live run or a replay; no run if `state` has no header.
 
     Attributes:
-        state: what is known of it.
-        live: whether its process is there.
-        began: when it was asked for, of time.monotonic; None for what is not live.
-        wish: what it was asked and has not done yet: "pausing", "one step", "stopping", or "".
-        player: of a recording; None for a run of this panel.
-        path: where it is recorded, or was read from.
+        state: what is known of the run.
+        live: whether its process is running.
+        began: when it was started (time.monotonic); None if it is not live.
+        wish: a request that it has not obeyed yet: "pausing", "one step", "stopping", or "".
+        player: the player of a recording; None for a run of this panel.
+        path: the file that it is recorded in, or was read from.
         complaint: what is wrong with the recording, or why there is none.
-        silence: that its process gives no sign of life, as a sentence; empty where it does.
-        steps, data, text: of the next run; None steps go on until stopped, None data is the
-            built-in text.
+        silence: the sentence that its process does not answer; "" while it does.
+        steps, data, text: settings of the next run. Without `steps` it runs until it is stopped;
+            without `data` it reads the built-in text.
         from_zero: whether the picture starts at zero bytes.
-        largest: the largest batch that fits, where the plan does not; 0 where none does, None
-            where it is not known, and `largest_of` of what that holds.
+        largest: if the plan does not fit, the largest batch that does; 0 if none does, None while
+            it is not known.
+        largest_of: the plan and the GPU that `largest` is for.
     """
 
     state: RunState = RunState()
@@ -52,8 +53,8 @@ class RunShown:
 
     @property
     def there(self) -> bool:
-        """Whether there is a run, going on or over, and not only an estimate. One that failed
-        before its header has said why."""
+        """Whether there is a run, live or over, and not only an estimate. A run that failed before
+        its header has a fault."""
         told = self.state.header is not None or self.state.fault is not None
         return self.live or self.player is not None or told
 
@@ -65,13 +66,14 @@ class RunShown:
 
     @property
     def waits_for(self) -> str:
-        """The wish, while it is still one: what takes effect between two steps may take a while."""
+        """The request that the run has not obeyed yet; it may take until the end of a step."""
         obeyed = self.wish != "stopping" and self.paused
         return "" if obeyed or not self.live or self.state.over else self.wish
 
     @property
     def seconds(self) -> float:
-        """How long it has gone on, also while its process says nothing: importing takes long."""
+        """The time since the start; it also advances before the first message, as imports take
+        long."""
         if self.live and self.began is not None and not self.state.over:
             return max(self.state.seconds, time.monotonic() - self.began)
         return self.state.seconds

@@ -1,4 +1,4 @@
-"""A view of a run."""
+"""The base of the views of the Train panel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class TrainView(View[RunShown]):
-    """Lines of text in the room of the picture, of a run once it has taken a step."""
+    """A view that shows lines of text in place of the picture, once a step is over."""
 
     panel: TrainPanel
 
     def show(self, shown: RunShown) -> None:
-        """Puts it on the screen."""
+        """Draws the view."""
         self.panel.body.show_text(partial(self.draw, shown))
 
     def meaning(self, shown: RunShown) -> str:
@@ -32,7 +32,7 @@ class TrainView(View[RunShown]):
 
 
 def nothing(state: RunState, text: str, canvas: Canvas) -> list[TextLine]:
-    """Why there is nothing to show yet, and what to do."""
+    """A text that says why there is nothing to show yet, and what to do."""
     if state.header is None:
         text = "r runs the plan, o opens a recording."
     elif state.header.predicted is None and state.header.why_not:

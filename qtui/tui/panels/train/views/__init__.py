@@ -1,1 +1,1 @@
-"""The views of a run: its curve, phases, parts, gap, loss, ranges, log and adapters."""
+"""The views of a run: curve, phases, components, gap, loss, ranges, log and adapters."""

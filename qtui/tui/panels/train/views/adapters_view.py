@@ -1,4 +1,4 @@
-"""What adapters change in the next token."""
+"""The Adapters view: how the adapters change the next token."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def _adapter_words(compared: AdaptersCompared) -> list[str]:
 
 
 def of_adapters(compared: AdaptersCompared) -> str:
-    """What adapters change in the next token, and how it is known that they alone do."""
+    """The sentence about how the adapters change the next token, and whether the base is
+    unchanged."""
     if compared.largest_difference == 0:
         return (
             "The adapters change nothing yet: they begin at zero, and were compared before a step "

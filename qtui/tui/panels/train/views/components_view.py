@@ -16,13 +16,13 @@ from qtui_core.memory.replay.record import Phase
 
 
 class ComponentsView(TrainView):
-    """Components at the peak of the step, then at the end of phases."""
+    """The components at the peak of the step, and after each phase."""
 
     TITLE = "Parts"
     HELP = "**Parts**: the same by component.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
-        """As many phases as there is room for."""
+        """The components, for as many phases as fit."""
         state = shown.state
         header = state.header
         predicted = header.predicted if header is not None else None

@@ -1,4 +1,4 @@
-"""The gap in parts that sum to it."""
+"""The Gap view: measured less estimated bytes, in parts that sum to the gap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.live.gap import Level
 
-#: Columns of a bar of a part of the gap, to each side.
+#: The cells of a part's bar, to each side.
 BAR: Final = 12
 ON_CPU: Final = (
     "On a CPU bytes of live tensors are counted: there is no allocator with segments, no context "
@@ -24,7 +24,7 @@ ON_CPU: Final = (
 
 
 class GapView(TrainView):
-    """Level by level what was measured, estimated, and the parts of the difference."""
+    """The estimated and the measured bytes of each level, and the parts of their difference."""
 
     TITLE = "Gap"
     HELP = "**Gap**: the same in bytes, in parts that sum to the whole.\n"
@@ -80,6 +80,6 @@ def _level(level: Level, canvas: Canvas) -> list[TextLine]:
 
 
 def _tone(difference: int, estimated: int | None) -> Tone:
-    """Green within 2%, a warning beyond 10%."""
+    """The tone of a difference: good within 2 %, a warning beyond 10 %."""
     share = abs(difference) / max(1, estimated or 0)
     return "best" if share <= 0.02 else "value" if share <= 0.1 else "warning"

@@ -1,4 +1,4 @@
-"""What the run said, and what ended it."""
+"""The Log view: the messages of a run, and what ended it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogView(TrainView):
 
 
 def fault_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
-    """What went wrong, what held the memory, and what would help."""
+    """What went wrong, the components with the most memory, and what would help."""
     lines: list[TextLine] = [[Put(0, f"{fault.kind}, {place_of(fault)}", "warning")]]
     lines += paragraphs([fault.text], canvas.width, "value")
     if fault.asked_bytes is not None:
@@ -49,8 +49,8 @@ def fault_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
 
 
 def held_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
-    """What held the memory when it ran out, and what would help; side by side where there is
-    room."""
+    """The components with the most memory when it ran out, and what would help; side by side if
+    there is room."""
     half = canvas.width // 2 if canvas.width >= 64 else canvas.width
     sides = (("held the most", fault.largest), ("what would help", fault.advice))
     columns = [_named_bytes(title, found, half - 2, canvas) for title, found in sides if found]

@@ -15,7 +15,7 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
 from qtui_core.live.state import RunState
 
-#: Columns before the line, for its highest and its lowest value.
+#: The columns left of the line, for its highest and its lowest value.
 AXIS = 7
 
 
@@ -26,8 +26,8 @@ class LossView(TrainView):
     HELP = "**Loss**: over the steps.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
-        """The first and the last loss in words, and all of them as a line, in which losses that are
-        no numbers are gaps."""
+        """The first and the last loss in words, and all losses as a line, with gaps at losses that
+        are not numbers."""
         state, width, glyphs = shown.state, canvas.width, canvas.glyphs
         words = shortened(_words(state, glyphs), width - 5, glyphs.ellipsis)
         lines: list[list[Put]] = [[Put(0, "loss", "heading"), Put(5, words, "quiet")]]
@@ -53,7 +53,7 @@ class LossView(TrainView):
 
 
 def _points(state: RunState, low: float, last: int, width: int) -> tuple[float | None, ...]:
-    """How far each loss is above the lowest, over the columns from the first step to the last."""
+    """The points of the line: each loss less the lowest, from the first step to the last."""
     points: list[float | None] = [None] * (width * ACROSS)
     for taken in state.steps:
         if _is_number(taken.loss):
@@ -80,7 +80,7 @@ def _is_number(loss: float | None) -> TypeGuard[float]:
 
 
 def _learns(state: RunState) -> str:
-    """What to make of the loss."""
+    """The sentence about the loss."""
     known = [loss for loss in state.losses if loss is not None]
     if len(known) < 2 or not all(map(math.isfinite, known)):
         return ""

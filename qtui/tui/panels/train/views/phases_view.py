@@ -21,17 +21,17 @@ from qtui_core.live.compare import (
 from qtui_core.live.measured import measured
 from qtui_core.live.state import QUANTIZE, RunState
 
-#: Where columns end on a narrow canvas, and how much further right on a wide one, where names are
-#: written out.
+#: The cells before which columns end on a narrow canvas; on a wide one they are further right, as
+#: names are written out.
 ESTIMATE, MEASURED, GAP = 25, 36, 45
-#: How far before the end of the first of them a name ends, for a number of bytes between.
+#: The cells between the end of a name and the end of the first column.
 NAME: Final = 10
 WIDER: Final = 17
 _WIDE: Final = 80
 
 
 class PhasesView(TrainView):
-    """The most in each phase, and at each level; before a run what it will be held against."""
+    """The peak of each phase and level, estimated and measured; before a run the estimate alone."""
 
     TITLE = "Phases"
     HELP = """\
@@ -50,7 +50,7 @@ def wider_by(canvas: Canvas) -> int:
 
 
 def expected_lines(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
-    """Before a run: what it will be held against."""
+    """The lines before a run: the estimated peak of each phase."""
     answer = shown.answer
     if answer is None:
         return []
@@ -67,8 +67,7 @@ def expected_lines(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
 
 
 def phase_lines(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
-    """The most in each phase: estimated, measured, the gap, and both as a bar where there is
-    room."""
+    """The peak of each phase: estimated, measured, and the gap; with bars if there is room."""
     rows = by_phase(state)
     if not rows:
         return nothing(state, "No phase is over yet.", canvas)
@@ -87,7 +86,7 @@ def phase_lines(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
 
 
 def _remarks(state: RunState) -> Iterator[str]:
-    """What to know of rows that differ for a reason."""
+    """Remarks on rows whose estimate and measurement differ for a known reason."""
     if state.step and too_early(state) and steps_needed(state) > 1:
         yield "two whole steps are needed: an optimizer has no states in most of the first"
     if state.counted == "tensors" and state.measured(QUANTIZE) is not None:
@@ -95,7 +94,7 @@ def _remarks(state: RunState) -> Iterator[str]:
 
 
 def _level_rows(state: RunState) -> list[PhaseRow]:
-    """What stands between steps, and the levels above the tensors."""
+    """The rows of the bytes between steps, and of the levels above the tensors."""
     found = measured(state)
     predicted = state.header.predicted if state.header is not None else None
     resident = None if predicted is None else predicted.resident_bytes
@@ -119,7 +118,7 @@ def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLin
     here = row.name == state.phase and not state.over
     failed = state.fault is not None and state.fault.fatal and state.fault.phase == row.name
     mark = canvas.glyphs.pointer if here else "!" if failed else " "
-    # A recording says what its phases are called: beside "1", "2.5 MiB" would read "12.5 MiB".
+    # Phases of a recording may have any name: directly after "1", "2.5 MiB" would read "12.5 MiB".
     room = ESTIMATE + wider_by(canvas) - NAME - 2
     return [
         Put(0, mark, "warning" if failed else "heading"),
@@ -140,7 +139,7 @@ def numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> list
 
 
 def bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas) -> list[Put]:
-    """A bar of what was measured, and where the estimate ends."""
+    """A bar of the measured bytes, with a tick at the estimate."""
     start = GAP + wider_by(canvas) + 2
     room = canvas.width - start - 1
     if room < 8:

@@ -22,14 +22,14 @@ NEVER: Final = "The recording does not tell where numbers lie; a run does while 
 
 
 class RangesView(TrainView):
-    """A histogram of magnitudes over what formats hold, of all linear layers or one."""
+    """A histogram of magnitudes above the ranges of formats, of all linear layers or of one."""
 
     TITLE = "Ranges"
     HELP = """\
-**Ranges**: where activations, gradients and weights of the linear layers lie, by their power of
-two, over what formats hold. While it is looked at, each step is asked for it, which makes the step
-slower and is left out of its time. `p` goes from layer to layer, `S` multiplies the gradients by
-the loss scale that is recommended for FP16.
+**Ranges**: a histogram of the magnitudes of activations, gradients and weights of the linear
+layers, by power of two, above the ranges of formats. While this view is shown, each step measures
+them; the time that takes is not counted. `p` shows the next layer, `S` multiplies the gradients by
+the loss scale recommended for FP16.
 """
     KEYS: ClassVar[tuple[Binding, ...]] = (
         panel_binding("train", "p", "layer(1)", "Layer", "layer", "The next linear layer, or all",
@@ -44,7 +44,7 @@ the loss scale that is recommended for FP16.
         self.layer = ""
         self.scaled = False
         self._asked: tuple[RunShown, RangesSeen | None] | None = None
-        """The run that was asked last, and what it had told before."""
+        """The run that was asked last for its ranges, and the ranges that it had reported then."""
 
     def opened(self) -> None:
         self._asked = None
@@ -58,7 +58,7 @@ the loss scale that is recommended for FP16.
         super().show(shown)
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
-        """The histogram, with a bar a format below it."""
+        """The histogram, with a bar for each format below it."""
         seen = shown.state.ranges
         picture = None
         if seen is not None:
@@ -95,11 +95,11 @@ the loss scale that is recommended for FP16.
         self.panel.draw()
 
     def _layer(self, seen: RangesSeen) -> str:
-        """The layer that was chosen, if this run has it; empty for all of them."""
+        """The chosen layer if the run has it; "" for all layers."""
         return self.layer if any(each.name == self.layer for each in seen.ranges) else ""
 
 
 def _recommended(kinds: Sequence[KindRange]) -> int:
-    """The base-2 logarithm of the loss scale for FP16; 0 where there is none."""
+    """The base-2 logarithm of the recommended loss scale for FP16; 0 without one."""
     largest = max((each.found.largest for each in kinds if each.kind in GRADIENTS), default=0.0)
     return best_scale("fp16", largest) or 0

@@ -1,4 +1,4 @@
-"""What is measured, drawn over what was predicted."""
+"""A picture with the measured lines over the predicted curve."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qtui.screen.widgets.line import shortened
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.groups import StackedCurve
 
-#: A line that is higher than this, in heights of the others, would make them all flat.
+#: A line more than this many times as high as the others is cut off, so that they are not flat.
 _MUCH_HIGHER = 2.5
 _DARK = ColorTriplet(18, 21, 26)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Columns of a phase, for who puts measured values into them."""
+    """The columns of a phase, into which measured values are put."""
 
     phase: str
     start: int
@@ -36,13 +36,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Overlay:
-    """What is drawn over the prediction.
+    """The content that is drawn over the prediction.
 
     Attributes:
-        tracks: the lines, the most important last; each as long as the picture has points.
-        latest: the present value of each, beside its name in the legend.
-        phase: the one that runs now.
-        fault: the phase that something went wrong in.
+        tracks: the lines, the most important last; each has a value for every point of the picture.
+        latest: the current value of each line, shown beside its name.
+        phase: the phase that runs now.
+        fault: the phase in which a fault happened.
     """
 
     tracks: tuple[Track, ...] = ()
@@ -52,7 +52,7 @@ class Overlay:
 
 
 class RunPicture(CurvePicture):
-    """The predicted curve in held-back colours, lines over it, the phases below it."""
+    """The predicted curve in muted colours, with lines over it and the phases below it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "run--allocated", "run--reserved", "run--device", "run--phase", "run--now", "run--fault",
@@ -82,23 +82,23 @@ class RunPicture(CurvePicture):
         self._floor = 0
 
     def on_resize(self) -> None:
-        self.post_message(Resized(self))  # what is measured lies elsewhere now
+        self.post_message(Resized(self))  # the measured lines need other columns now
 
     # What is drawn
 
     def predict(self, curve: StackedCurve, capacity: int | None = None, gpu: str = "") -> None:
-        """Another prediction, and the memory of the device."""
+        """Shows another prediction, and the memory of the device."""
         self._curve, self._capacity, self._gpu = curve, capacity, gpu
 
     def over(self, overlay: Overlay, *, from_zero: bool = True) -> None:
-        """Other lines; then everything is drawn anew, from zero bytes or from what is there all
-        the time."""
+        """Shows other lines, and draws everything again, from zero bytes or from the bytes that are
+        always there."""
         self._overlay, self._from_zero = overlay, from_zero
         self.redraw()
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The columns of each phase at this size; empty before there is a prediction or room."""
+        """The columns of each phase at this size; empty without a prediction or room."""
         chart = self._make()
         if chart is None:
             return ()
@@ -106,7 +106,7 @@ class RunPicture(CurvePicture):
 
     @property
     def points(self) -> int:
-        """How many values a track has at this size."""
+        """The number of values of a track at this size."""
         return max(0, self.size.width - AXIS - 1) * ACROSS
 
     def _drawn_chart(self) -> Chart | None:
@@ -122,8 +122,8 @@ class RunPicture(CurvePicture):
         return replace(chart, columns=columns, top=top, capacity=capacity)
 
     def _top(self, chart: Chart) -> int:
-        """Bytes at the upper edge: of the prediction and of every line that is not so high that
-        the others would lie flat below it."""
+        """The bytes at the upper edge: the maximum of the prediction and of the lines, except lines
+        that are _MUCH_HIGHER."""
         top = float(chart.top)
         highest = sorted(
             max((v for v in track.values if v is not None), default=0.0)
@@ -137,7 +137,7 @@ class RunPicture(CurvePicture):
     # Rows
 
     def _peak_row(self, chart: Chart) -> list[Put]:
-        """The lines by name with their present values; before a run, the predicted peak."""
+        """The names of the lines with their current values; before a run, the predicted peak."""
         overlay = self._overlay
         if not overlay.tracks:
             found = self._make()
@@ -177,7 +177,7 @@ class RunPicture(CurvePicture):
         rows = [list(row) for row in self._stacked]
         for track in self._overlay.tracks:
             if len(track.values) != len(chart.columns) * ACROSS:
-                continue  # of another size; others are on their way
+                continue  # made for another size; new tracks follow
             style = self._style_of(track)
             drawn = cells_of_track(
                 track, tall, chart.top, floor=self._floor, ascii=self.drawing.ascii
@@ -197,14 +197,14 @@ class RunPicture(CurvePicture):
         return format_bytes(self._floor + top * (row + 1) // tall) if shown else ""
 
     def _over_cell(self, cell: Cell, style: Style) -> Style:
-        """A line's style on what lies behind it."""
+        """The style of a line on the background of a cell."""
         place = cell.lower if cell.eighths >= 4 else cell.upper
         if place < 0 or self._lettered:
             return style
         return style + Style(bgcolor=fill(-1, place, self.drawing.depth, self._ground).bgcolor)
 
     def _band_row(self, chart: Chart) -> list[Put]:
-        """The phase that runs now stands out, and more so one that failed."""
+        """The names of the phases, with the current one and a failed one marked."""
         puts = super()._band_row(chart)
         for name, style in ((self._overlay.phase, "now"), (self._overlay.fault, "fault")):
             band = next((band for band in chart.bands if name and band.name == name), None)
@@ -220,7 +220,7 @@ class RunPicture(CurvePicture):
 
 
 def _lowest(chart: Chart, tracks: Sequence[Track]) -> int:
-    """A little below what is there all the time."""
+    """A value slightly below the bytes that are always there."""
     values = [sum(column) for column in chart.columns]
     values += [round(v) for track in tracks for v in track.values if v is not None]
     low, high = min(values, default=0), max(values, default=0)
@@ -228,7 +228,7 @@ def _lowest(chart: Chart, tracks: Sequence[Track]) -> int:
 
 
 def _above(column: Sequence[int], floor: int) -> tuple[int, ...]:
-    """What of the parts of a column is above a level."""
+    """The bytes of a column's parts above a level."""
     left, found = floor, []
     for nbytes in column:
         cut = min(left, nbytes)

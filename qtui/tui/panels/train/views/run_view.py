@@ -1,4 +1,4 @@
-"""The predicted curve, and over it what is measured."""
+"""The Run view: the predicted curve, with the measured lines over it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
 
 
 class RunView(TrainView):
-    """The curve; below it, where there is room, the phases, the gap and the loss."""
+    """The curve, and below it the phases, the gap and the loss if there is room."""
 
     TITLE = "Run"
     HELP = """\
-**Run**: the predicted curve of a step in quiet colours, stacked as in the Memory panel; over it
-what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
-Time within a phase is laid over the operations of that phase, so that both have the same places;
-a line is the most that samples of the last steps found there, and level ones are the exact peak of
-each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
-for the allocator, and the estimate leaves out the workspaces of a GPU.
+**Run**: the predicted curve of a step in muted colours, stacked as in the Memory panel. Over it are
+the measured bytes: *allocated* by tensors, *reserved* by the allocator, *device* used by all
+processes. Time within a phase is stretched over the operations of the phase. A line shows the
+largest samples of the last steps; level lines are the exact peak of each phase. `f` leaves out the
+bytes that are always there. Without a GPU the lines are the bytes of live tensors, and the estimate
+has no workspaces.
 
 """
 
@@ -38,22 +38,21 @@ for the allocator, and the estimate leaves out the workspaces of a GPU.
         body.loss.show(partial(panel.view_of(LossView).draw, shown))
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
-        """The phases; where memory ran out, what held it comes first."""
+        """The phases; if memory ran out, the components with the most memory come first."""
         fault = shown.state.fault
         if shown.there and fault is not None and fault.fatal and fault.largest:
             return held_lines(fault, canvas)[: canvas.height]
         return self.panel.view_of(PhasesView).draw(shown, canvas)
 
     def show_curve(self, shown: RunShown) -> None:
-        """The curve alone."""
+        """Draws the curve alone."""
         panel, body, state = self.panel, self.panel.body, shown.state
         header = state.header
         if not shown.there and panel.trouble:
             body.show_message(panel.trouble)
             return
         if header is not None and header.predicted is None:
-            # Without an estimate there is nothing to lay over a curve; the table says what is
-            # measured.
+            # Without an estimate there is no curve; the table has the measured bytes.
             body.show_text(partial(phase_lines, state))
             return
         body.show_curve()

@@ -1,4 +1,4 @@
-"""From what is known of a run to the lines of its picture."""
+"""Makes the lines of a run's picture from its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtui_core.memory.replay.timeline import Span
 
 Levels = tuple[str, Stroke, Callable[[Moment], int | None]]
 
-#: From the outermost level inwards, as they are drawn over each other.
+#: The lines, from the outermost level inwards, in which order they are drawn.
 ON_GPU: Sequence[Levels] = (
     ("device", "dotted", lambda moment: moment.device),
     ("reserved", "thin", lambda moment: moment.reserved),
@@ -29,7 +29,7 @@ ON_CPU: Sequence[Levels] = (("tensors", "thick", lambda moment: moment.allocated
 
 @lru_cache(maxsize=4)
 def stacked_prediction(curve: PredictedCurve) -> StackedCurve:
-    """A predicted curve with its components summed up to the parts that are drawn."""
+    """A predicted curve with its components summed to the parts that are drawn."""
     spans = (Span(*span) for span in curve.spans)
     return stacked(curve.positions, curve.components, curve.bytes, spans)
 
@@ -42,8 +42,8 @@ def levels_of(state: RunState) -> Sequence[Levels]:
 def overlay(
     state: RunState, curve: PredictedCurve, places: Sequence[Place], points: int
 ) -> Overlay:
-    """The lines over the curve: of the steps of the last while and of the step before, one over
-    the other, without the first, which has no optimizer states yet."""
+    """The lines over the curve, from the latest steps. The first step is left out if there are
+    others, as it has no optimizer states yet."""
     placed = aligned(_with_step_before(state), curve) if places else ()
     later = [each for each in placed if each.moment.step > 1]
     chosen = later or placed
@@ -71,8 +71,8 @@ def overlay(
 
 
 def _with_step_before(state: RunState) -> RunState:
-    """Where steps are slow, the last while is a part of one: the history has the rest of it, and
-    the step before."""
+    """The state with samples of the previous step added from the history, because the latest
+    samples may cover only a part of a slow step."""
     if not state.recent:
         return state
     first = state.recent[0].seconds
@@ -87,7 +87,7 @@ def _with_step_before(state: RunState) -> RunState:
 def _points_of(
     positions: Sequence[float], curve: PredictedCurve, places: Sequence[Place], points: int
 ) -> list[int]:
-    """The points of positions on the curve: columns of a phase go by shares of its events."""
+    """The points of the picture for positions on the curve; columns are proportional to events."""
     if not positions:
         return []
     stops = [stop for _, _, stop in curve.spans]
@@ -106,7 +106,7 @@ def _points_of(
 def _most(
     columns: Sequence[int], values: Iterable[int | None], points: int
 ) -> tuple[int | None, ...]:
-    """The most at each point; None where nothing was measured."""
+    """The largest value at each point; None if nothing was measured there."""
     found: list[int | None] = [None] * points
     for at, value in zip(columns, values, strict=True):
         before = found[at]
@@ -116,7 +116,7 @@ def _most(
 
 
 def _peaks(state: RunState, places: Sequence[Place], points: int) -> tuple[int | None, ...]:
-    """The exact peak of each phase over its whole width, as of its last time."""
+    """The latest exact peak of each phase, over all its columns."""
     found: list[int | None] = [None] * points
     for place in places:
         measured = state.measured(place.phase)
