@@ -14,8 +14,9 @@ import train_runs
 from disks import room_for
 from memory_estimator import GIB
 
+from qtui.report.pictures.cells import ACROSS, DOWN
 from qtui.screen.curve.chart import make_chart
-from qtui.screen.curve.dots import ACROSS, DOWN, Track, cells_of_track, joined
+from qtui.screen.curve.dots import Track, cells_of_track, joined
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas

@@ -7,14 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, Literal
 
+from qtui.report.pictures.cells import ACROSS, BITS, BLANK, DOWN
 from qtui_core.dataclass import dataclass
-
-#: Dots in a cell.
-ACROSS: Final = 2
-DOWN: Final = 4
-_BLANK: Final = 0x2800
-#: The bit of each dot: column 0 and 1, from top to bottom (Unicode, block Braille Patterns).
-_BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 #: How a line is drawn, to distinguish lines without colours.
 Stroke = Literal["thick", "thin", "dotted", "level"]
@@ -74,11 +68,11 @@ def cells_of_track(
             low = max(0, low - 1)
         for dot in range(low, high + 1):
             cell = (dot // DOWN, at // ACROSS)
-            bit = _BITS[at % ACROSS][DOWN - 1 - dot % DOWN]
+            bit = BITS[at % ACROSS][DOWN - 1 - dot % DOWN]
             masks[cell] = masks.get(cell, 0) | bit
     if ascii:
         return dict.fromkeys(masks, ASCII_SIGNS[track.stroke])
-    return {cell: chr(_BLANK + mask) for cell, mask in masks.items()}
+    return {cell: chr(BLANK + mask) for cell, mask in masks.items()}
 
 
 def sample_of(stroke: Stroke, *, ascii: bool) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import Final
 
-from qtui.screen.curve.dots import ACROSS, Stroke, Track, cells_of_track
+from qtui.report.pictures.cells import ACROSS
+from qtui.screen.curve.dots import Stroke, Track, cells_of_track
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened

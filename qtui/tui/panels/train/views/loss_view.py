@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from qtui.screen.curve.dots import ACROSS, Track, cells_of_track
+from qtui.report.pictures.cells import ACROSS
+from qtui.screen.curve.dots import Track, cells_of_track
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right

@@ -10,8 +10,9 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
 from qtui.report.numbers import format_bytes
+from qtui.report.pictures.cells import ACROSS
 from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of
-from qtui.screen.curve.dots import ACROSS, Track, cells_of_track, sample_of
+from qtui.screen.curve.dots import Track, cells_of_track, sample_of
 from qtui.screen.curve.parts import fill
 from qtui.screen.curve.picture import AXIS, CurvePicture, Put
 from qtui.screen.messages import Resized

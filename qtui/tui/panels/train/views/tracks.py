@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from qtui.screen.curve.dots import ACROSS, Stroke, Track
+from qtui.report.pictures.cells import ACROSS
+from qtui.screen.curve.dots import Stroke, Track
 from qtui.tui.panels.train.views.run_picture import Overlay, Place
 from qtui_core.live.align import aligned
 from qtui_core.live.header import PredictedCurve

@@ -25,7 +25,7 @@ from qtui_core.memory.tape.operations.routing import (
     summed,
     top_k,
 )
-from qtui_core.memory.tape.operations.views import split
+from qtui_core.memory.tape.operations.views import contiguous, split
 from qtui_core.memory.tape.tape import Tape, Tensor
 
 SORT: Final = Label("sort")
@@ -36,7 +36,6 @@ OFFSETS: Final = Label("cumsum")
 EMPTY: Final = Label("empty_like")
 ARANGE: Final = Label("arange")
 FILLED: Final = Label("full_like")
-COPY: Final = Label("clone")
 
 #: Logits of the router, the weights of the chosen experts, and their indices.
 Routed = tuple[Tensor, Tensor, Tensor]
@@ -87,7 +86,8 @@ def llama4(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Ten
     hidden = _rows(tape, hidden)
     scores, logits = _scores(tape, weights, spec, hidden)
     routed_in = repeat_rows(tape, hidden, spec.experts)
-    routed_in = mul(tape, routed_in, _transposed(tape, scores))
+    # scores.transpose(0, 1).reshape(-1, 1) copies.
+    routed_in = mul(tape, routed_in, contiguous(tape, scores))
     routed_out = _stacked(tape, weights, spec, routed_in)
     output = gated(tape, weights, spec.shared, hidden)
     total = summed(tape, routed_out, tokens * spec.hidden, viewed=True)
@@ -203,12 +203,6 @@ def _scattered(tape: Tape, elements: int, values: Tensor, index: Tensor) -> Tens
     node = tape.node("scatter", (values,), backward)
     tape.save(node, index)
     return tape.output(node, tape.new(elements, values.dtype, FILLED))
-
-
-def _transposed(tape: Tape, scores: Tensor) -> Tensor:
-    """`scores.transpose(0, 1).reshape(-1, 1)`, which copies."""
-    node = tape.node("clone", (scores,), lambda gradient: (gradient,))
-    return tape.output(node, tape.new(scores.elements, scores.dtype, COPY))
 
 
 def _stacked(tape: Tape, weights: Weights, spec: Moe, routed_in: Tensor) -> Tensor:
