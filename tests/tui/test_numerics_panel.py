@@ -39,14 +39,17 @@ async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: 
     async with running(start_panel="numerics") as pilot:
         await settled(pilot)
         panel = pilot.app.panel
+        regions = set()
         for place, experiment in enumerate(EXPERIMENTS):
             text = screen_text(pilot.app)
             assert experiment.question in text
             assert f"about {experiment.seconds} s" in panel.sentence
             assert all(row.name.replace("_", " ")[:12] in text for row in experiment.settings)
             assert panel.shown.place == place
+            regions.add((panel.body.list.region, panel.body.form.region))
             await pilot.press("down")
         assert panel.shown.place == 0
+        assert len(regions) == 1  # another experiment lays nothing out anew
         assert panel.runs.held.child.pid is None  # nobody looks ahead here, and nothing was asked
 
 

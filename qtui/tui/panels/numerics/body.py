@@ -16,8 +16,6 @@ from qtui.screen.widgets.view_tabs import ViewTabs
 
 #: Below this width of the screen the left side has its least width.
 NARROW = 100
-#: The least lines of the list, however many settings there are.
-_LEAST_LISTED: Final = 6
 #: Lines of the help and of the margins around it.
 _HELP: Final = 6
 _SHORT_HELP: Final = 2
@@ -66,12 +64,12 @@ class NumericsBody(FormBody):
         self.set_class(event.size.height < SHORT, "-short")
 
     def make_room(self, experiments: int, settings: int) -> None:
-        """Sets the heights of the list and of the form: of all their lines if these fit; otherwise
-        both scroll."""
+        """Sets the heights of the list and of the form, where `settings` are the most that an
+        experiment has: the form has half if both do not fit, and both scroll. The chosen experiment
+        changes no height, since each change lays out the whole screen."""
         short = self.has_class("-short")
         room = self.size.height - (_SHORT_HELP if short else _HELP)
-        wanted = settings + 1
-        form = max(2, min(wanted, room - min(experiments, _LEAST_LISTED)))
+        form = max(2, min(settings + 1, max(room - experiments, room // 2)))
         listed = max(2, min(experiments, room - form))
         for widget, height in ((self.form, form), (self.list, listed)):
             before = widget.styles.height

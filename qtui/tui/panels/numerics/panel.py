@@ -333,7 +333,7 @@ class NumericsPanel(AskingPanel):
 
     def _draw_left(self) -> None:
         shown, body = self.shown, self.body
-        body.make_room(len(EXPERIMENTS), len(shown.experiment.settings))
+        body.make_room(len(EXPERIMENTS), max(len(each.settings) for each in EXPERIMENTS))
         focused = self.screen.focused
         on_form = focused in (body.form, body.field) and not self._opening
         live = self.runs.live
