@@ -83,12 +83,12 @@ class QuantizedTensor:
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits of storage for each element, scales and zero points counted."""
+        """The bits of storage per element, including scales and zero points."""
         return bits_per_parameter(self.scheme, self.shape, self._kept)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of storage, codes packed at their width."""
+        """The bytes of storage, with codes packed at their width."""
         return quantized_bytes(self.scheme, self.shape, self._kept)
 
     @property
@@ -97,15 +97,15 @@ class QuantizedTensor:
 
     @property
     def unpacked_codes(self) -> Codes:
-        """One code an element, in the shape of the tensor."""
+        """One code per element, in the shape of the tensor."""
         if self.scheme.family is not Family.CODEBOOK:
             return self.codes
         count = int(np.prod(self.shape, dtype=np.int64))
         return unpack_nibbles(self.codes, count).reshape(self.shape)
 
     def scale_at(self, row: int, column: int) -> tuple[float, float] | None:
-        """Scale and zero point (0 where there is none) of element [row, column] of the tensor
-        seen as a matrix; None for a cast."""
+        """The scale and the zero point (0 without one) of element [row, column] of the tensor seen
+        as a matrix; None for a cast."""
         index = scale_index(self.scheme.granularity, self.shape, row, column)
         if index is None:
             return None
@@ -113,8 +113,8 @@ class QuantizedTensor:
         return float(self.scales.reshape(-1)[index]), zero_point
 
     def dequantize(self, *, out: Float32 | None = None, threads: int | None = None) -> Float32:
-        """The values the codes stand for, float32 in the shape of the tensor. `out`, flat or
-        of that shape and contiguous, is written to and returned in place of a new array."""
+        """The values of the codes, float32 in the shape of the tensor. They are written to `out` if
+        it is given, which is flat or of that shape and contiguous, and `out` is returned."""
         count = int(np.prod(self.shape, dtype=np.int64))
         target = np.empty(count, np.float32) if out is None else out.reshape(-1)
         coder = make_coder(self.scheme)
@@ -142,7 +142,7 @@ class QuantizedTensor:
 
 
 class CodeScan(SchemeReducer[int]):
-    """Codes and scales of a tensor under a scheme, which are held whole."""
+    """The codes and scales of a tensor under a scheme, all of them kept in memory."""
 
     def begin(self, elements: Elements) -> None:
         scheme, plan = self.plan.scheme, self.plan
@@ -175,7 +175,8 @@ class CodeScan(SchemeReducer[int]):
             self._keep_scales(slice(None), plan.fixed, plan.fixed.scale)
 
     def take(self, segment: Segment, scratch: Scratch) -> int:
-        """How many elements are not finite. Codes and scales go to the places of the segment."""
+        """Writes the codes and scales of a segment to their places. Returns how many elements are
+        not finite."""
         plan, codes = self.plan, self._codes[_code_slice(self.plan.coder, segment)]
         if self._table is not None:
             return look_up(self._table, segment.raw, codes)

@@ -1,12 +1,12 @@
-"""Blocks of small elements under a scale of 8 bits: the OCP Microscaling formats and NVFP4.
+"""Blocks of small elements under an 8-bit scale: the OCP Microscaling formats and NVFP4.
 
-An element is x times the reciprocal of the scale, rounded to the element format; it is read as the
-number of the format times the scale.
+An element is x times the reciprocal of the scale, rounded to the element format. It is read back as
+the number of the format times the scale.
 
-Sources: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3. Of NVFP4, E2M1
-elements under an E4M3 scale for 16 of them, under one scale of the tensor: `nvfp4_quantize` of
-torchao 0.18 (`prototype/mx_formats/nvfp4_tensor.py`), in float32 operation by operation, so that
-codes and scales are its bytes.
+Sources: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3. For NVFP4 (E2M1
+elements, an E4M3 scale for each 16 of them, and one scale for the tensor): `nvfp4_quantize` of
+torchao 0.18 (`prototype/mx_formats/nvfp4_tensor.py`). Its float32 operations are repeated one by
+one, so that codes and scales have the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding
 
 
 class BlockCoder(Coder):
-    """What the mx formats and NVFP4 share; they differ in their scales."""
+    """What the coders of the mx formats and of NVFP4 have in common; they differ in their
+    scales."""
 
     extent = Extent.ABSMAX
 
@@ -41,7 +42,7 @@ class BlockCoder(Coder):
 
     @abstractmethod
     def inverse(self, scales: GroupScales) -> Float32:
-        """What elements are multiplied by, float32 `[groups]`."""
+        """The factor that elements are multiplied by, float32 `[groups]`."""
 
     def _scaled(self, layout: Layout, x: Float32, scales: GroupScales, scratch: Scratch) -> Float32:
         scaled: Float32 = scratch.take("scaled", x.size, np.float32)
@@ -74,11 +75,11 @@ class BlockCoder(Coder):
 
 
 class ElementFormat(Protocol):
-    """Numbers of one format, without a scale: float32 in, codes out, and back.
+    """The numbers of one format without a scale: from float32 to codes, and back.
 
     Attributes:
         largest: the largest number.
-        mantissa_bits: of a number as large as the largest.
+        mantissa_bits: those of a number as large as the largest.
     """
 
     largest: np.float32
@@ -157,22 +158,23 @@ def make_elements(name: str, rounding: SchemeRounding = NEAREST) -> ElementForma
 
 
 class MicroscalingCoder(BlockCoder):
-    """Blocks of 32 elements of a row under a scale 2^k, k from -127 to 127, kept as the code
-    k + 127 (E8M0). An element is x / 2^k, which is exact, rounded to the element format (to
-    nearest even unless the scheme says otherwise) and never beyond its largest number. The last
-    block of a row may be short; torchao refuses such rows.
+    """Blocks of 32 elements of a row under a scale 2^k, k from -127 to 127, which is stored as the
+    code k + 127 (E8M0). An element is x / 2^k, which is exact, rounded to the element format (to
+    nearest even unless the scheme says otherwise) and at most its largest number. The last block of
+    a row may be short; torchao refuses such rows.
 
-    The exponent comes from the bits of absmax and never from a logarithm in floating point, which
-    is wrong beside powers of two: `rceil` gives what the instruction `cvt.rp.satfinite.ue8m0x2`
-    of NVIDIA gives. A block of zeros has code 0.
+    The exponent is read from the bits of absmax, not computed as a floating-point logarithm, which
+    is wrong beside powers of two. `rceil` gives the result of NVIDIA's instruction
+    `cvt.rp.satfinite.ue8m0x2`. A block of zeros has code 0.
 
-    Blocks so small that their code is 0 are rounded here by the scale that they are read with,
-    2^-127. torchao rounds them by 2^-126 (by 1 under `rceil`) and reads them with 2^-127, so that
-    they come back at half their size, or as zeros. NaN and infinities are left out of the scale as
-    everywhere in this library; in torchao and in the specification they make the whole block NaN.
+    If a block is so small that its code is 0, it is rounded here with the scale that it is read
+    with, 2^-127. torchao rounds it with 2^-126 (with 1 under `rceil`) and reads it with 2^-127, so
+    that it comes back at half its size, or as zeros. NaN and infinities do not count for the scale,
+    as everywhere in this library; in torchao and in the specification they make the whole block
+    NaN.
 
-    MXINT8 has steps of 1/64 up to 1.984375 = 127/64. The code of -2 is left unused, as the
-    specification permits and as its authors' emulation does, so that levels are symmetric.
+    MXINT8 has steps of 1/64 up to 1.984375 = 127/64. The code of -2 is not used, so that levels are
+    symmetric; the specification permits this, and its authors' emulation does the same.
     """
 
     scale_format = "e8m0"
@@ -188,7 +190,7 @@ class MicroscalingCoder(BlockCoder):
         return GroupScales(power_of_two(code), code=code)
 
     def inverse(self, scales: GroupScales) -> Float32:
-        # The reciprocal of a power of two is one as well, if perhaps a subnormal number.
+        # The reciprocal of a power of two is a power of two, possibly a subnormal number.
         return np.float32(1) / scales.scale
 
 
@@ -197,25 +199,27 @@ LARGEST_ELEMENT = np.float32(float(E2M1.max))
 LARGEST_SCALE = np.float32(float(E4M3.max))
 #: torchao keeps scales of blocks among the normal numbers of E4M3.
 SMALLEST_SCALE = np.float32(float(E4M3.min_normal))
-#: absmax of the tensor over the scale of the tensor: 6 x 448.
+#: The absmax of the tensor divided by its scale: 6 x 448.
 TENSOR_STEPS = LARGEST_ELEMENT * LARGEST_SCALE
 #: The reciprocal of this scale times the smallest scale of a block is still a float32.
 SMALLEST_TENSOR_SCALE = np.float32(2.0**-120)
 
 
 class TwoLevelCoder(BlockCoder):
-    """Scale of the tensor t = absmax / 2688, so that the block with the largest element has the
-    scale 448; scale of a block s = absmax / 6 / t rounded to nearest even in E4M3, from 2^-6 to
-    448; an element is x times ((1 / t) / s), rounded to nearest even unless the scheme says
-    otherwise, at most 6 in magnitude. It is read as E2M1 times (t s). The last block of a row may
-    be short; torchao refuses such rows.
+    """The coder of NVFP4, which has a scale of the tensor, t, and a scale of each block, s.
 
-    A tensor of zeros, or so small that 1 / t would overflow, has t = 2^-120; torchao then has NaN
-    scales. NaN and infinities are left out of both scales.
+    t = absmax / 2688, so that the block with the largest element has the scale 448. s = absmax of
+    the block / 6 / t, rounded to nearest even in E4M3, from 2^-6 to 448. An element is x times ((1
+    / t) / s), rounded to nearest even unless the scheme says otherwise, at most 6 in magnitude. It
+    is read back as the E2M1 number times (t s). The last block of a row may be short; torchao
+    refuses such rows.
 
-    compressed-tensors 0.20 keeps 2688 / absmax instead of t, multiplies absmax / 6 by it, lets
-    scales of blocks be subnormal (one that is 0 becomes 2^-3), and divides elements by the scale
-    instead of multiplying by its reciprocal: a few codes beside ties differ.
+    If a tensor is all zeros, or so small that 1 / t would overflow, t is 2^-120; torchao then has
+    NaN scales. NaN and infinities do not count for either scale.
+
+    compressed-tensors 0.20 stores 2688 / absmax instead of t, multiplies absmax / 6 by it, allows
+    subnormal scales of blocks (a scale of 0 becomes 2^-3), and divides elements by the scale
+    instead of multiplying by its reciprocal. So a few codes beside ties differ.
     """
 
     scale_format = "e4m3"
@@ -232,7 +236,7 @@ class TwoLevelCoder(BlockCoder):
         self.smallest_extent = float(TENSOR_STEPS * SMALLEST_TENSOR_SCALE)
 
     def for_tensor(self, absmax: float) -> TwoLevelCoder:
-        """The coder of a tensor of this largest magnitude."""
+        """The coder for a tensor with this largest magnitude."""
         return TwoLevelCoder(absmax, self.rounding)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
