@@ -80,9 +80,9 @@ def test_a_twin_whose_gradient_is_not_finite_is_not_said_to_begin_so():
 def test_a_run_that_goes_on_computes_the_same_bits(monkeypatch):
     """Its parts are those of the uninterrupted run, though fewer are left: also their threads,
     which decide the order of sums."""
-    told, whole = conducted("ratchet", loud=5, quiet=20, seeds=(0, 1))
+    told, whole = conducted("ratchet", loud=2, quiet=2, seeds=(0, 1))
     done = [each for each in told if isinstance(each, JobDone)]
-    again, same = conducted("ratchet", done=done[:9], loud=5, quiet=20, seeds=(0, 1))
+    again, same = conducted("ratchet", done=done[:9], loud=2, quiet=2, seeds=(0, 1))
     assert same.findings == whole.findings
     assert {t.job: t.outcome for t in again if isinstance(t, JobDone)} == {
         t.job: t.outcome for t in done
@@ -93,14 +93,14 @@ def test_a_run_that_goes_on_computes_the_same_bits(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     before = torch.get_num_threads()
     try:
-        conducted("ratchet", processes=None, done=done[:-1], loud=5, quiet=20, seeds=(0, 1))
+        conducted("ratchet", processes=None, done=done[:-1], loud=2, quiet=2, seeds=(0, 1))
         assert torch.get_num_threads() == 1  # as two processes have, though one part is left
     finally:
         torch.set_num_threads(before)
 
 
 def test_recorded_parts_that_cannot_be_read_are_run_again():
-    told, whole = conducted("ratchet", loud=5, quiet=20)
+    told, whole = conducted("ratchet", loud=2, quiet=2)
     done = [each for each in told if isinstance(each, JobDone)]
     hostile = [
         replace(done[0], outcome={"name": "fp32", "steps": "many", "course": None}),
@@ -108,7 +108,7 @@ def test_recorded_parts_that_cannot_be_read_are_run_again():
         replace(done[2], job="fp32 99"),
         replace(done[3], fault="It could not run."),
     ]
-    _, same = conducted("ratchet", done=[*hostile, *done[4:]], loud=5, quiet=20)
+    _, same = conducted("ratchet", done=[*hostile, *done[4:]], loud=2, quiet=2)
     assert same.findings == whole.findings
     assert same.ended == "done"
 

@@ -14,6 +14,7 @@ from qtui_core.lab.training.comparison import seeds_counted
 dead = LazyImport("qtui_core.lab.experiments.dead")
 layers = LazyImport("qtui_core.lab.experiments.layers")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
+matmul = LazyImport("qtui_core.lab.experiments.matmul")
 noise = LazyImport("qtui_core.lab.experiments.noise")
 qat = LazyImport("qtui_core.lab.experiments.qat")
 range_test = LazyImport("qtui_core.lab.experiments.range_test")
@@ -178,7 +179,7 @@ def test_a_map_that_stops_on_its_way_has_fallen():
 
 def test_settings_that_leave_nothing_to_see_are_told():
     """Second moments that never rose have not fallen; blocks of any size fill what is looked at."""
-    _, result = conducted("ratchet", loud=1, quiet=40, block=100)
+    _, result = conducted("ratchet", loud=1, quiet=2, block=100)
     assert "fp32 itself has hardly fallen" in result.findings.verdict
     assert result.ended == "done"
     assert "--loud" in result.findings.verdict
@@ -203,7 +204,18 @@ def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
         experiment_named("dead").settle({"accumulation": 10**400})
 
 
-# --- survive, layers, noise
+# --- matmul, survive, layers, noise
+
+
+def test_the_way_that_is_nearer_is_told_for_a_weight_by_rows():
+    def said(folded, again):
+        errors = {"folded into G": folded, "requantized": again, "mean of scales": 0.13}
+        ways = matmul.ProductErrors(("a",), {w: ((0.0, e, 0.0),) for w, e in errors.items()})
+        table = matmul.ProductErrors(("a",), {"int8 row": ((0.1, 0.1, 0.1),)})
+        return concluded("matmul", {"schemes": table, "axis": ways}).verdict
+
+    assert "folded into G (0.50%; requantized 0.70%; taken" in said(0.005, 0.007)
+    assert "requantized along the other axis (0.50%; its scales folded" in said(0.007, 0.005)
 
 
 def kept(tensor, share, matrix=True, stored="bf16"):

@@ -272,9 +272,13 @@ def _verdict(table: ProductErrors | None, ways: ProductErrors | None) -> str:
         said.append(f"with a scale, {better} gradients are {ratio:.1f} times nearer than {worse}")
     if ways is not None:
         dx = {way: _medians(errors)[1] for way, errors in ways.errors.items()}
+        folded, again = dx["folded into G"], dx["requantized"]
+        serves, other = "if its scales are folded into G", "requantized"
+        if again < folded:
+            serves, other = "if it is requantized along the other axis", "its scales folded into G"
         said.append(
-            f"a weight stored by rows serves dX too if its scales are folded into G "
-            f"({dx['folded into G']:.2%}; requantized {dx['requantized']:.2%}; taken out of the "
-            f"sum as their mean {dx['mean of scales']:.0%})"
+            f"a weight stored by rows serves dX too {serves} ({min(folded, again):.2%}; {other} "
+            f"{max(folded, again):.2%}; taken out of the sum as their mean "
+            f"{dx['mean of scales']:.0%})"
         )
     return f"{'; '.join(said)}." if said else ""
