@@ -16,7 +16,7 @@ from qtui.report.pictures.drawing import picture_lines
 from qtui.report.pictures.heat_rows import scale_sides
 from qtui.report.pictures.in_svg import HUES, picture_svg, standalone
 from qtui.report.pictures.scene import beyond, scene_of
-from qtui_core.lab.results import LabBar, LabBars, LabChart, LabLine, MatrixProduct, Point
+from qtui_core.lab.results import Heat, LabBar, LabBars, LabChart, LabLine, MatrixProduct, Point
 
 SIZES = ((40, 10), (56, 14), (100, 20), (180, 50))
 
@@ -198,6 +198,18 @@ def test_the_numbers_of_a_heat_are_written() -> None:
     text = "\n".join(drawn(HEAT, 80, 20))
     for value in ("0.005", "0.008", "0.009"):
         assert value in text
+
+
+def test_a_number_of_a_heat_is_never_cut_to_another_one() -> None:
+    dice = random.Random(1)
+    for width in (20, 34, 54):
+        row = tuple(10 ** dice.uniform(-4, 0) for _ in range(8))
+        found = Heat("t", ("row",), tuple("abcdefgh"), (row,), log=True)
+        cells = drawn(found, width, 8)[2].split()[1:]
+        numbers = [float(cell) for cell in cells if cell[-1].isdigit()]
+        assert len(numbers) >= (8 if width == 54 else 0)
+        for number in numbers:
+            assert min(abs(number / value - 1) for value in row) < 0.5
 
 
 def test_scales_stand_at_the_axis_along_which_they_differ() -> None:

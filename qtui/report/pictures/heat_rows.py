@@ -157,12 +157,20 @@ def _fitting(texts: Iterable[str], width: int) -> str:
     return next((text for text in each if len(text) <= width), each[-1][:width])
 
 
+def _number(value: float, width: int) -> str:
+    """A number in the digits that fit, without the zero before its point if need be; a cut one
+    would be another number, and where none fits the colour says it alone."""
+    texts = [format_value(value, digits) for digits in (3, 2, 1)]
+    texts += [text.replace("0.", ".", 1) for text in texts]
+    return next((text for text in texts if len(text) <= width), "")
+
+
 def _cell(
     column: int, value: float | None, share: float | None, width: int, brush: Brush
 ) -> Painted:
     if value is None:
         return Painted(column, "-".center(width) if brush.ascii else "·".center(width), QUIET)
-    text = _fitting((format_value(value, digits) for digits in (3, 2, 1)), width)
+    text = _number(value, width)
     if share is None:
         return Painted(column, text.center(width), QUIET)
     if not brush.shaded:
