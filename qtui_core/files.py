@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from qtui_core.dataclass import dataclass
@@ -191,12 +190,7 @@ class Draft:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # a device that was removed; what was kept is on the disk
             os.close(self._file)
         if self._beside is not None:

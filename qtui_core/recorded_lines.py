@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Generic, Self, TypeVar
 
 from qtui_core.codec import CodecError, from_plain, to_plain
@@ -220,11 +219,6 @@ class Recorder(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._draft is not None:
-            self._draft.__exit__(kind, error, traceback)
+            self._draft.__exit__(*error)

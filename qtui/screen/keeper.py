@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from qtui_core.errors import QtuiError
@@ -93,11 +92,6 @@ class Keeper(Generic[ToldT]):
         for _, path in kept[: -self._most]:
             path.unlink(missing_ok=True)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._recorder is not None:
-            self._recorder.__exit__(kind, error, traceback)
+            self._recorder.__exit__(*error)
