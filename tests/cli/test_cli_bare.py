@@ -165,7 +165,7 @@ def test_installed_without_extras_the_app_opens_and_its_panels_name_the_extra(in
     waits = (
         ("", "0.1015625"),
         ("2", "SQNR"),
-        ("vv", "No activations are captured"),
+        ("vv", "not captured yet"),
         ("c", "Letting a model read a text takes torch and transformers"),
         ("4", "what would save most"),
         ("t", "A trace takes torch"),

@@ -188,7 +188,7 @@ def test_a_hub_variable_that_is_no_number_does_not_stop_it(qtui_process):
 
 def test_the_help_tells_what_the_exit_code_means(qtui_process):
     done = qtui_process("doctor", "--help")
-    assert "Exit code 1 means that qtui and a library disagree" in done.stdout
+    assert "Exit code 1 means that qtui and a library differ" in done.stdout
     assert "doctor" in qtui_process("--help").stdout
 
 

@@ -113,7 +113,7 @@ async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
             await until(pilot, lambda: panel.silence != "")
             await settled(pilot)
             assert panel.sentence.startswith("The engine has not answered for ")
-            assert "Esc ends it and r starts it anew" in panel.sentence
+            assert "end it with Esc and start it again with r" in panel.sentence
             assert "no answer: this is old" in screen_text(pilot.app)
             assert "r Restart" in footer(pilot)
             if way_out == "SIGCONT":
