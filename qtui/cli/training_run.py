@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qtui.cli.child_run import ChildRun
 from qtui.engine.run.client import WORKER, RunClient
-from qtui.report.train.words import DOING
+from qtui.report.train.conclusion import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target

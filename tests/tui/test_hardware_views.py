@@ -12,7 +12,7 @@ from hardware_estimator import FACTS, L40S, RATES, SLICE, SMALL
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.screen.widgets.text_picture import Canvas
-from qtui.tui.panels.hardware import words
+from qtui.tui.panels.hardware import units
 from qtui.tui.panels.hardware.gpus_view import GpusView
 from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
 from qtui.tui.panels.hardware.panel import HardwarePanel
@@ -182,19 +182,19 @@ class TestDevices:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (words.rate(989.4e12), "989 TOP/s"),
-        (words.rate(999.6e12), "1 POP/s"),
-        (words.rate(1.2485e15), "1.25 POP/s"),
-        (words.rate(None), "–"),
-        (words.speed(3.35e12), "3.35 TB/s"),
-        (words.speed(864e9), "864 GB/s"),
-        (words.seconds(1.234), "1.23 s"),
-        (words.seconds(0.0123), "12.3 ms"),
-        (words.seconds(4.1e-6), "0.0041 ms"),
-        (words.ratio(0.0833), "0.083"),
-        (words.ratio(1340.2), "1,340"),
-        (words.count(17.2e9), "17.2 G"),
-        (words.count(12), "12"),
+        (units.rate(989.4e12), "989 TOP/s"),
+        (units.rate(999.6e12), "1 POP/s"),
+        (units.rate(1.2485e15), "1.25 POP/s"),
+        (units.rate(None), "–"),
+        (units.speed(3.35e12), "3.35 TB/s"),
+        (units.speed(864e9), "864 GB/s"),
+        (units.seconds(1.234), "1.23 s"),
+        (units.seconds(0.0123), "12.3 ms"),
+        (units.seconds(4.1e-6), "0.0041 ms"),
+        (units.ratio(0.0833), "0.083"),
+        (units.ratio(1340.2), "1,340"),
+        (units.count(17.2e9), "17.2 G"),
+        (units.count(12), "12"),
     ],
 )
 def test_words(text: str, expected: str) -> None:

@@ -50,7 +50,9 @@ async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: 
             await pilot.press("down")
         assert panel.shown.place == 0
         assert len(regions) == 1  # another experiment lays nothing out anew
-        assert panel.runs.held.child.pid is None  # nobody looks ahead here, and nothing was asked
+        assert (
+            panel.runs.process.child.pid is None
+        )  # nobody looks ahead here, and nothing was asked
 
 
 async def test_settings_are_turned_typed_and_refused(running: Running) -> None:
@@ -160,7 +162,7 @@ async def test_a_run_is_held_stopped_and_gone_on_with(
         assert panel.sentence.startswith("Stopped after 1 of 2 parts. c runs")
         assert VERDICT in panel.sentence
         _as(scripted, "all")
-        panel.runs.held._client = LabClient(NumericsPanel.COMMAND)
+        panel.runs.process._client = LabClient(NumericsPanel.COMMAND)
         await pilot.press("c")
         await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
         assert panel.shown.run.jobs.keys() == {"fp32", "bf16"}
@@ -177,7 +179,7 @@ async def test_a_child_that_cannot_begin_or_dies_is_a_sentence(
         await until(pilot, lambda: bool(panel.shown.run and panel.shown.run.over))
         await idle(pilot)
         assert panel.sentence == "The experiment failed: The model has no linear layers."
-        panel.runs.held._client = LabClient((sys.executable, str(SCRIPT), "die"))
+        panel.runs.process._client = LabClient((sys.executable, str(SCRIPT), "die"))
         await pilot.press("r")
         await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
         await idle(pilot)
@@ -192,7 +194,7 @@ async def test_the_real_child_runs_an_experiment_from_the_panel(
     """`dead`, whose figures are known: weight decay at lr 1e-4 never moves a weight in BF16."""
     async with running(start_panel="numerics", look_ahead=True) as pilot:
         panel = pilot.app.panel
-        await until(pilot, lambda: panel.runs.held.child.pid is not None)  # nobody asked yet
+        await until(pilot, lambda: panel.runs.process.child.pid is not None)  # nobody asked yet
         await pilot.press("down", "r")
         await until(pilot, lambda: bool(panel.shown.run and panel.shown.run.over))
         assert panel.shown.run.phase is LabPhase.DONE, panel.sentence

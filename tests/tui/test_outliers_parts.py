@@ -23,7 +23,7 @@ from qtui.engine.requests import Injection
 from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.outliers.detection import By, Detection, limit_text
 from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
-from qtui.tui.panels.quantize.outliers.injecting import (
+from qtui.tui.panels.quantize.outliers.injection import (
     injection_text,
     parse_injection,
     scaled,

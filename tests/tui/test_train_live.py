@@ -73,7 +73,7 @@ async def test_a_killed_child_leaves_a_panel_that_runs_again(running: Running) -
         await until(pilot, lambda: "FP8 E4M3" in panel.sentence, PATIENCE)
         later = first.step + 1
         await until(pilot, lambda: panel.run_shown.state.ranges.step > later, PATIENCE)
-        child = panel.run.held.child
+        child = panel.run.process.child
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         await until(pilot, lambda: not panel.run_shown.live, PATIENCE)

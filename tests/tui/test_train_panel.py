@@ -424,7 +424,7 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
         await until(pilot, lambda: panel.sentence.startswith("Paused after step 2"))
         assert "no answer" not in screen_text(pilot.app)
         await until(pilot, lambda: panel.sentence.startswith("The run has not answered for "))
-        child = panel.run.held.child
+        child = panel.run.process.child
         assert child.pid is not None
         os.kill(child.pid, signal.SIGSTOP)
         await pilot.press("x")
@@ -583,7 +583,7 @@ async def test_leaving_the_app_ends_the_run(running: Running, scripted: Scripted
         panel = await ready(pilot)
         await pilot.press("r")
         await until(pilot, lambda: len(panel.run_shown.state.steps) == 1)
-        child = panel.run.held.child
+        child = panel.run.process.child
         pid = child.pid
         assert pid is not None
     assert is_gone(pid)

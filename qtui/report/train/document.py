@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, format_count
+from qtui.report.train.conclusion import conclude_train, within
 from qtui.report.train.ranges import ranges_blocks
 from qtui.report.train.tables import against_table, gap_table, steps_table
-from qtui.report.train.words import conclude_train, within
 from qtui_core.live.compare import PhaseRow, by_component, by_phase, too_early
 from qtui_core.live.gap import Level
 from qtui_core.live.header import RecordingHeader

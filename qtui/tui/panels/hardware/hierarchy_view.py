@@ -9,7 +9,7 @@ from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
-from qtui.tui.panels.hardware.words import seconds, speed
+from qtui.tui.panels.hardware.units import seconds, speed
 from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 
 #: The column of the texts after the figures.

@@ -16,7 +16,7 @@ from qtui.screen.widgets.text_picture import (
     window,
 )
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
-from qtui.tui.panels.hardware.words import count, rate, ratio, seconds
+from qtui.tui.panels.hardware.units import count, rate, ratio, seconds
 from qtui_core.memory.compute.operation import Placed
 
 _NAME = 27

@@ -7,7 +7,7 @@ from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
-from qtui.tui.panels.hardware.words import rate, ratio, speed
+from qtui.tui.panels.hardware.units import rate, ratio, speed
 from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 
 #: The cells before which the columns of figures end.

@@ -15,7 +15,7 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
 from qtui.tui.panels.hardware.operations_view import detail_lines, nothing, operations_meaning
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
-from qtui.tui.panels.hardware.words import rate, ratio, scaled_up, seconds, speed
+from qtui.tui.panels.hardware.units import rate, ratio, scaled_up, seconds, speed
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.compute.operation import Placed, Roofs
 

@@ -18,7 +18,7 @@ from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.form import PlanForm
-from qtui.screen.run_holder import DRAWN_SECONDS
+from qtui.screen.run_process import DRAWN_SECONDS
 from qtui.screen.widgets.text_picture import (
     TextPicture,
 )
@@ -70,7 +70,7 @@ class NumericsPanel(AskingPanel):
 
     @on(events.Unmount)
     async def _end_runs(self) -> None:
-        await self.runs.held.end()
+        await self.runs.process.end()
 
     # Hooks of the shell
 
@@ -105,7 +105,7 @@ class NumericsPanel(AskingPanel):
 
     async def finish(self) -> None:
         self.runs.stop()
-        await self.runs.held.finish()
+        await self.runs.process.finish()
 
     def palette(self) -> Iterable[PaletteEntry]:
         for place, each in enumerate(EXPERIMENTS):
@@ -264,8 +264,8 @@ class NumericsPanel(AskingPanel):
         run = self.shown.run
         if run is not None and run.phase is LabPhase.PLAYING:
             run.play_on(to_end=True)
-        elif self.runs.held.silence:
-            self.runs.held.child.kill()
+        elif self.runs.process.silence:
+            self.runs.process.child.kill()
         else:
             self.runs.stop()
         self.draw()
@@ -313,7 +313,7 @@ class NumericsPanel(AskingPanel):
         going = run is not None and not run.over
         title.activity = run.phase.value if run is not None and going else ""
         title.fraction = run.share if run is not None and going else None
-        title.silent = bool(self.runs.held.silence) and going
+        title.silent = bool(self.runs.process.silence) and going
         body.picture.show(partial(self.view.draw, shown))
         self._draw_left()
         self.speak()
@@ -342,7 +342,7 @@ class NumericsPanel(AskingPanel):
         body.help.show(partial(help_lines, shown, on_form))
 
     def meaning(self) -> str:
-        silence = self.runs.held.silence
+        silence = self.runs.process.silence
         return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtui.engine.lab.client import WORKER, LabClient
 from qtui.engine.lab.request import LabRequest
-from qtui.screen.run_holder import RunHolder
+from qtui.screen.run_process import RunProcess
 from qtui.tui.config import log_file
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.recordings import kept_of, lab_keeper, lab_recordings
@@ -35,7 +35,7 @@ class ExperimentRuns:
 
     def __init__(self, panel: NumericsPanel, command: Sequence[str] = WORKER) -> None:
         self._panel = panel
-        self.held = RunHolder(
+        self.process = RunProcess(
             panel, lambda: LabClient(command, log=log_file().with_name("lab.log"))
         )
         self.live: LabRun | None = None
@@ -47,14 +47,14 @@ class ExperimentRuns:
         for run in self._panel.shown.kept:
             if run.phase is LabPhase.PLAYING and not run.paused:
                 run.play_on()
-                self.held.news = True
-        if self.held.tick():
+                self.process.news = True
+        if self.process.tick():
             self._panel.draw()
 
     def warm(self) -> None:
         """Starts the process ahead, so that the next run begins at once."""
-        if self._panel.qtui.looks_ahead and self.held.looked_at:
-            self._panel.do(self.held.warm, WARMING)
+        if self._panel.qtui.looks_ahead and self.process.looked_at:
+            self._panel.do(self.process.warm, WARMING)
 
     # Running
 
@@ -76,7 +76,7 @@ class ExperimentRuns:
         request = LabRequest(run.experiment.name, run.settings, run.model, done, behind=True)
         try:
             with lab_keeper(run.experiment.name) as keeper:
-                await self.held.follow(request, run, keeper, run.hear)
+                await self.process.follow(request, run, keeper, run.hear)
         finally:
             if not run.over:  # the work was cancelled
                 run.phase = LabPhase.STOPPED
@@ -99,14 +99,14 @@ class ExperimentRuns:
         if run is None or run.phase not in (LabPhase.RUNNING, LabPhase.PAUSED):
             return
         paused = run.phase is LabPhase.PAUSED
-        self.held.child.control("resume" if paused else "pause")
+        self.process.child.control("resume" if paused else "pause")
         run.phase = LabPhase.RUNNING if paused else LabPhase.PAUSED
 
     def stop(self) -> None:
         """Asks the run to stop; its process is killed if it does not."""
         if self.live is not None:
             self.live.phase = LabPhase.STOPPING
-            self.held.child.stop()
+            self.process.child.stop()
 
     # Recordings
 

@@ -29,7 +29,6 @@ from qtui.tui.panels.quantize.element import ElementReader
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
-from qtui.tui.panels.quantize.loading import TENSOR, TensorReader
 from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.numbers import all_rows, number_lines
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
@@ -37,6 +36,7 @@ from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
+from qtui.tui.panels.quantize.tensor_reader import TENSOR, TensorReader
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable

@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from qtui.screen.panel.view import View
-from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.shown import QuantizeShown
+from qtui.tui.panels.quantize.tensor_reader import Activity, Look
 
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel

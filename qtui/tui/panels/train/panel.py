@@ -18,7 +18,7 @@ from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
-from qtui.screen.run_holder import DRAWN_SECONDS
+from qtui.screen.run_process import DRAWN_SECONDS
 from qtui.tui.panels.train.body import ControlButtons, TrainBody
 from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
@@ -85,7 +85,7 @@ class TrainPanel(PlanPanel):
 
     @on(events.Unmount)
     async def _end_run(self) -> None:
-        await self.run.held.end()
+        await self.run.process.end()
 
     @property
     def run_shown(self) -> RunShown:
@@ -103,7 +103,7 @@ class TrainPanel(PlanPanel):
 
     async def finish(self) -> None:
         self.run.stop()
-        await self.run.held.finish()
+        await self.run.process.finish()
 
     def activate(self) -> None:
         super().activate()
@@ -133,7 +133,7 @@ class TrainPanel(PlanPanel):
 
     def palette(self) -> Iterable[PaletteEntry]:
         if self.run_shown.live:
-            yield PaletteEntry("run: Kill", "End its process at once", self.run.held.child.kill)
+            yield PaletteEntry("run: Kill", "End its process at once", self.run.process.child.kill)
 
     @on(Resized)
     def _part_resized(self, message: Resized) -> None:
@@ -200,10 +200,10 @@ class TrainPanel(PlanPanel):
             run.player.pause(not run.player.paused)
         elif run.live and (run.paused or run.waits_for in ("pausing", "one step")):
             run.wish = ""
-            self.run.held.child.control("resume")
+            self.run.process.child.control("resume")
         elif run.live:
             run.wish = "pausing"
-            self.run.held.child.control("pause")
+            self.run.process.child.control("pause")
         self.draw()
 
     def action_step(self) -> None:
@@ -212,7 +212,7 @@ class TrainPanel(PlanPanel):
             self.action_jump(1)
         elif run.live:
             run.wish = "one step"
-            self.run.held.child.control("step")
+            self.run.process.child.control("step")
             self.draw()
         else:
             self.run.start(hold=True)

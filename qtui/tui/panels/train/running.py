@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qtui.engine.run.client import WORKER, RunClient
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
-from qtui.screen.run_holder import RunHolder
+from qtui.screen.run_process import RunProcess
 from qtui.tui.config import log_file
 from qtui.tui.panels.train.recordings import Player, run_keeper
 from qtui.tui.panels.train.sentences import how_recorded
@@ -32,27 +32,27 @@ COMMAND = (*WORKER, "behind")
 
 
 class TrainRun:
-    """Starts a run, hears it, and controls it, or plays a recording in its place; what is known of
-    it is `shown`, its process is `held`."""
+    """Starts a run, reads its messages and controls it, or plays a recording in its place. `shown`
+    is its state, and `process` its child process."""
 
     def __init__(self, panel: TrainPanel) -> None:
         self._panel = panel
         self.shown = RunShown()
-        self.held = RunHolder(
+        self.process = RunProcess(
             panel, lambda: RunClient(COMMAND, log=log_file().with_name("run.log"))
         )
 
     def tick(self) -> None:
         """Called twice a second: draws the news if the panel is shown."""
-        run, held = self.shown, self.held
+        run, process = self.shown, self.process
         if run.player is not None and run.player.advance():
-            run.state, held.news = run.player.state, True
-        drawn = held.tick()
-        run.silence = held.silence
+            run.state, process.news = run.player.state, True
+        drawn = process.tick()
+        run.silence = process.silence
         if drawn:
             self._see_device()
             self._panel.painter.news()
-        elif run.live and held.looked_at:
+        elif run.live and process.looked_at:
             self._panel.painter.title()
 
     def _see_device(self) -> None:
@@ -84,13 +84,13 @@ class TrainRun:
         def hear(told: Told) -> None:
             nonlocal hold
             if hold:
-                self.held.child.control("step")
+                self.process.child.control("step")
                 hold = False
             run.state = after(run.state, told)
 
         with run_keeper() as keeper:
             try:
-                await self.held.follow(self._request(), run, keeper, hear)
+                await self.process.follow(self._request(), run, keeper, hear)
             finally:
                 if not run.state.over:  # the app quits, which ends the run
                     keeper.write(End(run.seconds, "stopped"))
@@ -110,9 +110,9 @@ class TrainRun:
 
     def stop(self) -> None:
         """Asks the run to stop; its process is killed if it does not."""
-        if self.held.busy:
+        if self.process.busy:
             self.shown.wish = "stopping"
-            self.held.child.stop()
+            self.process.child.stop()
 
     def forget(self) -> None:
         """Closes the run, and shows the estimate of the plan again."""

@@ -6,7 +6,7 @@ import math
 from shlex import quote
 
 from qtui.report.numbers import format_bytes, plural
-from qtui.report.train.words import DOING
+from qtui.report.train.conclusion import DOING
 from qtui.screen.plan.levels import signed
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.drawing import Glyphs

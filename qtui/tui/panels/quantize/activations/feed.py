@@ -8,7 +8,7 @@ from typing import Any
 from qtui.engine.answers.activations import Captured, CapturesMade, Outputs, Ranges, StageTold
 from qtui.engine.requests import CaptureRequest
 from qtui.tui.panels.quantize.feed import QuantizeFeed
-from qtui.tui.panels.quantize.loading import Activity
+from qtui.tui.panels.quantize.tensor_reader import Activity
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
 

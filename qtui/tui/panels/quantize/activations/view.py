@@ -23,7 +23,7 @@ from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoic
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
 from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
 from qtui.tui.panels.quantize.activations.states import CaptureState, state_sentence, state_words
-from qtui.tui.panels.quantize.loading import Activity, Look
+from qtui.tui.panels.quantize.tensor_reader import Activity, Look
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.codec import printed
 from qtui_core.errors import QtuiError, UsageError

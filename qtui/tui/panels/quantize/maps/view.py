@@ -17,7 +17,6 @@ from qtui.screen.tensors.subject import Subject
 from qtui.screen.widgets.heatmap.grid import HeatScale, Window
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
-from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.maps.export import maps_data, maps_table
 from qtui.tui.panels.quantize.maps.keys import HELP, KEYS
 from qtui.tui.panels.quantize.maps.kinds import DIFFERENCE, KINDS, MapChoice, map_titles
@@ -27,6 +26,7 @@ from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
+from qtui.tui.panels.quantize.tensor_reader import Activity, Look
 from qtui.tui.panels.quantize.view import TensorView
 
 if TYPE_CHECKING:

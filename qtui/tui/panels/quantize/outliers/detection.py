@@ -9,7 +9,7 @@ from typing import Any
 
 from qtui.engine.answers.outliers import By
 from qtui.report.numbers import format_value
-from qtui.tui.panels.quantize.outliers.injecting import LARGEST
+from qtui.tui.panels.quantize.outliers.injection import LARGEST
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 

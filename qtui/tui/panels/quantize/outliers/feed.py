@@ -12,8 +12,8 @@ from qtui.engine.answers.outliers import (
 )
 from qtui.engine.client import ProgressCallback
 from qtui.tui.panels.quantize.feed import QuantizeFeed
-from qtui.tui.panels.quantize.loading import Look
 from qtui.tui.panels.quantize.outliers.detection import Detection
+from qtui.tui.panels.quantize.tensor_reader import Look
 
 T = TypeVar("T")
 

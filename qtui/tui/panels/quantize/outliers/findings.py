@@ -14,8 +14,8 @@ from qtui.engine.answers.outliers import (
 )
 from qtui.engine.requests import Injection
 from qtui.screen.tensors.subject import Subject
-from qtui.tui.panels.quantize.loading import Look
 from qtui.tui.panels.quantize.outliers.sentences import injection_sentence, outlier_sentence
+from qtui.tui.panels.quantize.tensor_reader import Look
 
 Place = tuple[str, str, str, Injection | None]
 """Model, tensor, source and outlier."""

@@ -12,7 +12,7 @@ from qtui.engine.answers.outliers import (
 from qtui.engine.requests import Injection
 from qtui.report.numbers import format_decibels, format_value, plural
 from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
-from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
+from qtui.tui.panels.quantize.outliers.injection import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
 
 #: The least gain in dB that is worth another scheme.

@@ -17,7 +17,6 @@ from qtui.engine.requests import Injection
 from qtui.report.numbers import format_value
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.text_picture import TextPicture, in_rows
-from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
 from qtui.tui.panels.quantize.outliers.detection import Detection, limit_text
 from qtui.tui.panels.quantize.outliers.feed import (
@@ -28,7 +27,7 @@ from qtui.tui.panels.quantize.outliers.feed import (
 )
 from qtui.tui.panels.quantize.outliers.findings import OutlierFindings, Place, place_of
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars, granularity_lines
-from qtui.tui.panels.quantize.outliers.injecting import (
+from qtui.tui.panels.quantize.outliers.injection import (
     EXAMPLES,
     injection_text,
     parse_injection,
@@ -40,6 +39,7 @@ from qtui.tui.panels.quantize.outliers.keys import HELP, KEYS
 from qtui.tui.panels.quantize.outliers.listing import listing_lines
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
+from qtui.tui.panels.quantize.tensor_reader import Activity, Look
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.errors import UsageError
 

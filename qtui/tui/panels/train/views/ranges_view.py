@@ -54,7 +54,7 @@ the loss scale recommended for FP16.
         answered = asked is None or asked[0] is not shown or asked[1] is not shown.state.ranges
         if answered and shown.live and shown.state.header is not None:
             self._asked = shown, shown.state.ranges
-            self.panel.run.held.child.control("ranges")
+            self.panel.run.process.child.control("ranges")
         super().show(shown)
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:

@@ -18,7 +18,7 @@ from qtui.screen.panel.asking import AskingPanel
 DRAWN_SECONDS: Final = 0.5
 
 
-class RunHolder:
+class RunProcess:
     """Starts runs one at a time, each in the process of a client that `make` returns; reads and
     records its messages, and ends it.
 
