@@ -204,6 +204,16 @@ def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
         experiment_named("dead").settle({"accumulation": 10**400})
 
 
+def test_each_recipe_of_nvfp4_that_was_run_has_its_figure():
+    outcomes = {"fp32 0": trained(0.0), "null 0": trained(1e-6), "nearest 0": trained(0.02)}
+    outcomes |= {"full 0": trained(1e-6), "+tiles 0": trained(None)}
+    found = concluded("nvfp4", outcomes, runs=("nearest", "full", "+tiles"))
+    assert found.verdict == (
+        "In training: nearest +0.0200 nats; full no difference that this run can see; +tiles "
+        "diverged, step 3: a.weight."
+    )
+
+
 # --- matmul, survive, layers, noise
 
 

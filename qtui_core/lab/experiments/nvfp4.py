@@ -279,7 +279,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         notes.append("No run was asked for; --steps runs the recipes beside float32.")
     notes += filter(None, (runs.chaotic,))
     # What to do first: a small terminal shows the beginning.
-    said = (_of_passes(runs), _of_parts(parts), _of_blocks(whole))
+    said = (_of_passes(runs), _of_others(runs), _of_parts(parts), _of_blocks(whole))
     return Findings(
         columns,
         tuple(rows),
@@ -349,6 +349,23 @@ def _of_passes(runs: LabComparison) -> str:
     if other and not one:
         return f"{said}: leave the backward pass in high precision."
     return f"{said}."
+
+
+def _of_others(runs: LabComparison) -> str:
+    """The loss of recipes that were run and are not of one pass alone."""
+    if runs.broken or runs.chaotic or runs.floor is None:
+        return ""
+    said = []
+    for name, found in runs.compared.items():
+        if name in ("forward", "backward"):
+            continue
+        if found.diverged:
+            said.append(f"{name} diverged, {found.diverged}")
+        elif runs.seen(name) in ("worse", "better"):
+            said.append(f"{name} {found.difference:+.4f} nats")
+        else:
+            said.append(f"{name} no difference that this run can see")
+    return f"In training: {'; '.join(said)}." if said else ""
 
 
 def _of_blocks(whole: WholeErrors | None) -> str:
