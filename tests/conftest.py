@@ -24,6 +24,27 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 #: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
+#: Of the slow suite the files that take longest, the longest first. With `--dist loadfile` a worker
+#: takes a file whole, so one that is begun last would keep the other workers waiting for its end.
+LONGEST = (
+    "test_memory_drift",
+    "test_lab_qat",
+    "test_lab_claims",
+    "test_memory_trace",
+    "test_cli_hostile",
+    "test_lab_lowbit",
+    "test_lab_range",
+    "test_memory_sharding",
+    "test_memory_sharing",
+    "test_conformance_verdicts",
+    "test_quantize_panel_recovery",
+    "test_training_child",
+    "test_memory_truth",
+    "test_memory_optimizer",
+    "test_outliers_view",
+    "test_lab_nvfp4",
+)
+
 # A session starts a hundred programs, and each would compile all of qtui again if bytecode is not
 # written. (Container images often disable it.)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -43,6 +64,18 @@ for _signal, _handler in (
 ):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers get files in the order that is made here, not by how many tests they have."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begins the slow suite with its longest files."""
+    if config.option.markexpr == "slow":
+        places = {name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

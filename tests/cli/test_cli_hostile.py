@@ -286,16 +286,15 @@ def walk_through(terminal: Any, panels: str, views: int) -> None:
     """Each panel and each of its views, with its help; a copy and an export of each panel."""
     for panel in panels:
         terminal.send(panel)
-        terminal.settle()
+        terminal.settle(0.25)
         for keys in (*"v" * views, "??", "y"):
             terminal.send(keys)
-            terminal.settle(0.3)
+            terminal.settle(0.15)
         terminal.send("e")
         terminal.wait_for("Wrote")
         terminal.send("\x10EVIL")
-        terminal.settle()
+        terminal.wait_for("No matches found")
         terminal.send("\x1b")  # which would be Alt with a key that comes at once
-        terminal.settle(1)
         terminal.wait_for_no("No matches found")
 
 

@@ -84,12 +84,12 @@ PIPELINES = {
 def measured(tmp_path_factory):
     """The most bytes in a step on each of two stages, for each number of micro batches."""
     script = Path(__file__).with_name("pipeline_run.py")
-    jobs = {name: {"config": LLAMA, "sequence": 256, **job} for name, job in PIPELINES.items()}
+    jobs = {name: {"config": LLAMA, "sequence": 128, **job} for name, job in PIPELINES.items()}
     return in_two_processes(script, jobs, tmp_path_factory.mktemp("jobs"))
 
 
 def pipelined(shape, **chosen):
-    plan = {"method": "full", "sequence": 256, "dtype": "fp32", "gpus": 2, "pipeline_parallel": 2}
+    plan = {"method": "full", "sequence": 128, "dtype": "fp32", "gpus": 2, "pipeline_parallel": 2}
     return resolve(RunPlan(**(plan | {"optimizer": "sgd"} | chosen)), shape.dtype)
 
 

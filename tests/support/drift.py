@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,9 +71,13 @@ def _percent(ours: int, real: int) -> float:
     return 100 * (ours - real) / real
 
 
-def compare(cases: Iterable[Case], processes: int = 2) -> Iterator[tuple[Case, Agreement]]:
-    """Each case and its result, as soon as it is known. Raises RuntimeError if a process dies."""
+def compare(
+    cases: Iterable[Case], processes: int | None = None
+) -> Iterator[tuple[Case, Agreement]]:
+    """Each case and its result, as soon as it is known. `processes` are two, but one in a worker of
+    pytest-xdist, beside which others work. Raises RuntimeError if a process dies."""
     rows = list(cases)
+    processes = processes or (1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
     done: Queue[tuple[Case, Agreement] | RuntimeError | None] = Queue()
     threads = [
         Thread(target=_in_one_process, args=(rows[start::processes], done), daemon=True)
