@@ -293,8 +293,9 @@ def walk_through(terminal: Any, panels: str, views: int) -> None:
         terminal.send("e")
         terminal.wait_for("Wrote")
         terminal.send("\x10EVIL")
-        terminal.wait_for("No matches found")
+        terminal.settle(0.3)
         terminal.send("\x1b")  # which would be Alt with a key that comes at once
+        terminal.settle(0.5)
         terminal.wait_for_no("No matches found")
 
 
