@@ -32,7 +32,7 @@ def figures(key: str) -> dict[str, float]:
 def test_models_are_those_that_are_published(key: str) -> None:
     config = json.loads((CONFIGS / f"{PUBLISHED[key]}.json").read_text())
     ours, theirs = shape_from_config(case_of(key).config), shape_from_config(config)
-    assert ours.parameters == theirs.parameters
+    assert parameter_count(ours) == parameter_count(theirs)
     assert ours.layers == theirs.layers
 
 
