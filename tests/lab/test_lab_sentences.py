@@ -65,6 +65,10 @@ def test_weights_that_keep_a_step_and_lose_the_run_do_not_do():
     ill = concluded("underflow", outcomes | {"nearest 0": trained(None)}, lr=1e-5)
     assert "the run with these weights diverged, step 3: a.weight" in ill.verdict
     assert "step 3: a.weight" in [row.get("diverged") for row in ill.rows]
+    behind = made_run(*trained(0.005).losses, held_after=1.29)  # held out it is ahead by chance
+    behind = concluded("underflow", outcomes | {"nearest 0": behind}, lr=1e-5).verdict
+    assert "but after 40 steps their training loss is 0.005 nats behind that of fp32" in behind
+    assert behind.endswith("would help.")
     spoilt = outcomes | {"stochastic 0": trained(0.03), "nearest 0": trained(0.03)}
     assert "stochastic rounding" not in concluded("underflow", spoilt, lr=1e-5).verdict
     nothing = concluded("underflow", outcomes | {"fp32 0": trained(None)}, lr=1e-5).verdict

@@ -274,13 +274,18 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if broken := runs.broken:
         return f"{said}. {broken}"
     nearest = runs.compared.get("nearest")
-    diverged = "" if nearest is None else nearest.diverged
-    if diverged:
-        said += f", and the run with these weights diverged, {diverged}"
+    how = None if nearest is None else runs.seen("nearest")
+    if nearest is not None and how == "diverged":
+        said += f", and the run with these weights diverged, {nearest.diverged}"
+    elif nearest is not None and how == "worse" and (gain is None or gain > ENOUGH):
+        # The share of a small gain held out says little; the same batches say it.
+        said += (
+            f", but after {settings['steps']} steps their training loss is "
+            f"{nearest.difference or 0:.2g} nats behind that of fp32"
+        )
     elif gain is not None:
         said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
-    spoilt = gain is not None and gain <= ENOUGH and runs.seen("nearest") == "worse"
-    if here.kept > ENOUGH and not spoilt and not diverged:
+    if here.kept > ENOUGH and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
     cures = ["Kahan summation (2 more bytes a parameter)"] if store == "bf16" else []
     cures.append("fp32 masters (4 more bytes a parameter)")
@@ -289,6 +294,8 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         measured = "" if drawn is None else f", which kept {drawn:.0%} here"
         cures.insert(0, f"stochastic rounding (no bytes{measured})")
     said = f"{said}; {listed(cures, 'or')} would help."
+    if here.kept > ENOUGH:
+        return said
     alone = found.enough.get(store)
     if alone is None:
         return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."
