@@ -54,7 +54,7 @@ class LayerOperands:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The table, the axis, the outliers, and what kernels of this machine are worth. A job for each
+    """The table, the axis, the outliers, and what kernels of this CPU are worth. A job for each
     scheme would be too little work."""
     shared = {"model": model, "text": settings["text"]}
     return [
@@ -230,7 +230,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if timed:
         notes.append(
             "Errors are of emulated products, which are not timed. A speed is that of a kernel of "
-            "this machine on a product alone, without the rounding before it."
+            "this CPU on a product alone, without the rounding before it."
         )
     verdict = _verdict(table, ways)
     return Findings(columns, tuple(rows), tuple(pictures), verdict, notes=tuple(notes))

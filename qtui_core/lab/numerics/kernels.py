@@ -1,4 +1,4 @@
-"""Products in few bits for which PyTorch has kernels on this machine: whether they are right, and
+"""Products in few bits for which PyTorch has kernels on this CPU: whether they are right, and
 how fast they are beside BF16. What is emulated is never timed."""
 
 from __future__ import annotations
