@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 from formats_oracle import (
     INTEGERS,
     MODES,
@@ -43,15 +43,19 @@ from qtui_core.formats import (
 from qtui_core.formats.array import encode_array
 
 TINY_FLOATS = [f for f in SMALL_FLOATS if f.bits <= 8]
+DTYPES = (np.float32, np.float64)
 SATURATION = over("saturate", [True, False])
 
 
+@in_parts(2)
 @SATURATION
 @over("rounding", MODES)
 @over("fmt", TINY_FLOATS, ids=name_of)
 def test_scalar_encode_finds_the_right_neighbour(
-    fmt: FloatFormat, rounding: Rounding, saturate: bool
+    fmt: FloatFormat, rounding: Rounding, saturate: bool, parts: int
 ) -> None:
+    if left_out(parts, (fmt, TINY_FLOATS), (rounding, MODES), (saturate, (True, False))):
+        return
     values = probes(fmt, np.float64)
     expected = expected_codes(fmt, values, rounding, saturate)
     ours = [encode(fmt, v, rounding, saturate) for v in values.tolist()]
@@ -73,13 +77,17 @@ def test_scalar_encode_of_sixteen_bits_on_a_sample(
     assert np.array_equal(ours, expected)
 
 
+@in_parts(2)
 @SATURATION
 @over("rounding", MODES)
-@over("dtype", [np.float32, np.float64])
+@over("dtype", DTYPES)
 @over("fmt", SMALL_FLOATS, ids=name_of)
 def test_array_encode_finds_the_right_neighbour(
-    fmt: FloatFormat, dtype: type, rounding: Rounding, saturate: bool
+    fmt: FloatFormat, dtype: type, rounding: Rounding, saturate: bool, parts: int
 ) -> None:
+    table = (fmt, SMALL_FLOATS), (dtype, DTYPES), (rounding, MODES), (saturate, (True, False))
+    if left_out(parts, *table):
+        return
     values = probes(fmt, dtype)
     ours = encode_array(fmt, values, rounding, saturate)
     expected = expected_codes(fmt, values, rounding, saturate)

@@ -3,8 +3,8 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
-from every import over
-from scheme_table import EVERY_SCHEME
+from every import in_parts, over
+from scheme_table import EVERY_PAIR, EVERY_SCHEME
 
 from qtui_core.quant import (
     Cancelled,
@@ -27,8 +27,12 @@ def test_one_large_exact_element_does_not_hide_the_tiny_errors():
     assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5, abs=0)
 
 
+@in_parts(2)
 @over("any_scheme", EVERY_SCHEME)
-def test_report_against_plain_numpy(any_scheme):
+def test_report_against_plain_numpy(any_scheme, parts):
+    """By default of every pair of what a scheme has."""
+    if parts > 1 and any_scheme not in EVERY_PAIR:
+        return
     x = np.random.default_rng(1).standard_normal((40, 200)).astype(np.float32) * 0.02
     scheme = Scheme.parse(any_scheme)
     report = measure(x, scheme)

@@ -6,7 +6,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 from shorthands import code_occupancy
 
 from qtui_core.errors import UsageError
@@ -92,10 +92,16 @@ def test_codes_of_ml_dtypes():
     assert counts[7] == counts_by_code(found)[[0, 8]].sum()
 
 
+SHAPES = ((24, 192), (5, 70), (101,))
+
+
+@in_parts(3)
 @over("text", LOCAL)
-def test_codes_of_quantize(text):
+def test_codes_of_quantize(text, parts):
     scheme = Scheme.parse(text)
-    for shape in [(24, 192), (5, 70), (101,)]:
+    for shape in SHAPES:
+        if left_out(parts, (text, LOCAL), (shape, SHAPES)):
+            continue
         x = normal(shape, 4, bfloat16=True)
         codes = quantize(x, scheme).unpacked_codes.reshape(-1).astype(np.int64)
         theirs = np.bincount(codes & (2**scheme.bits - 1), minlength=2**scheme.bits)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 
 from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
 from qtui_core.quant.segments import elements as elements_module
@@ -71,14 +71,18 @@ def tensor():
     return x
 
 
+@in_parts(3)
 @over("text", SCHEMES)
-def test_segments_and_threads_do_not_change_a_byte(text, monkeypatch):
+def test_segments_and_threads_do_not_change_a_byte(text, monkeypatch, parts):
+    """By default each scheme on one, two or three threads."""
     scheme, x = Scheme.parse(text), tensor()
     whole = quantize(x, scheme, threads=1)
     report = measure(x, scheme, threads=1)
     monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
     assert len(list(elements_of(x).segments())) > 10
     for threads in (1, 2, 3):
+        if left_out(parts, (text, SCHEMES), (threads, (1, 2, 3))):
+            continue
         same(quantize(x, scheme, threads=threads), whole)
         cut = measure(x, scheme, threads=threads)
         assert cut.mse == pytest.approx(report.mse, rel=1e-6)

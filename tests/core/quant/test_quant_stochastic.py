@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, left_out, over
 
 from qtui_core.formats import FloatFormat, Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
@@ -171,8 +171,13 @@ def test_numbers_of_the_format_never_move(name):
         np.testing.assert_array_equal(found, x)
 
 
-@over("text", [*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3"])
-def test_one_result_however_the_tensor_is_cut(text, monkeypatch):
+CUT = (*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3")
+
+
+@in_parts(2)
+@over("text", CUT)
+def test_one_result_however_the_tensor_is_cut(text, monkeypatch, parts):
+    """By default half of the schemes on one thread, and the others on two."""
     scheme = Scheme.parse(f"{text}:stochastic3")
     x = np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)
     x[3, 4], x[140, 60], x[70, 1] = np.nan, np.inf, 40
@@ -187,6 +192,8 @@ def test_one_result_however_the_tensor_is_cut(text, monkeypatch):
 
     monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
     for threads in (1, 2):
+        if left_out(parts, (text, CUT), (threads, (1, 2))):
+            continue
         for source in (x, Rows()):
             again = quantize(source, scheme, threads=threads)
             np.testing.assert_array_equal(again.codes, whole.codes)

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from every import over
+from every import in_parts, over
 
 from qtui_core.formats import E2M1, get_format, round_value
 from qtui_core.formats.array import decode_array, encode_array
@@ -132,15 +132,16 @@ def exactly_rounded(fmt, element):
     return Fraction(float(round_value(fmt, element, saturate=True)))
 
 
+@in_parts(3)
 @over("rule", RULES)
 @over("name", [*FLOATS, "mxint8"])
-def test_exact_arithmetic(name, rule):
+def test_exact_arithmetic(name, rule, parts):
     """The text of the specification, in fractions: torchao has no MXINT8, and no block with a
     scale of code 0 that comes back."""
     fmt = get_format(Scheme.parse(name).element)
     largest = Fraction(fmt.max)
     mantissa = 6 if name == "mxint8" else fmt.mantissa_bits
-    x = blocks(32, seed=5)[::3]
+    x = blocks(32, seed=5)[:: 3 * parts]
     x[0] = bfloat16(np.linspace(-1, 1, 32) * 2.0**-127)
     x[1] = bfloat16(np.linspace(-1, 1, 32) * 2.0**-133)
     q = quantize(x, Scheme.parse(f"{name}:{rule}"))
