@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lazy_imports
 import pytest
 from command_line import run_qtui
 
@@ -21,6 +24,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_name, "1")
 
+SUPPORT = Path(__file__).parent / "support"
+#: How tests import a library that takes seconds, so that collecting them takes none.
+MUCH = re.compile(
+    rf"{lazy_imports.__name__}|importorskip|^ *(?:import|from) (?:torch|transformers)\b",
+    re.MULTILINE,
+)
 #: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
@@ -71,11 +80,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+@functools.cache
+def imports_much(path: Path) -> bool:
+    """Whether a file, or what it takes from a file beside it or in tests/support, imports a library
+    that takes seconds."""
+    text = path.read_text("utf-8")
+    if MUCH.search(text):
+        return True
+    names = re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
+    parts = [folder / f"{name}.py" for name in names for folder in (SUPPORT, path.parent)]
+    return any(part.exists() and imports_much(part) for part in parts)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begins the slow suite with its longest files."""
+    """Begins the slow suite with its longest files. The default one begins with the tests that
+    import libraries of seconds: workers begin at different places of the list, so that one of them
+    spends the seconds, and most of the others never do."""
     if config.option.markexpr == "slow":
         places = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    else:
+        items.sort(key=lambda item: not imports_much(item.path))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

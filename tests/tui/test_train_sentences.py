@@ -11,6 +11,7 @@ from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
+from every import in_parts
 from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 
 from qtui.report.faces.json_face import to_json
@@ -67,11 +68,13 @@ def drawn(lines: Sequence[TextLine]) -> str:
     return "\n".join(" ".join(put.text for put in line) for line in lines)
 
 
-def test_a_run_that_ends_anywhere_is_told_truly() -> None:
+@in_parts(2)
+def test_a_run_that_ends_anywhere_is_told_truly(parts: int) -> None:
+    """By default a run on the GPU and one on the CPU end at every other moment."""
     wrong = []
-    for head in (ON_GPU, ON_CPU):
+    for first, head in enumerate((ON_GPU, ON_CPU), 1):
         told = [head, *list(run(STEPS, gpu=head is ON_GPU))[1:-1]]
-        for upto in range(1, len(told) + 1):
+        for upto in range(first if parts > 1 else 1, len(told) + 1, parts):
             lines = told[:upto]
             whole = sum(isinstance(each, StepTaken) for each in lines)
             before = state_of(lines)
