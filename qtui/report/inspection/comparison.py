@@ -82,16 +82,15 @@ def _pair_section(comparison: Comparison, all_tensors: bool) -> Section:
         notes.append(f"{len(pairs) - TEXT_PAIRS:,} more that differ")
         pairs = pairs[:TEXT_PAIRS]
     note = (
-        "SQNR is B's error against the energy of A; bits count all that is stored of a weight, "
-        "scales and tables too."
+        "SQNR is the energy of A over that of B's error; bits count everything that is stored of a "
+        "weight, also scales and tables."
     )
     columns = _COLUMNS
     if any(r.difference.nonfinite for r in pairs):
         note += " Lost: finite in A and NaN or infinite in B; no figure counts them."
     if comparison.rounded:
         note += (
-            " Plain dB is what rounding A to the levels B is stored in would keep, without "
-            "calibration."
+            " Plain dB is the SQNR of rounding A to the levels of B without calibration."
         )
     else:
         columns = tuple(c for c in columns if c.title != _PLAIN)

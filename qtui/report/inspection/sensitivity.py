@@ -44,7 +44,7 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
         gap = f"at most {share:.2%} above the least possible (linear relaxation)"
     pairs = [
         ("error counted", f"{_ERRORS[found.by]}{_tokens(found)}"),
-        ("not measured", "which of the tensors matter most to the loss of the model"),
+        ("not measured", "which tensors matter most to the loss of the model"),
         ("budget", f"{found.budget:,} bytes ({format_bytes(found.budget)})"),
         (
             "assignment",
@@ -57,7 +57,7 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
         names = ", ".join(found.unweighed[:3])
         more = f" and {len(found.unweighed) - 3} more" if len(found.unweighed) > 3 else ""
         pairs.append(
-            ("by weights alone", f"{names}{more}: no finite input of a layer of theirs was seen")
+            ("by weights alone", f"{names}{more}: their layers had no finite input")
         )
     blocks: list[Block] = [Facts(tuple(pairs))]
     if found.uniform:
@@ -106,7 +106,7 @@ def _uniform(found: Sensitivity) -> Table:
             )
             for u in found.uniform
         ),
-        note="What the best assignment reaches in the bytes of one scheme for every tensor.",
+        note="The best assignment that takes no more bytes than one scheme for every tensor.",
     )
 
 
@@ -143,7 +143,7 @@ def _frontier(found: Sensitivity) -> Table:
             1.0 if p.sqnr_db is None else p.sqnr_db / best if best > 0 else 0.0 for p in points
         ),
         bar_title="dB",
-        note="The frontier: the least error in so many bytes.",
+        note="The frontier: the least error for a number of bytes.",
     )
 
 
@@ -176,7 +176,7 @@ def _choices(found: Sensitivity, all_tensors: bool) -> Table:
     chosen = sorted(
         found.choices, key=lambda c: (-round(8 * c.nbytes / max(1, c.parameters), 1), -c.error)
     )
-    note = "Tensors by the bits they get, then by the error they add."
+    note = "Sorted by bits per parameter, then by error."
     if not all_tensors and len(chosen) > TEXT_TENSORS:
         note += f" {plural(len(chosen) - TEXT_TENSORS, 'more tensor')}: --json lists all."
         chosen = chosen[:TEXT_TENSORS]

@@ -74,8 +74,8 @@ def _facts(result: LabResult) -> Iterable[tuple[str, str]]:
     if result.findings.floor is not None:
         yield (
             "floor",
-            f"{format_value(result.findings.floor, 2)}: a difference under three times that "
-            "cannot be told from none",
+            f"{format_value(result.findings.floor, 2)}: a difference below three times that may "
+            "be noise",
         )
     done = f"{result.done} of {plural(result.jobs, 'part')}"
     if result.ended != "done" or result.done < result.jobs:
@@ -165,7 +165,7 @@ def catalog_document() -> Document:
                             Column("on your model"),
                         ),
                         rows,
-                        note="Times are of a run with the settings as they are, on two idle cores.",
+                        note="Times are of a run with the default settings on two idle cores.",
                     ),
                 ),
             ),

@@ -201,10 +201,9 @@ def _fits(fits: Sequence[Fit], estimate: Estimate) -> Table:
         ),
         bar_title="used",
         note=(
-            "tight: the tensors fit, and what the allocator keeps or the uncertainty of "
-            f"{format_bytes(estimate.uncertainty_bytes)} may not. Where no GPU was named, and of "
-            "others than that one, what the allocator keeps is taken to be the same on all; --gpu "
-            "replays it on one."
+            "tight: the tensors fit, but the allocator's unused memory or the uncertainty of "
+            f"{format_bytes(estimate.uncertainty_bytes)} may not. The allocator's unused memory is "
+            "computed for the GPU of --gpu, and assumed to be the same on others."
         ),
     )
 
@@ -232,7 +231,7 @@ def _advice(report: MemoryReport) -> list[Block]:
     if not report.weighed:
         return ["Not known: a trace covers one plan."]
     if not report.advice:
-        return ["No single change of the plan would save a part of the peak worth naming."]
+        return ["No single change of the plan would save much of the peak."]
     peak = report.estimate.peak_allocated_bytes
     return [
         Table(
@@ -245,7 +244,7 @@ def _advice(report: MemoryReport) -> list[Block]:
             rows=tuple(_advised(advice) for advice in report.advice),
             bars=tuple(advice.saves_bytes / peak for advice in report.advice),
             bar_title="of the peak",
-            note="Each by itself, from an estimate of the changed plan.",
+            note="Each change alone, from an estimate of the changed plan.",
         )
     ]
 
@@ -267,7 +266,7 @@ def _cures(report: MemoryReport) -> Table:
             (cure.kind, format_bytes(cure.needs_bytes), *_cure(cure, report), cure.symptom)
             for cure in report.cures
         ),
-        note="The change that saves most there and trains the same, where there is one.",
+        note="The change that saves most there and trains the same, if there is one.",
     )
 
 

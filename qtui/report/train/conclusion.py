@@ -36,8 +36,8 @@ def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) ->
     parts = [_ran(state), _peak(state, found), _loss(found.losses), explanation(state, levels)]
     if state.steps and too_early(state):
         parts.append(
-            "Two whole steps are needed to hold a run against its estimate, which counts what an "
-            "optimizer keeps from the first on."
+            "Two whole steps are needed to compare a run with its estimate, which counts the "
+            "optimizer's states from the first step on."
         )
     return " ".join(filter(None, parts))
 

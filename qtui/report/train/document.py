@@ -167,12 +167,12 @@ def _notes(state: RunState, complaint: str) -> Iterator[str]:
         yield header.predicted.warning
     if state.counted == "tensors":
         yield (
-            "There was no GPU: bytes are those of live tensors, which the same step has on a GPU "
-            "too as far as the kernels of the CPU hold the same. The estimate beside them is that "
-            "of live tensors, without workspaces."
+            "There was no GPU, so the bytes of live tensors were counted. On a GPU the same step "
+            "has the same tensors, unless kernels of the CPU save others. The estimate is also "
+            "that of live tensors, without workspaces."
         )
     if state.steps and too_early(state):
         yield (
-            "Fewer than two whole steps were measured: an optimizer makes its states at the end of "
-            "the first, and the estimate counts them in every phase."
+            "Fewer than two whole steps were measured. The optimizer makes its states at the end "
+            "of the first step, but the estimate counts them in every phase."
         )

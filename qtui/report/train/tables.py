@@ -92,8 +92,8 @@ def gap_table(levels: Sequence[Level]) -> Table:
         ),
         tones=tuple("dim" if part.whole else "" for _, part in parts),
         note=(
-            "Measured less estimated. The parts of a level sum to its difference; one that is "
-            "called a gap is the difference of the level before."
+            "Measured less estimated. The parts of a level sum to its difference; a part that is "
+            "called a gap is the difference of the previous level."
         ),
     )
 

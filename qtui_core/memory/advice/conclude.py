@@ -55,8 +55,8 @@ def _verdict(fit: Fit, report: MemoryReport) -> str:
         return f"It fits {gpu} with {left} to spare. "
     if fit.verdict == "tight" and report.estimate.retries:
         return (
-            f"It is tight on {gpu}: it goes on there only because the allocator gives back its "
-            "cache, which takes time. "
+            f"It is tight on {gpu}: memory runs out there until the allocator frees its cache, "
+            "which takes time. "
         )
     if fit.verdict == "tight" and fit.headroom_bytes >= 0:
         return f"It is tight on {gpu}: {left} to spare is less than the estimate may be off. "
