@@ -89,9 +89,7 @@ def _pair_section(comparison: Comparison, all_tensors: bool) -> Section:
     if any(r.difference.nonfinite for r in pairs):
         note += " Lost: finite in A and NaN or infinite in B; no figure counts them."
     if comparison.rounded:
-        note += (
-            " Plain dB is the SQNR of rounding A to the levels of B without calibration."
-        )
+        note += " Plain dB is the SQNR of rounding A to the levels of B without calibration."
     else:
         columns = tuple(c for c in columns if c.title != _PLAIN)
     read_as = reading_note([r.pair.info for r in pairs])

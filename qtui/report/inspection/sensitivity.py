@@ -56,9 +56,7 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
     if found.unweighed:
         names = ", ".join(found.unweighed[:3])
         more = f" and {len(found.unweighed) - 3} more" if len(found.unweighed) > 3 else ""
-        pairs.append(
-            ("by weights alone", f"{names}{more}: their layers had no finite input")
-        )
+        pairs.append(("by weights alone", f"{names}{more}: their layers had no finite input"))
     blocks: list[Block] = [Facts(tuple(pairs))]
     if found.uniform:
         blocks.append(_uniform(found))
