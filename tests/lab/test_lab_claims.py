@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from every import every
-from lab_runs import conducted, outcomes_of, small_subject
+from lab_runs import conducted, little_held_out, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
@@ -99,7 +99,7 @@ def test_runs_keep_the_share_that_one_step_keeps():
         return run, shares, found.verdict
 
     runs = ("fp32", "nearest", "stochastic")
-    run, shares, said = of("updates", *runs, lr=1e-5, steps=40)
+    run, shares, said = of("updates", "null", *runs, lr=1e-5, steps=40)
     assert "BF16 alone keeps 90% from lr 0.00056 on." in said  # 0.85 at 3e-4, 1.00 at 1e-3
     assert run["bf16 nearest"]["gain"] < 0.15
     assert run["bf16 stochastic"]["gain"] > 0.9
@@ -312,7 +312,8 @@ def test_a_millionth_on_the_weights_and_states_of_eight_bits_change_next_to_noth
 def test_states_of_eight_bits_train_the_demo_as_fp32_does():
     """The disturbed twin determines the floor."""
     names = ("torchao 8-bit", "torchao 4-bit")
-    _, result = conducted("optimizers", steps=20, optimizers=names)
+    with little_held_out():
+        _, result = conducted("optimizers", steps=20, optimizers=names)
     assert result.findings.floor < 3e-4
     at = {row["states"]: row for row in result.findings.rows}
     assert abs(at["torchao 8-bit"]["d"]) < 0.003

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **given):
     """(what was reported, the result) of an experiment."""
@@ -28,6 +31,21 @@ def outcomes_of(name, *keys, model="demo", **given):
         if not keys or {job.key, job.key.rpartition(" ")[0]} & {*keys}
     }
     return outcomes, module.conclude(settings, outcomes)
+
+
+@contextmanager
+def little_held_out() -> Iterator[None]:
+    """For claims on the losses of steps: the loss of all that is held out takes as long as eleven
+    steps, and a run has one at its end."""
+    import pytest
+
+    from qtui_core.lab.training import tasks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "HELD_OUT", 4 * tasks.WINDOW)
+        tasks.subject_of.cache_clear()
+        yield
+    tasks.subject_of.cache_clear()
 
 
 def small_subject(batch=1, sequence=32, windows=1):
