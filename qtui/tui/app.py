@@ -93,21 +93,21 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.model = model
         self.model_opened = False
         self.model_failure = ""
-        """Why `model` could not be opened; empty unless that was so."""
+        """Why `model` could not be opened; "" if it was."""
         self.recording = Path(recording) if recording is not None else None
-        """A recording that the Train panel is still to open."""
+        """The recording that the Train panel will open; None if there is none."""
         self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
-        """The plan and the GPU that the panels about memory share; None before one chose."""
+        """The plan and the GPU that the panels share; None until one is chosen."""
         self.looked_at: tuple[str, Subject] | None = None
-        """The model and what of it the Quantize panel looks at; None while that is nothing."""
+        """The model and the subject that the Quantize panel shows; None if it shows none."""
         self.ended_by = 0
-        """The signal that ended the app; 0 where none did."""
+        """The signal that ended the app; 0 without one."""
         self.farewell = ""
-        """What is said once the app is left: where the last run is recorded."""
+        """The sentence that is printed after the app quits: where the last run is recorded."""
         self.show_tracebacks = debug
         self.looks_ahead = look_ahead
         self._missed = False
-        """Whether pictures were left out that the terminal had no room for."""
+        """Whether drawings were skipped because the terminal did not read."""
         self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
         for theme in themes(depth):
             self.register_theme(theme)

@@ -52,7 +52,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, first_panel: Panel, model: str, size: Size) -> None:
         super().__init__()
-        # As its first Resize will find them: else everything is styled once more for it.
+        # The classes that the first Resize would set: otherwise Textual styles everything twice.
         for least in (
             max(each for each in self.HORIZONTAL_BREAKPOINTS if each[0] <= size.width),
             max(each for each in self.VERTICAL_BREAKPOINTS if each[0] <= size.height),

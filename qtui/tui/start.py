@@ -40,8 +40,8 @@ def run(
     app = QtuiApp(
         model, config=load_config(), color=color, ascii=ascii, debug=debug, recording=recording
     )
-    # What is imported stays, and to start is to make more objects than Python collects after: a
-    # fifth of the processor's time until the first picture was the collector's.
+    # Imported objects live as long as the app. Without this the collector would visit them often
+    # during the start, which took a fifth of its processor time.
     gc.freeze()
     gc.set_threshold(50_000, 10, 20)
     no_log = start_log(debug)
