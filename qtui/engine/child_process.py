@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import BinaryIO, Final, NoReturn
 
-from qtui.engine.waiting import PULSE_SECONDS
+from qtui.engine.waiting import LAST_STEP_SECONDS, PULSE_SECONDS
 from qtui.engine.worker import take_over_streams
 from qtui_core.errors import QtuiError
 from qtui_core.training.run.controls import CONTROLS, Control, Controls, Stopped
@@ -35,8 +35,7 @@ Last = Callable[[str, str, Exception | None], Iterable[str]]
 
 
 class ChildProcess:
-    """This process. `who` begins the sentences about it, and `patience` is how many seconds, fewer
-    than 0.8, the work may take to its end once it is told to stop.
+    """This process. `who` begins the sentences about it.
 
     Attributes:
         controls: what it was told.
@@ -44,8 +43,8 @@ class ChildProcess:
         signalled: the signal that ended it, if one did.
     """
 
-    def __init__(self, who: str, patience: float, last: Last) -> None:
-        self._who, self._patience, self._last = who, patience, last
+    def __init__(self, who: str, last: Last) -> None:
+        self._who, self._last = who, last
         self._source, sink = take_over_streams()
         # Signals are waited for by a thread of their own: the main thread may be inside a kernel.
         # Threads that are started later inherit this.
@@ -94,7 +93,7 @@ class ChildProcess:
         timer = threading.Timer(_MOST, os._exit, (code,))
         timer.daemon = True
         timer.start()
-        time.sleep(self._patience)
+        time.sleep(LAST_STEP_SECONDS)
         self._end("stopped", code)
 
     def _obey_signals(self) -> None:

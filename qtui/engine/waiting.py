@@ -12,12 +12,15 @@ PULSE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.5
 #: Seconds without a sign of life after which the screen says so.
 SILENT_AFTER_SECONDS: Final = 10.0
-#: Seconds that a child has to end after it was asked to; then it is killed.
+#: Seconds that a child that has said its last has to end; then it is killed.
 EXIT_SECONDS: Final = 2.0
 #: Seconds that a child may continue with cancelled work, while no caller waits, before it is ended.
 HEED_SECONDS: Final = 5.0
-#: Seconds that a run has to end by itself when it is asked to, so that with its report all is over
-#: within one.
+#: Seconds that a run or an experiment may go on to its next step once it is told to stop. Then it
+#: writes its last lines from where it is.
+LAST_STEP_SECONDS: Final = 0.3
+#: Seconds that it has to end by itself before it is killed, last lines included, so that with its
+#: report all is over within one.
 STOP_SECONDS: Final = 0.5
 
 

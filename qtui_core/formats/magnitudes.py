@@ -23,7 +23,7 @@ BIAS: Final = 127
 #: Above every number of float32.
 _BEYOND: Final = 2.0**128
 #: How many times larger than today's a gradient may become under a scale that is recommended.
-ROOM: Final = 8
+HEADROOM: Final = 8
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def flushed(format_name: str, found: Magnitudes, log_scale: int = 0) -> float:
     return found.below(smallest - 1 - log_scale)
 
 
-def best_scale(format_name: str, largest: float, room: float = ROOM) -> int | None:
+def best_scale(format_name: str, largest: float, room: float = HEADROOM) -> int | None:
     """The base-2 logarithm of the largest power of two that leaves `room` times the largest
     magnitude within a format; None where that magnitude is zero."""
     if not largest > 0:

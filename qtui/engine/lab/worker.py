@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from qtui.engine.child_process import ChildProcess
 from qtui.engine.lab.request import LabRequest
@@ -31,13 +31,10 @@ from qtui_core.lab.results import LabFault, LabResult, LabTold
 if TYPE_CHECKING:
     from qtui_core.lab.runner import LabRunner
 
-#: Seconds that a stopped experiment may take to finish the current step.
-_PATIENCE: Final = 0.3
-
 
 class _LabWork:
     def __init__(self) -> None:
-        self.child = ChildProcess("The experiment", _PATIENCE, self._last)
+        self.child = ChildProcess("The experiment", self._last)
         self._runner: LabRunner | None = None
         self._result: LabResult | None = None
 

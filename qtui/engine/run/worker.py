@@ -20,7 +20,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Final
 
 from qtui.engine.child_process import ChildProcess
 from qtui.engine.run.prepared_run import prepare_run
@@ -30,13 +29,10 @@ from qtui_core.live.lines import Told, to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
 from qtui_core.training.run.request import parse_request
 
-#: Seconds that a run that is told to stop may take to its next phase.
-_PATIENCE: Final = 0.6
-
 
 class _RunWork:
     def __init__(self) -> None:
-        self.child = ChildProcess("The run", _PATIENCE, self._last)
+        self.child = ChildProcess("The run", self._last)
         self._began = time.perf_counter()
         self._begun = PhaseBegun(0.0, 0, "")
 

@@ -11,7 +11,7 @@ from qtui.report.document import Block, Column, Plotted, Table
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.magnitudes import (
-    ROOM,
+    HEADROOM,
     Magnitudes,
     best_scale,
     float_format,
@@ -120,7 +120,7 @@ def ranges_sentence(seen: RangesSeen, kinds: tuple[KindRange, ...]) -> str:
     else:
         kept = flushed("fp16", first.found, scale)
         said.append(
-            f"{sentence}; 2^{scale} makes {kept:.2%} zero and leaves room for gradients {ROOM} "
+            f"{sentence}; 2^{scale} makes {kept:.2%} zero and leaves room for gradients {HEADROOM} "
             "times as large."
         )
     small = flushed("e4m3", first.found)

@@ -32,7 +32,7 @@ class DifferenceMap:
 def difference_map(
     a: Rows, b: Rows, strips: Sequence[tuple[int, int]], rows_out: int, columns_out: int
 ) -> DifferenceMap:
-    """b - a| over the rows of `strips`, max-pooled to about `rows_out` by `columns_out` cells at
+    """|b - a| over the rows of `strips`, max-pooled to about `rows_out` by `columns_out` cells at
     most. A row of cells does not span a gap between two strips."""
     bands = _bands(strips, rows_out)
     columns = a.shape[1]

@@ -17,7 +17,7 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
-from qtui_core.formats.magnitudes import ROOM, Magnitudes, best_scale, flushed, together
+from qtui_core.formats.magnitudes import HEADROOM, Magnitudes, best_scale, flushed, together
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.numerics.gradients import gradients_of, gradients_seen, quantized
@@ -251,7 +251,7 @@ def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None)
         return f"{said}; they are too large for a scale above 2^{best}."
     said += (
         f"; a scale of 2^{best} costs no byte, makes {flushed(store, body, best):.2%} zero and "
-        f"leaves room for gradients {ROOM} times as large"
+        f"leaves room for gradients {HEADROOM} times as large"
     )
     if known:
         power = min(known, key=known.__getitem__)

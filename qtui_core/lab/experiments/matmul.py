@@ -135,7 +135,7 @@ def _errors(
 
 
 def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
-    """made - exact| / |exact| in the Frobenius norm; 0 if both are zero."""
+    """|made - exact| / |exact| in the Frobenius norm; 0 if both are zero."""
     norm = float(exact.double().norm())
     off = float((made.double() - exact.double()).norm())
     return off / norm if norm else (0.0 if not off else float("inf"))
