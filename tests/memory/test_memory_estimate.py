@@ -129,6 +129,11 @@ def test_formulas_and_their_numbers_give_the_bytes(plan):
             assert value_of(term.formula, letters) == term.bytes
 
 
+def test_a_shape_reads_its_configuration_as_the_function_does():
+    config = json.loads((CONFIGS / "llama-2-70b.json").read_text())
+    assert ModelShape.from_config(config) == shape_from_config(config)
+
+
 def formulas(shape: ModelShape, plan: RunPlan) -> set[tuple[str, str]]:
     """(name, formula) of the terms of the peak."""
     terms = estimate(shape, plan, allocator=False).terms

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import cached_property
+from importlib import import_module
 from typing import Literal
 
 from qtui_core.dataclass import dataclass
@@ -308,6 +309,14 @@ class ModelShape:
     described_in: str = "config.json"
     packing: Packing | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def from_config(config: object) -> ModelShape:
+        """The shape that a parsed config.json describes. Raises what `shape_from_config` raises."""
+        # By name, because that module, which has every family, is made of this one.
+        reader = import_module("qtui_core.memory.shape.from_config")
+        found: ModelShape = reader.shape_from_config(config)
+        return found
 
     @cached_property
     def plain(self) -> ModelShape:

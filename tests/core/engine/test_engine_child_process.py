@@ -37,7 +37,7 @@ def last(ended, why, error):
     signalled = child.signalled and child.signalled.name
     yield f"{ended} {signalled} {type(error).__name__} {why}"
 
-child = ChildProcess("The work", 0.3, last)
+child = ChildProcess("The work", last)
 child.obey = lambda control: child.tell(f"heard {control}")
 child.do(work, lambda: print("warm"))
 """
