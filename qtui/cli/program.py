@@ -24,7 +24,7 @@ COMMANDS = {
         "qtui.cli.commands.memory",
         "What a run needs on a GPU, byte by byte, before it runs.",
     ),
-    "train": ("qtui.cli.commands.train", "A real run, measured and held against its estimate."),
+    "train": ("qtui.cli.commands.train", "A real run, measured and compared with its estimate."),
     "lab": (
         "qtui.cli.commands.lab",
         "What low precision does to learning: experiments that train.",
