@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import lazy_imports
@@ -78,6 +78,13 @@ for _signal, _handler in (
 def pytest_configure(config: pytest.Config) -> None:
     """Workers get files in the order that is made here, not by how many tests they have."""
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
+    """One worker more than cores where any worker takes any test (`-n logical`): a test of the app
+    or of a child waits a part of its time for a timer or for the child, and no core for both."""
+    return (yield) + (config.option.dist == "worksteal")
 
 
 @functools.cache

@@ -107,7 +107,7 @@ async def test_a_run_is_told_recorded_kept_and_exported(
         data = json.loads(files[".json"].read_text())
         assert data["command"] == "qtui lab underflow"
         assert data["result"]["rows"][0]["d"] == 0.009
-        rows = list(csv.reader(files[".csv"].open()))
+        rows = list(csv.reader(files[".csv"].read_text().splitlines()))
         assert rows[0] == ["recipe", "d_nats", "kept_share", "size_bytes"]
         svg = " ".join(ElementTree.fromstring(files[".svg"].read_text()).itertext())
         assert PICTURES[1].title in svg

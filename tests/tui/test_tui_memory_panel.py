@@ -278,7 +278,7 @@ async def test_export_writes_picture_data_and_table(running: Running, tmp_path: 
         assert document["plan"]["batch"] == 1
         assert document["memory"]["peak_phase"] == "backward"
         assert document["sentence"] == panel.sentence
-        rows = list(csv.reader(next(tmp_path.glob("*.csv")).open()))
+        rows = list(csv.reader(next(tmp_path.glob("*.csv")).read_text().splitlines()))
         assert rows[0][:3] == ["event", "phase", "weights"]
         assert len(rows) == 101
         assert int(rows[1][2]) == 6 * GIB
