@@ -85,12 +85,13 @@ class ChildLines:
             await self.wait()
         finally:
             _end_group(process)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(process.wait(), EXIT_SECONDS)
-            if self._stderr is not None:
-                self._stderr.cancel()
-            self.exit_code = process.returncode
-            self._process = None
+            try:
+                await _until_gone(process)
+            finally:
+                if self._stderr is not None:
+                    self._stderr.cancel()
+                self.exit_code = process.returncode
+                self._process = None
 
     async def wait(self) -> None:
         """Waits until the child is gone and its last words are read, for EXIT_SECONDS; then it is
@@ -156,3 +157,21 @@ def _end_group(process: asyncio.subprocess.Process) -> None:
     """Ends a child and what it started, which may outlive it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _until_gone(process: asyncio.subprocess.Process) -> None:
+    """Waits for the end of a child that was killed, EXIT_SECONDS at most, also where the listener
+    is cancelled once more meanwhile, as a loop that ends does: what asyncio holds of a child must
+    not outlive the loop."""
+    again: asyncio.CancelledError | None = None
+    for _ in range(2):
+        try:
+            await asyncio.wait_for(process.wait(), EXIT_SECONDS)
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError as error:
+            again = error
+            continue
+        break
+    if again is not None:
+        raise again

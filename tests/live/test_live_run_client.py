@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -207,3 +209,32 @@ def test_the_last_words_of_what_was_ended_from_outside_are_not_its_reason():
     said = obituary("The run", -signal.SIGTERM, ["a warning of a library"])
     assert said == "The run was ended by SIGTERM, which qtui did not send."
     assert obituary("The run", -signal.SIGSEGV, ["a reason"]).endswith("SIGSEGV: a reason")
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_a_loop_that_ends_in_the_middle_of_a_run_leaves_nothing_of_it(client, monkeypatch, rounds):
+    """It cancels the listener, which may be ending the run already because it was cancelled."""
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda left: lost.append(left.exc_value))
+
+    async def main() -> int:
+        async def listen() -> None:
+            async with aclosing(client.run(asked("until_stopped"))) as lines:
+                async for _ in lines:
+                    begun.set()
+
+        begun = asyncio.Event()
+        task = asyncio.create_task(listen())
+        await begun.wait()
+        pid = client.child.pid
+        if rounds:
+            task.cancel()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        return pid
+
+    pid = asyncio.run(main())
+    gc.collect()
+    assert is_gone(pid)
+    assert client.child.pid is None
+    assert lost == []
