@@ -167,7 +167,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "ratchet",
         "Can the optimizer's second moment fall again?",
-        12,
+        25,
         (
             _BETA2,
             _BLOCK,
@@ -180,7 +180,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "survive",
         "Does this run survive weights of low precision?",
-        15,
+        10,
         (
             LR.but(2e-5),
             _STORE,
@@ -195,19 +195,19 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "matmul",
         "What does low precision do to the three products of a layer?",
-        25,
+        20,
         (_SCHEMES, *_ON_MODEL),
     ),
     Experiment(
         "layers",
         "Which linear layers should stay in high precision?",
-        25,
+        20,
         (_SCHEME, *_ON_MODEL),
     ),
     Experiment(
         "noise",
         "Up to which batch does a format help?",
-        45,
+        35,
         (
             _SCHEMES.but(("int8 row", "fp8 tensor", "nvfp4")),
             Setting("micro", "whole", 16, "Micro batches.", 3, 256),
@@ -217,7 +217,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "lossscale",
         "Which loss scale do gradients need, and why does a scale fall?",
-        20,
+        25,
         (
             _STORE.but("fp16", allowed=("fp16", "e5m2", "e4m3")),
             Setting(
@@ -237,7 +237,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "lowbit",
         "Which recipe of low precision trains as float32 does?",
-        90,
+        60,
         (
             Setting(
                 "recipes",
@@ -265,13 +265,13 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "qat",
         "Is training with quantized weights better than quantizing afterwards?",
-        90,
+        55,
         (
             Setting("bits", "wholes", (2, 3, 4), "Widths of the weights.", 2, 8),
             Setting(
                 "group", "whole", 64, "Weights that share a scale.", 8, 4096, steps=(32, 64, 128)
             ),
-            STEPS.but(24),
+            STEPS.but(16),
             LR.but(None, help="The learning rate; without one that of each width."),
             Setting(
                 "schedule",
@@ -287,7 +287,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "range-test",
         "How many bits do weights and activations need to learn?",
-        95,
+        65,
         (
             Setting("bits", "wholes", (2, 3, 4, 5, 6, 8), "Widths to try.", 2, 8),
             Setting("periods", "wholes", (1, 2, 4), "Periods of each cyclic schedule.", 1, 1000),
@@ -307,7 +307,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "adapters",
         "What do adapters keep of full training, and in how many bytes?",
-        70,
+        60,
         (
             Setting("methods", "several", ADAPTERS, "Adapters to train.", allowed=ADAPTERS),
             Setting("ranks", "wholes", (8, 64), "Their ranks.", 1, 1024),
@@ -331,7 +331,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "nvfp4",
         "What does each part of the NVFP4 recipe do?",
-        60,
+        50,
         (
             Setting("layer", "text", None, "The layer looked at; else the middle block's last."),
             Setting("steps", "whole", 20, "Steps of each run; 0 runs none.", 0, 100_000),
@@ -350,7 +350,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "optimizers",
         "What do optimizer states of few bits do to learning?",
-        60,
+        65,
         (
             Setting(
                 "optimizers",
