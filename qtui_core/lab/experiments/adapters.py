@@ -21,7 +21,7 @@ from qtui_core.extras import MissingLibrary, importing
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import convert, inner_linears
 from qtui_core.lab.results import Cell, Findings, LabColumn, LabFrontier, Picture, Point, listed
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, best_rate
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, best_rate, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.quant import quantize, quantized_bytes
@@ -306,7 +306,7 @@ def _verdict(
         return ""
     if runs.chaotic:
         return runs.chaotic
-    said = f"In {settings['steps']} steps at lr {settings['lr']:g}, {runs.counted}, full training "
+    said = f"In {steps_counted(settings)} at lr {settings['lr']:g}, {runs.counted}, full training "
     if not runs.clears(gain) or gain < 0:
         return f"{said}gains nothing on held-out text, so adapters have nothing to reach."
     said += f"gains {gain:.2g} nats held out and trains {format_bytes(_trained(full))}."

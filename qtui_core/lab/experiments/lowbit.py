@@ -14,7 +14,15 @@ from typing import Any, Final
 
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Cell, Findings, LabColumn, listed
-from qtui_core.lab.training.comparison import AGAIN, COLUMNS, NULL, TWIN, LabComparison, best_rate
+from qtui_core.lab.training.comparison import (
+    AGAIN,
+    COLUMNS,
+    NULL,
+    TWIN,
+    LabComparison,
+    best_rate,
+    steps_counted,
+)
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
 from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
@@ -206,7 +214,7 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
         said.append(f"better than fp32: {', '.join(_by(name, runs) for name in better)}")
     said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
     whole = (
-        f"With {_at(settings)}, {settings['steps']} steps and {runs.counted}: {'; '.join(said)}."
+        f"With {_at(settings)}, {steps_counted(settings)} and {runs.counted}: {'; '.join(said)}."
     )
     return f"{whole}{_memory(runs)}"
 

@@ -28,7 +28,7 @@ from qtui_core.lab.numerics.gradients import gradients_of, quantized
 from qtui_core.lab.numerics.operands import EXACT, Operand
 from qtui_core.lab.numerics.products import Products, QuantizedLinear, convert, inner_linears
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
-from qtui_core.lab.training.comparison import AGAIN, NULL, TWIN, LabComparison
+from qtui_core.lab.training.comparison import AGAIN, NULL, TWIN, LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 
@@ -273,7 +273,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 log=True,
             )
         )
-    pictures += runs.charts(f"{settings['steps']} steps at lr {settings['lr']:g}")
+    pictures += runs.charts(f"{steps_counted(settings)} at lr {settings['lr']:g}")
     notes = ["Products are emulated in float32: their error is that of NVFP4, their time is not."]
     if not settings["steps"]:
         notes.append("No run was asked for; --steps runs the recipes beside float32.")

@@ -20,7 +20,7 @@ from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
 from qtui_core.lab.training import optimizers as libraries
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.lab.training.updates import EPSILON
@@ -287,7 +287,7 @@ def _verdict(
     if least is not None:
         whole = f" instead of {twin['each']:.2f}" if twin.get("each") else ""
         said.append(
-            f"After {settings['steps']} steps at lr {settings['lr']:g} {least} takes "
+            f"After {steps_counted(settings)} at lr {settings['lr']:g} {least} takes "
             f"{sizes[least]:.2f} bytes a parameter{whole}, with no difference that this run can see"
         )
     if ill:

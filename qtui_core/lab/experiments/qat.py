@@ -23,7 +23,7 @@ from qtui_core.extras import require
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import inner_linears
 from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, listed
-from qtui_core.lab.training.comparison import seeds_counted
+from qtui_core.lab.training.comparison import seeds_counted, steps_counted
 from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, apart, null, train
@@ -348,7 +348,7 @@ def _verdict(
         by = abs(fmean(width.better))
         said.append(f"{by:.2g} nats {width.seen} at {width.bits} bits{back}")
     text = (
-        f"QAT beside equal training and then PTQ, {settings['steps']} steps, {seeds}: "
+        f"QAT beside equal training and then PTQ, {steps_counted(settings)}, {seeds}: "
         f"{'; '.join(said)}."
     )
     return text + _against_ptq(settings, known, moved) + _cost(settings, known, start)

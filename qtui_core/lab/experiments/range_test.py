@@ -30,7 +30,7 @@ from qtui_core.lab.numerics.products import (
     inner_linears,
 )
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison
+from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
 from qtui_core.models.opening import DEMO
@@ -269,7 +269,7 @@ def _verdict(
     match = least_matching(gaps, tolerance)
     shares = {bits: learned[name] for bits, name in names.items()}
     learn = least_learning(shares, settings["threshold"])
-    said = [f"At lr {settings['lr']:g}, {settings['steps']} steps and {runs.counted}"]
+    said = [f"At lr {settings['lr']:g}, {steps_counted(settings)} and {runs.counted}"]
     if match is None:
         said.append(f"no width up to {max(names)} bits stays within {tolerance:.2g} nats of fp32")
     else:

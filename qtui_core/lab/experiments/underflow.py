@@ -30,7 +30,7 @@ from qtui_core.lab.numerics.walks import (
     walks_chart,
 )
 from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture, listed
-from qtui_core.lab.training.comparison import LabComparison
+from qtui_core.lab.training.comparison import LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import (
     Recipe,
@@ -224,7 +224,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     ran = list(runs.rows())
     rows += [
         {
-            "stored": f"{store} {row['recipe']}, {settings['steps']} steps run",
+            "stored": f"{store} {row['recipe']}, {steps_counted(settings)} run",
             "lr": settings["lr"],
             "part": "all",
             "gain": runs.share_of_gain(str(row["recipe"])),
@@ -280,11 +280,11 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     elif nearest is not None and how == "worse" and (gain is None or gain > ENOUGH):
         # The share of a small gain held out says little; the same batches say it.
         said += (
-            f", but after {settings['steps']} steps their training loss is "
+            f", but after {steps_counted(settings)} their training loss is "
             f"{nearest.difference or 0:.2g} nats behind that of fp32"
         )
     elif gain is not None:
-        said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
+        said += f", and {steps_counted(settings)} kept {gain:.0%} of what fp32 gained"
     if here.kept > ENOUGH and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
     cures = ["Kahan summation (2 more bytes a parameter)"] if store == "bf16" else []

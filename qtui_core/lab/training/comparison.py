@@ -11,6 +11,7 @@ from typing import Any, Final
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Cell, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference, paired
+from qtui_core.quantities import counted
 
 TWIN: Final = "fp32"
 NULL: Final = "null"
@@ -244,6 +245,11 @@ class LabComparison:
         error = stdev(steps) / len(steps) ** 0.5 if len(steps) >= FEWEST else None
         floor = self._floor_of(name)
         return Compared(name, tuple(differences), tuple(held), error, floor, diverged, tuple(runs))
+
+
+def steps_counted(settings: Mapping[str, Any]) -> str:
+    """The steps of each run: `1 step`, `40 steps`."""
+    return counted(settings["steps"], "step", "steps")
 
 
 def seeds_counted(done: int, wanted: int) -> str:
