@@ -9,8 +9,8 @@ from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
-from qtui_core.lab.training.comparison import seeds_counted
 
+comparison = LazyImport("qtui_core.lab.training.comparison")
 dead = LazyImport("qtui_core.lab.experiments.dead")
 layers = LazyImport("qtui_core.lab.experiments.layers")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
@@ -80,7 +80,11 @@ def test_weights_that_keep_a_step_and_lose_the_run_do_not_do():
 
 
 def test_a_run_that_was_stopped_counts_the_seeds_that_it_came_to():
-    assert [seeds_counted(1, 1), seeds_counted(3, 3), seeds_counted(1, 3)] == [
+    assert [
+        comparison.seeds_counted(1, 1),
+        comparison.seeds_counted(3, 3),
+        comparison.seeds_counted(1, 3),
+    ] == [
         "one seed",
         "3 seeds",
         "1 of 3 seeds",
