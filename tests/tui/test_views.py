@@ -57,13 +57,13 @@ class SaltView(View[HardwareShown]):
 
 
 async def test_a_view_is_a_class_and_its_name_in_the_panel(
-    running: Running, model: str, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     views = (*HardwarePanel.VIEWS, SaltView)
     monkeypatch.setattr(HardwarePanel, "VIEWS", views)
     assert view_keys("hardware", views)[0].tooltip.endswith("roofline, operations, salt")
     assert views_help(views).endswith(SaltView.HELP)
-    async with running((120, 40), model=model, start_panel="hardware") as pilot:
+    async with running((120, 40), start_panel="hardware") as pilot:
         await settled(pilot)
         await pilot.press("V")
         await settled(pilot)
