@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
+from qtui_core.errors import QtuiError, UsageError
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.files import Target
+    from qtui_core.gates.judging import Gates
 
 Command = Callable[..., Any]
 
@@ -145,3 +146,64 @@ def report_options(command: Command) -> Command:
     params: list[click.Parameter] = vars(wrapped)["__click_params__"]  # the help's, backwards
     params[:] = [*params[others:], *params[:others]]
     return wrapped
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What `--fail-if` and `--baseline` gave a command."""
+
+    fail_if: tuple[str, ...]
+    baseline: str | None
+
+    def of(self, command: str) -> Gates | None:
+        """The gates, read for a command of `qtui_core.gates.figures`; None without any.
+
+        Call it before the work begins: it raises UsageError for a gate that the command cannot
+        hold.
+        """
+        if not self.fail_if and self.baseline is None:
+            return None
+        from qtui.report.faces.json_face import SCHEMA_VERSION
+        from qtui_core.gates.reading import read_gates
+
+        return read_gates(command, self.fail_if, self.baseline, schema_version=SCHEMA_VERSION)
+
+
+def write_gated(
+    report: ReportOptions, document: Document, target: Target | None, gates: Gates | None
+) -> None:
+    """Prints the report, with what became of the gates; without gates as `report.write` does.
+
+    Raises QtuiError (exit code 1) after it if rows fell, and UsageError before it for a baseline
+    that is of another model.
+    """
+    if gates is None:
+        report.write(document, target)
+        return
+    from qtui.report.gates import with_gates
+
+    verdict = gates.judge(document.data)
+    report.write(with_gates(document, verdict), target)
+    if verdict.fallen:
+        raise QtuiError(verdict.sentence)
+
+
+def gate_options(command: Command) -> Command:
+    """`--fail-if` and `--baseline`; the command gets them as `gates`, a GateOptions."""
+
+    @wraps(command)
+    def with_gate_options(*args: Any, fail_if: Any, baseline: Any, **values: Any) -> Any:
+        return command(*args, gates=GateOptions(tuple(fail_if), baseline), **values)
+
+    wrapped = click.option(
+        "--baseline",
+        metavar="FILE",
+        help="Exit with 1 if a figure is worse than in this earlier --json of the same command.",
+    )(with_gate_options)
+    return click.option(
+        "--fail-if",
+        multiple=True,
+        metavar="GATE",
+        help="Exit with 1 where this holds, such as 'sqnr<20' or 'peak>22GiB'. Names are the keys "
+        "of --json; a wrong one lists them. May be given several times.",
+    )(wrapped)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from qtui.cli.options import ReportOptions, report_options
+from qtui.cli.options import (
+    GateOptions,
+    ReportOptions,
+    gate_options,
+    report_options,
+    write_gated,
+)
 from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
 from qtui.report.inspection.document import inspection_document
@@ -58,6 +64,7 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     metavar="MODEL",
     help="Compare with this model, which has the same weights, quantized or trained further.",
 )
+@gate_options
 @plan_options
 @report_options
 @click.pass_context
@@ -74,6 +81,7 @@ def command(
     calibration: str | None,
     against: str | None,
     report: ReportOptions,
+    gates: GateOptions,
 ) -> None:
     """Weights by dtype, outliers, and the error of each scheme on each tensor of MODEL.
 
@@ -96,7 +104,8 @@ def command(
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
     if against is not None:
         _refuse_beside_against(ctx, headers, sensitivity)
-    target = report.target(model, against, calibration)
+    target = report.target(model, against, calibration, gates.baseline)
+    gated = gates.of(_kind_of_report(headers, sensitivity, against))
     from qtui_core.models import open_model
 
     chosen = report.face
@@ -104,7 +113,7 @@ def command(
         document = _compare(
             model, against, full=full, pattern=tensors, all_tensors=chosen != "text"
         )
-        report.write(document, target)
+        write_gated(report, document, target, gated)
         return
     wanted = [] if headers else [text.strip() for text in schemes.split(",") if text.strip()]
     if not headers and not wanted:
@@ -134,7 +143,16 @@ def command(
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
         document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
-    report.write(document, target)
+    write_gated(report, document, target, gated)
+
+
+def _kind_of_report(headers: bool, sensitivity: bool, against: str | None) -> str:
+    """The command as `qtui_core.gates` names it: kinds of report have different figures."""
+    if against is not None:
+        return "inspect --against"
+    if headers:
+        return "inspect --headers"
+    return "inspect --sensitivity" if sensitivity else "inspect"
 
 
 def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool) -> None:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qtui.cli.options import ReportOptions, report_options
+from qtui.cli.options import (
+    GateOptions,
+    ReportOptions,
+    gate_options,
+    report_options,
+    write_gated,
+)
 from qtui.cli.plan_options import plan_options
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -40,6 +46,7 @@ DOES_NOT_FIT = 1
     help="Estimate from a trace: run the classes of the installed transformers on tensors without "
     "values. For families without a built-in shape. Takes seconds.",
 )
+@gate_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -51,13 +58,14 @@ def command(
     explain: bool,
     trace: bool,
     report: ReportOptions,
+    gates: GateOptions,
 ) -> None:
     """The memory of a run of MODEL on a GPU, from its config.json alone: the peak of a training
     step by component and phase, the GPUs it fits, and what each change would save.
 
     Every option has a default; the report prints all options.
 
-    Exit code 1 means that the run does not fit the named GPU.
+    Exit code 1 means that the run does not fit the named GPU, or that a gate fell.
     """
     # Nothing here makes reference cycles, so the collector would visit 100,000 events in vain.
     gc.disable()
@@ -65,7 +73,8 @@ def command(
         raise UsageError("--gpu names a GPU with its memory and --vram a memory: choose one.")
     if knob is not None and gpu is None and vram is None:
         raise UsageError(f"--max {knob} needs a GPU or its memory: give --gpu or --vram.")
-    target = report.target(model)
+    target = report.target(model, gates.baseline)
+    gated = gates.of("memory")
     if trace and knob is not None:
         raise UsageError("--max needs many estimates and --trace is slow: choose one.")
     from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
@@ -81,7 +90,7 @@ def command(
     from qtui.report.memory.document import memory_document
 
     document = memory_document(found, explain=explain, picture=report.face == "html")
-    report.write(document, target)
+    write_gated(report, document, target, gated)
     gc.freeze()  # At exit, too, the collector need not visit the events.
     if found.asked is not None and found.fits[0].verdict == "no":
         ctx.exit(DOES_NOT_FIT)

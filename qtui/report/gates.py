@@ -1,0 +1,40 @@
+"""What became of the gates of a command, in its report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qtui.report.document import Block, Column, Document, Facts, Section, Table
+from qtui.report.numbers import plural
+from qtui_core.codec import printed
+from qtui_core.gates.judging import GateVerdict
+
+#: The most fallen rows that a table lists; the JSON has all.
+TABLE_ROWS = 60
+
+
+def with_gates(document: Document, verdict: GateVerdict) -> Document:
+    """The report with a section on its gates, and with the rows that fell in its JSON: `gates`,
+    and `baseline` with the rows that only one of the two reports has."""
+    fallen = verdict.fallen
+    held = "held" if not fallen else f"{plural(len(fallen), 'row')} fell"
+    pairs = [(gate, f"held against {plural(count, 'row')}") for gate, count in verdict.checked]
+    blocks: list[Block] = [Facts((*pairs, ("all of them", held)))]
+    if fallen:
+        more = len(fallen) - TABLE_ROWS
+        blocks.append(
+            Table(
+                columns=(Column("gate", key=True), Column("row"), Column("what fell")),
+                rows=tuple((r.expression, r.row or "–", r.sentence) for r in fallen[:TABLE_ROWS]),
+                tones=tuple("bad" for _ in fallen[:TABLE_ROWS]),
+                note=f"{plural(more, 'more row')} fell: --json lists all." if more > 0 else "",
+            )
+        )
+    data = {**document.data, "gates": printed(fallen)}
+    if verdict.missing is not None:
+        data["baseline"] = {"missing": list(verdict.missing), "new": list(verdict.new or ())}
+    return replace(
+        document,
+        sections=(*document.sections, Section("Gates", (*blocks, *verdict.notes))),
+        data=data,
+    )

@@ -1,0 +1,203 @@
+"""The figures of each command's JSON that can be limited, as tables.
+
+A figure is named by its key in JSON or a short alias; where a report has several lists of rows, the
+name of the list stands before it (`tensors.sqnr`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.quantities import format_bytes
+
+
+@dataclass(frozen=True)
+class GateFigure:
+    """A figure that can be limited.
+
+    Attributes:
+        key: its name in JSON; alias: a short one.
+        unit: "bytes", "dB", "share" or "".
+        falls: whether a lower figure is the worse one.
+        slack: how much worse than in a baseline it may be: of the baseline's figure if `relative`,
+            else in its unit.
+    """
+
+    key: str
+    alias: str = ""
+    unit: str = ""
+    falls: bool = False
+    slack: float = 0.0
+    relative: bool = False
+
+    def limit(self, before: float) -> float:
+        """The worst figure that is no worse than `before`, a baseline's."""
+        slack = abs(before) * self.slack if self.relative else self.slack
+        return before - slack if self.falls else before + slack
+
+    def text(self, value: float) -> str:
+        """A figure with its unit: `19.87 dB`, `1,610,612,736 bytes (1.5 GiB)`."""
+        if self.unit == "bytes":
+            short = "" if abs(value) < 1000 else f" ({format_bytes(round(value))})"
+            return f"{round(value):,} bytes{short}"
+        exact = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+        return exact + (" dB" if self.unit == "dB" else "")
+
+    @property
+    def slack_text(self) -> str:
+        """The slack in words; "" without one."""
+        if not self.slack:
+            return ""
+        return f"{100 * self.slack:g}%" if self.relative else self.text(self.slack)
+
+
+FIGURES: Final = {
+    figure.key: figure
+    for figure in (
+        GateFigure("sqnr_db", "sqnr", "dB", falls=True, slack=0.05),
+        GateFigure("relative_mse", slack=0.01, relative=True),
+        GateFigure("relative_error", "error", slack=0.01, relative=True),
+        GateFigure("max_abs_error", slack=0.01, relative=True),
+        GateFigure("bits_per_parameter", "bits", slack=0.001),
+        GateFigure("bytes", unit="bytes"),
+        GateFigure("saturated"),
+        GateFigure("overflowed"),
+        GateFigure("kl_mean", "kl", slack=0.02, relative=True),
+        GateFigure("kl_median", slack=0.02, relative=True),
+        GateFigure("kl_p999", slack=0.05, relative=True),
+        GateFigure("loss", slack=0.001, relative=True),
+        GateFigure("perplexity", "ppl", slack=0.001, relative=True),
+        GateFigure("top1_agreement", "top1", "share", falls=True, slack=0.002),
+        GateFigure("resident_bytes", "resident", "bytes", slack=0.001, relative=True),
+        GateFigure("peak_live_bytes", "live", "bytes", slack=0.001, relative=True),
+        GateFigure("peak_allocated_bytes", "peak", "bytes", slack=0.001, relative=True),
+        GateFigure("peak_reserved_bytes", "reserved", "bytes", slack=0.001, relative=True),
+        GateFigure("process_bytes", "process", "bytes", slack=0.001, relative=True),
+        GateFigure("allocated_bytes", "allocated", "bytes", slack=0.001, relative=True),
+        GateFigure("headroom_bytes", "headroom", "bytes", falls=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class GatedRows:
+    """A list of rows in the JSON of a command.
+
+    Attributes:
+        name: stands before its figures in an expression.
+        path: how to get there: (key, the key that names a row of the list there, or "" for an
+            object). Without a path the report itself is the one row.
+        figures: keys of FIGURES.
+        compared: whether a baseline is held against these rows.
+    """
+
+    name: str
+    path: tuple[tuple[str, str], ...]
+    figures: tuple[str, ...]
+    compared: bool = True
+
+    def found(self, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """(name, row) of each row that the report has."""
+        yield from _walk(data, self.path, ())
+
+
+def _walk(
+    data: Any, path: Sequence[tuple[str, str]], names: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(data, Mapping):
+        return
+    if not path:
+        yield " ".join(names), data
+        return
+    (key, naming), rest = path[0], path[1:]
+    inner = data.get(key)
+    if not naming:
+        yield from _walk(inner, rest, names if rest else (*names, key))
+        return
+    for row in inner if isinstance(inner, list) else ():
+        if isinstance(row, Mapping):
+            yield from _walk(row, rest, (*names, str(row.get(naming))))
+
+
+_OF_SCHEMES = ("sqnr_db", "relative_mse", "bits_per_parameter", "bytes", "saturated", "overflowed")
+_OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter", "max_abs_error", "saturated",
+              "overflowed")  # fmt: skip
+_OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
+            "process_bytes")  # fmt: skip
+_OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "bits_per_parameter", "bytes")
+_OF_EVALUATIONS = ("kl_mean", "kl_median", "kl_p999", "loss", "perplexity", "top1_agreement",
+                   "bits_per_parameter", "bytes")  # fmt: skip
+_A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The rows of a command's JSON that can be limited.
+
+    Attributes:
+        rows: a figure that is named without its list is of the first list that has it.
+        marks: keys that only reports of this command have all of.
+        settings: keys of what the user set: a baseline with others is told.
+        needed: keys of settings without which figures cannot be compared: others are refused.
+    """
+
+    rows: tuple[GatedRows, ...]
+    marks: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+
+
+#: Command -> what of its JSON can be limited. A command that is not among them has no gates.
+GATED: Final = {
+    "inspect": Gated(
+        (
+            GatedRows("schemes", (("schemes", "scheme"),), _OF_SCHEMES),
+            GatedRows("tensors", (("tensors", "name"), ("errors", "scheme")), _OF_ERRORS),
+            _A_RUN,
+        ),
+        ("tensors", "schemes"),
+        ("sample",),
+    ),
+    "inspect --sensitivity": Gated(
+        (
+            GatedRows("sensitivity", (("sensitivity", ""),), _OF_ASSIGNMENTS),
+            GatedRows("schemes", (("schemes", "scheme"),), _OF_SCHEMES),
+            GatedRows("tensors", (("tensors", "name"), ("errors", "scheme")), _OF_ERRORS),
+            _A_RUN,
+        ),
+        ("tensors", "schemes", "sensitivity"),
+        ("sample",),
+    ),
+    "inspect --headers": Gated((_A_RUN,), ("tensors", "schemes")),
+    "inspect --against": Gated(
+        (
+            GatedRows(
+                "against", (("against", ""),), ("sqnr_db", "relative_mse", "bits_per_parameter")
+            ),
+            GatedRows(
+                "tensors",
+                (("against", ""), ("tensors", "name")),
+                ("sqnr_db", "relative_mse", "max_abs_error"),
+            ),
+        ),
+        ("against",),
+        ("sample",),
+    ),
+    "memory": Gated(
+        (
+            GatedRows("run", (), _OF_RUNS),
+            GatedRows("fits", (("fits", "gpu"),), ("headroom_bytes",), compared=False),
+            GatedRows("phases", (("phases", "name"),), ("allocated_bytes",), compared=False),
+            GatedRows("components", (("components", "name"),), ("bytes",), compared=False),
+        ),
+        ("plan", "peak_allocated_bytes"),
+        ("plan", "gpu"),
+    ),
+    "eval": Gated(
+        (GatedRows("rows", (("rows", "scheme"),), _OF_EVALUATIONS),),
+        ("text", "rows"),
+        needed=("text",),
+    ),
+}

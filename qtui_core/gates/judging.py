@@ -1,0 +1,228 @@
+"""A report held against its gates: which rows fell, and the sentence about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.quantities import counted
+
+#: Rows that a sentence names.
+NAMED: Final = 5
+_WORDS: Final = {"<": "under", "<=": "at or under", ">": "above", ">=": "at or above"}
+
+
+@dataclass(frozen=True)
+class GateLimit:
+    """One `--fail-if`: rows fall where `figure comparison amount` holds."""
+
+    expression: str
+    rows: GatedRows
+    figure: GateFigure
+    comparison: str
+    amount: float
+
+    def falls(self, value: float) -> bool:
+        below, at = value < self.amount, value == self.amount
+        if self.comparison[0] == "<":
+            return below or (at and "=" in self.comparison)
+        return not below and (not at or "=" in self.comparison)
+
+
+@dataclass(frozen=True)
+class FallenRow:
+    """A row that fell. `expression` is that of `--fail-if`, or `baseline:` and the figure; `value`
+    is None where the report has no figure; `sentence` is without a full stop."""
+
+    expression: str
+    row: str
+    value: float | None
+    limit: float | None
+    sentence: str
+
+    PRINTED = ("expression", "row", "value", "limit")
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """What became of the gates.
+
+    Attributes:
+        checked: (gate, how many rows it was held against).
+        fallen: the rows that fell.
+        notes: what a baseline does not cover, as sentences.
+        missing, new: names of rows that only the baseline, or only this report has; None without a
+            baseline.
+    """
+
+    checked: tuple[tuple[str, int], ...]
+    fallen: tuple[FallenRow, ...]
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] | None = None
+    new: tuple[str, ...] | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What fell, for the user."""
+        told = "; ".join(row.sentence for row in self.fallen[:NAMED])
+        more = len(self.fallen) - NAMED
+        end = f"; and {more:,} more, which the report lists" if more > 0 else ""
+        return f"{counted(len(self.fallen), 'row', 'rows')} fell: {told}{end}."
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The gates of one call of `command`. `baseline` is the earlier report, from the file of that
+    name."""
+
+    command: str
+    limits: tuple[GateLimit, ...]
+    file: str = ""
+    baseline: Mapping[str, Any] | None = None
+
+    def judge(self, data: Mapping[str, Any]) -> GateVerdict:
+        """Holds the report of the command (`data`, as `--json` prints it) against the gates.
+
+        A figure that is not there (null, NaN) falls, and so does a gate that finds no row. Raises
+        UsageError for a baseline of another model.
+        """
+        checked, fallen = [], []
+        for limit in self.limits:
+            rows = list(limit.rows.found(data))
+            checked.append((f"--fail-if '{limit.expression}'", len(rows)))
+            if not rows:
+                told = f"the report has no row of {limit.rows.name} for '{limit.expression}'"
+                fallen.append(FallenRow(limit.expression, "", None, limit.amount, told))
+            fallen += [row for name, each in rows for row in _held(limit, name or _run(data), each)]
+        if self.baseline is None:
+            return GateVerdict(tuple(checked), tuple(fallen))
+        return self._with_baseline(data, self.baseline, checked, fallen)
+
+    def _with_baseline(
+        self,
+        data: Mapping[str, Any],
+        baseline: Mapping[str, Any],
+        checked: list[tuple[str, int]],
+        fallen: list[FallenRow],
+    ) -> GateVerdict:
+        gated = GATED[self.command]
+        _refuse_another_model(self.file, baseline, data)
+        for key in gated.needed:
+            if baseline.get(key) != data.get(key):
+                raise UsageError(
+                    f"The baseline {quoted(self.file)} has another {key}, so that its figures "
+                    f"cannot be compared: make it again."
+                )
+        missing: list[str] = []
+        new: list[str] = []
+        compared = 0
+        for rows in gated.rows:
+            if not rows.compared:
+                continue
+            before, now = dict(rows.found(baseline)), dict(rows.found(data))
+            missing += [name for name in before if name not in now]
+            new += [name for name in now if name not in before]
+            for name, row in now.items():
+                if name in before:
+                    compared += 1
+                    label = name or _run(data)
+                    fallen += _beside(rows, label, row, before[name])
+        checked.append((f"--baseline {self.file}", compared))
+        if not compared:
+            told = f"no row of this report is in the baseline {quoted(self.file)}"
+            fallen.append(FallenRow("baseline", "", None, None, told))
+        notes = [
+            f"{counted(len(names), 'row', 'rows')} {where}: {listed(names)}."
+            for names, where in ((missing, "of the baseline missing here"), (new, "new here"))
+            if names
+        ]
+        notes += [
+            f"The baseline has another {key}: {_difference(baseline.get(key), data.get(key))}."
+            for key in gated.settings
+            if baseline.get(key) != data.get(key)
+        ]
+        return GateVerdict(tuple(checked), tuple(fallen), tuple(notes), tuple(missing), tuple(new))
+
+
+def _run(data: Mapping[str, Any]) -> str:
+    """The name of the row that is the report itself."""
+    return f"the run of {data.get('model')}"
+
+
+def _difference(before: Any, now: Any) -> str:
+    """What differs between two settings, for a sentence."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return f"{quoted(before)}, here {quoted(now)}"
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    return ", ".join(f"{key} {before.get(key)}, here {now.get(key)}" for key in keys[:NAMED])
+
+
+def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
+    """The figure of a row; None where it has none. Without any error the SQNR is infinite, for
+    which JSON has null."""
+    value = row.get(figure.key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return None if math.isnan(value) else value
+    if figure.key == "sqnr_db" and 0 in (row.get("relative_mse"), row.get("relative_error")):
+        return math.inf
+    return None
+
+
+def _held(limit: GateLimit, name: str, row: Mapping[str, Any]) -> Iterator[FallenRow]:
+    figure, value = limit.figure, _figure_of(limit.figure, row)
+    if value is None:
+        told = f"{name} has no {figure.key}, so that '{limit.expression}' cannot be held against it"
+    elif not limit.falls(value):
+        return
+    else:
+        told = _told(figure, name, value, limit.comparison, limit.amount)
+        told += f" (--fail-if '{limit.expression}')"
+    yield FallenRow(limit.expression, name, value, limit.amount, told)
+
+
+def _told(figure: GateFigure, name: str, value: float, comparison: str, limit: float) -> str:
+    texts = figure.text(value), figure.text(limit)
+    if texts[0] == texts[1] and value != limit:
+        texts = repr(value), repr(limit)
+    return f"{name} has {figure.key} {texts[0]}, {_WORDS[comparison]} the limit {texts[1]}"
+
+
+def _beside(
+    rows: GatedRows, name: str, row: Mapping[str, Any], before: Mapping[str, Any]
+) -> Iterator[FallenRow]:
+    """The figures of a row that are worse than in the baseline."""
+    for key in rows.figures:
+        figure = FIGURES[key]
+        was, now = _figure_of(figure, before), _figure_of(figure, row)
+        if was is None:
+            continue
+        limit, expression = figure.limit(was), f"baseline:{rows.name}.{key}"
+        if now is None:
+            told = f"{name} has no {key}, which the baseline has"
+        elif now < limit if figure.falls else now > limit:
+            told = _told(figure, name, now, "<" if figure.falls else ">", limit)
+            slack = figure.slack_text
+            told += f" (the baseline has {figure.text(was)}"
+            told += f", and {slack} is allowed)" if slack else ")"
+        else:
+            continue
+        yield FallenRow(expression, name, now, limit, told)
+
+
+def _refuse_another_model(file: str, baseline: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    before, now = _model_of(baseline), _model_of(data)
+    if before != now:
+        raise UsageError(
+            f"The baseline {quoted(file)} is of the model {quoted(before)}, and this is "
+            f"{quoted(now)}: compare reports of one model."
+        )
+
+
+def _model_of(data: Mapping[str, Any]) -> object:
+    model = data.get("model")
+    return model.get("id") if isinstance(model, Mapping) else model

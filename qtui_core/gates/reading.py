@@ -1,0 +1,129 @@
+"""Reads the gates of a command: the expressions of `--fail-if`, and the file of `--baseline`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
+from qtui_core.gates.judging import GateLimit, Gates
+from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.quoting import quoted
+
+#: A report of more bytes than this is none of qtui's.
+MAX_BASELINE: Final = 256 << 20
+
+_BYTES: Final = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_EXPRESSION: Final = re.compile(
+    r"\s*([a-z][a-z0-9_.]*)\s*(<=|>=|<|>)\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
+    r"\s*([a-z%]*)\s*",
+    re.IGNORECASE,
+)
+#: An expression to show to somebody whose own does not parse.
+_EXAMPLES: Final = {"memory": "peak>22GiB", "inspect --headers": "peak>22GiB", "eval": "kl>0.01"}
+
+
+def read_gates(
+    command: str, fail_if: Sequence[str], baseline: str | None, *, schema_version: int
+) -> Gates:
+    """The gates of `--fail-if` and `--baseline` for a command of GATED.
+
+    Raises UsageError for an expression that does not parse or names a figure that the command does
+    not have, and for a baseline that is no report of this command and schema version.
+    """
+    limits = tuple(parse_limit(text, command) for text in fail_if)
+    if baseline is None:
+        return Gates(command, limits)
+    return Gates(command, limits, baseline, _read_baseline(baseline, command, schema_version))
+
+
+def parse_limit(text: str, command: str) -> GateLimit:
+    """The limit that an expression such as `sqnr<20` or `peak > 22GiB` sets.
+
+    Raises UsageError, naming what the command has, where it does not parse.
+    """
+    match = _EXPRESSION.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{quoted(text)} is no gate: write a figure, one of < <= > >=, and a number, such as "
+            f"{_EXAMPLES.get(command, 'sqnr<20')}."
+        )
+    name, comparison, number, unit = match.groups()
+    rows, figure = _find_figure(name.lower(), command)
+    amount = float(number) * _factor(figure, unit, text)
+    if not math.isfinite(amount):
+        raise UsageError(f"{quoted(text)} has a number that is too large.")
+    return GateLimit(text.strip(), rows, figure, comparison, amount)
+
+
+def _find_figure(name: str, command: str) -> tuple[GatedRows, GateFigure]:
+    whose, _, short = name.rpartition(".")
+    for rows in GATED[command].rows:
+        for key in rows.figures:
+            if whose in ("", rows.name) and short in (key, FIGURES[key].alias or key):
+                return rows, FIGURES[key]
+    raise UsageError(
+        f"{quoted(name)} is no figure of `qtui {command}`, which has {_known_figures(command)}."
+    )
+
+
+def _known_figures(command: str) -> str:
+    """The names that the command takes, with aliases in parentheses."""
+    first: set[str] = set()
+    names = []
+    for rows in GATED[command].rows:
+        for key in rows.figures:
+            alias = FIGURES[key].alias
+            named = key if key not in first else f"{rows.name}.{key}"
+            names.append(f"{named} ({alias})" if alias and key not in first else named)
+            first.add(key)
+    return ", ".join(names)
+
+
+def _factor(figure: GateFigure, unit: str, text: str) -> float:
+    """What the number of an expression is multiplied with."""
+    if figure.unit == "bytes":
+        if unit.lower() in _BYTES:
+            return _BYTES[unit.lower()]
+        raise UsageError(
+            f"{figure.key} is in bytes: write {quoted(text)} with one of B, KiB, MiB, GiB, TiB "
+            f"(GiB is 2^30 bytes), as in {figure.alias or figure.key}>22GiB."
+        )
+    if not unit or unit.lower() == figure.unit.lower() == "db":
+        return 1.0
+    if unit == "%" and figure.unit == "share":
+        return 0.01
+    unit_of = {"dB": "dB", "share": "% or no unit"}.get(figure.unit, "no unit")
+    raise UsageError(f"{quoted(text)} has the unit {unit}, and {figure.key} takes {unit_of}.")
+
+
+def _read_baseline(file: str, command: str, schema_version: int) -> Mapping[str, Any]:
+    what = f"The baseline {quoted(file)}"
+    try:
+        with Path(file).open("rb") as stream:
+            raw = stream.read(MAX_BASELINE + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{what} cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
+    if len(raw) > MAX_BASELINE:
+        raise UsageError(f"{what} is larger than any report: {MAX_BASELINE:,} bytes are read.")
+    try:
+        data = load_object(raw, what, unique=False)
+    except ModelError as error:
+        raise UsageError(f"{error} Give what `qtui {command} … --json` printed.") from error
+    version = data.get("schema_version")
+    if version != schema_version:
+        raise UsageError(
+            f"{what} has schema_version {quoted(version)}, and this qtui writes {schema_version}: "
+            f"make it again with `qtui {command} … --json`."
+        )
+    if not all(key in data for key in GATED[command].marks):
+        raise UsageError(
+            f"{what} is no report of `qtui {command}`: make it with `qtui {command} … --json`."
+        )
+    return data
