@@ -11,10 +11,11 @@ import numpy as np
 from lab_findings import BARS, CHART, DENSITY, FRONTIER, HEAT, HISTOGRAM, PICTURES
 
 from qtui.report.pictures.axes import axis_of
-from qtui.report.pictures.cells import Brush, plain_lines
+from qtui.report.pictures.cells import HUES, plain_lines
 from qtui.report.pictures.drawing import picture_lines
+from qtui.report.pictures.glyphs import Brush
 from qtui.report.pictures.heat_rows import scale_sides
-from qtui.report.pictures.in_svg import HUES, picture_svg, standalone
+from qtui.report.pictures.in_svg import picture_svg, standalone
 from qtui.report.pictures.scene import beyond, scene_of
 from qtui_core.lab.results import Heat, LabBar, LabBars, LabChart, LabLine, MatrixProduct, Point
 
@@ -178,18 +179,18 @@ def test_the_floor_is_shaded_where_a_difference_says_nothing() -> None:
 def test_what_is_below_the_threshold_is_paler() -> None:
     """The threshold rises from the bottom to the middle: at x its height is x / 2."""
     lines = picture_lines(DENSITY, 60, 20, Brush(shaded=False))
-    plane = [line for line in lines if any(p.paint.startswith(("heat", "grey")) for p in line)]
-    left = min(p.column for line in plane for p in line if p.paint.startswith(("heat", "grey")))
+    plane = [line for line in lines if any(p.tone.startswith(("heat", "grey")) for p in line)]
+    left = min(p.column for line in plane for p in line if p.tone.startswith(("heat", "grey")))
     width, seen = 59 - left, set()
     for up, line in enumerate(reversed(plane)):
         for painted in line:
-            if not painted.paint.startswith(("heat", "grey")):
+            if not painted.tone.startswith(("heat", "grey")):
                 continue
             for column in range(painted.column, painted.column + len(painted.text)):
                 share, border = (up + 0.5) / len(plane), (column - left + 0.5) / width / 2
                 if abs(share - border) > 0.05:
                     kind = "grey" if share < border else "heat"
-                    assert painted.paint.startswith(kind)
+                    assert painted.tone.startswith(kind)
                     seen.add(kind)
     assert seen == {"grey", "heat"}
 

@@ -24,8 +24,8 @@ from screens import (
 from textual.pilot import Pilot
 
 from qtui.engine.answers.activations import Captured, Channel, Outputs, Ranges, Way
+from qtui.report.pictures.glyphs import ASCII, UNICODE
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
 from qtui.tui.panels.quantize.activations.layout import all_lines
 from qtui.tui.panels.quantize.activations.view import ActivationsView, CaptureState

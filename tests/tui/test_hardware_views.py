@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hardware_estimator import FACTS, L40S, RATES, SLICE, SMALL
 
+from qtui.report.pictures.glyphs import ASCII, UNICODE
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.hardware import units
 from qtui.tui.panels.hardware.gpus_view import GpusView

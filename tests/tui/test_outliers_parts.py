@@ -20,7 +20,7 @@ from qtui.engine.answers.outliers import (
     ThresholdPoint,
 )
 from qtui.engine.requests import Injection
-from qtui.screen.widgets.drawing import ASCII, UNICODE
+from qtui.report.pictures.glyphs import ASCII, UNICODE
 from qtui.tui.panels.quantize.outliers.detection import By, Detection, limit_text
 from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
 from qtui.tui.panels.quantize.outliers.injection import (

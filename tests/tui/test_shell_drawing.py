@@ -9,8 +9,9 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
+from qtui.report.pictures.glyphs import ASCII, UNICODE
 from qtui.screen.depth import Depth
-from qtui.screen.widgets.drawing import ASCII, UNICODE, Drawing
+from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.heatmap.ramps import CIVIDIS_STOPS, brightness, interpolate
 from qtui.screen.widgets.line import Line, shortened
 from qtui.tui.ascii_only import AsciiOnly, to_ascii

@@ -63,8 +63,9 @@ def _lines(document: Document, ascii: bool) -> Iterator[str]:
 
 def plotted(block: Plotted, ascii: bool) -> list[str]:
     """The lines of a picture, without colours."""
-    from qtui.report.pictures.cells import Brush, plain_lines
+    from qtui.report.pictures.cells import plain_lines
     from qtui.report.pictures.drawing import picture_lines
+    from qtui.report.pictures.glyphs import Brush
 
     return plain_lines(picture_lines(block.picture, PICTURE_WIDTH, None, Brush(ascii=ascii)))
 

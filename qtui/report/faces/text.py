@@ -27,13 +27,11 @@ _TONES: dict[Tone, Style] = {
     "bad": Style(color="red"),
     "dim": DIM,
 }
-#: Paints of the pictures of experiments.
+#: Tones of the pictures of experiments.
 _PAINTS: dict[str, Style] = {
     "title": BOLD,
     "quiet": DIM,
-    "faint": DIM,
-    "floor": DIM,
-    "point": BOLD,
+    "strong": BOLD,
     **{
         f"hue{number}": Style(color=color)
         for number, color in enumerate(
@@ -140,16 +138,16 @@ def _print_heat_map(heat: HeatMap, console: Console, ascii: bool) -> None:
 
 def _print_plotted(block: Plotted, console: Console, ascii: bool) -> None:
     """Prints a picture as wide as the terminal, with lines in the terminal's colours."""
-    from qtui.report.pictures.cells import Brush
     from qtui.report.pictures.drawing import picture_lines
+    from qtui.report.pictures.glyphs import Brush
 
     width = min(console.width - 2 * INDENT, PICTURE_WIDTH)
     console.print()
     for line in picture_lines(block.picture, width, None, Brush(ascii=ascii)):
         text = Text(" " * INDENT)
-        for painted in sorted(line, key=lambda each: each.column):
-            text.pad_right(INDENT + painted.column - text.cell_len)
-            text.append(painted.text, _PAINTS.get(painted.paint, Style()))
+        for put in sorted(line, key=lambda each: each.column):
+            text.pad_right(INDENT + put.column - text.cell_len)
+            text.append(put.text, _PAINTS.get(put.tone, Style()))
         console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
 

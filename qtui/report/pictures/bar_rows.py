@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from qtui.report.pictures.cells import (
-    LABEL,
-    POINT,
-    QUIET,
-    Brush,
-    CellGrid,
-    PaintedLine,
-    hue,
-)
+from qtui.report.pictures.cells import CellGrid, TextLine, hue
+from qtui.report.pictures.glyphs import Brush
 from qtui.report.pictures.scene import THE_RUN_BEFORE
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import LabBar, LabBars
@@ -68,7 +61,7 @@ def bar_text(bar: LabBar, *, spread: bool) -> str:
 
 def bar_lines(
     found: LabBars, width: int, height: int | None, brush: Brush, behind: LabBars | None = None
-) -> list[PaintedLine]:
+) -> list[TextLine]:
     """A line a bar, with its value, and a line a group, with what is noted of it. Where there is no
     room for the latter, the name of a group stands before its first bar; groups for which there is
     no room at all are counted."""
@@ -82,12 +75,12 @@ def bar_lines(
     left_out = len(sizes) - shown
     used = sum(sizes[:shown]) + (shown if roomy else 0)
     grid = CellGrid(width, told + used + bool(left_out))
-    grid.put_title(found.title, brush.ellipsis)
+    grid.put_title(found.title, brush.glyphs.ellipsis)
     _Rows(found, width, brush, roomy).put(grid, shown, behind)
     if left_out:
-        grid.put(1 + used, 0, f"and {left_out} more: the table has them", QUIET)
+        grid.put(1 + used, 0, f"and {left_out} more: the table has them", "quiet")
     if behind is not None:
-        grid.put(grid.height - 1, 0, f"{brush.point} {THE_RUN_BEFORE}", QUIET)
+        grid.put(grid.height - 1, 0, f"{brush.glyphs.outlier} {THE_RUN_BEFORE}", "quiet")
     return list(grid.lines())
 
 
@@ -113,31 +106,32 @@ class _Rows:
         row = 1
         scales = bar_scales(self.found, behind)
         for (name, bars), scale in list(zip(self.found.groups, scales, strict=True))[:shown]:
-            grid.put(row, 0, name, LABEL)
+            grid.put(row, 0, name, "label")
             if self.roomy:
                 notes = "; ".join(bar.note for bar in bars if bar.note)
-                grid.put(row, len(name) + 2, notes, QUIET)
+                grid.put(row, len(name) + 2, notes, "quiet")
                 row += 1
             earlier = values_of(behind, name)
             for number, bar in enumerate(bars):
                 self._bar(grid, row, number, bar, scale)
                 if bar.name in earlier:
                     at = min(self.width - 1, int(scale.place(earlier[bar.name]) * self.width))
-                    grid.put(row, self.left + at, self.brush.point, POINT)
+                    grid.put(row, self.left + at, self.brush.glyphs.outlier, "strong")
                 row += 1
 
     def _bar(self, grid: CellGrid, row: int, number: int, bar: LabBar, scale: BarScale) -> None:
-        brush, paint = self.brush, hue(number)
+        brush, tone = self.brush, hue(number)
         fits = len(bar.name) <= self.names
-        name = bar.name if fits else bar.name[: self.names - 1] + brush.ellipsis
-        grid.put(row, self.indent, name, LABEL)
+        name = bar.name if fits else bar.name[: self.names - 1] + brush.glyphs.ellipsis
+        grid.put(row, self.indent, name, "label")
         ends = [bar.value if end is None else end for end in (bar.high, bar.value, bar.low)]
         if bar.value < 0:
             ends.reverse()
         # The longest first: what all seeds reach is full, what one alone reaches is pale.
-        signs = (brush.shades[1], brush.shades[3 if len(set(ends)) > 1 else 4], brush.shades[4])
+        shades = brush.glyphs.shades
+        signs = (shades[1], shades[3 if len(set(ends)) > 1 else 4], shades[4])
         for end, sign in zip(ends, signs, strict=True):
             first, last = sorted(round(scale.place(at) * self.width) for at in (0.0, end))
             last += first == last and end != 0
-            grid.put(row, self.left + first, sign * (last - first), paint)
-        grid.put(row, self.left + self.width + 1, bar_text(bar, spread=self.spread), "")
+            grid.put(row, self.left + first, sign * (last - first), tone)
+        grid.put(row, self.left + self.width + 1, bar_text(bar, spread=self.spread))

@@ -1,13 +1,11 @@
-"""A grid of painted cells, and the characters that pictures in cells use. A paint is the name of a
-colour, which the face chooses."""
+"""Pictures as lines of text with tones, which the face has styles for, and a grid of such cells."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal, NewType
 
-from qtui.report.pictures.scene import Place
 from qtui_core.dataclass import dataclass
 
 #: Columns and rows of dots in a cell, and the bit of each dot (Unicode, block Braille Patterns).
@@ -16,93 +14,54 @@ DOWN: Final = 4
 BLANK: Final = 0x2800
 BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
-#: Paints besides those of `hue`, `heat` and `grey`.
-TITLE, LABEL, QUIET, FAINT, FLOOR, POINT = "title", "label", "quiet", "faint", "floor", "point"
-#: The number of colours of lines.
-HUES: Final = 7
-#: The number of paints of magnitudes.
+#: The colours of lines as CSS has them, readable on light and dark pages and with the common kinds
+#: of colour blindness (after Okabe and Ito, "Color Universal Design", 2008).
+HUES: Final = ("#3b82c4", "#d9822b", "#2f9e78", "#c4629b", "#8a6fc9", "#b8a12a", "#4fb0c6")
+#: The number of colours of magnitudes.
 LEVELS: Final = 32
 
-
-def hue(number: int) -> str:
-    """The paint of the line with this index."""
-    return f"hue{number % HUES}"
-
-
-def heat(share: float) -> str:
-    """The paint of a magnitude, 0 to 1: a background colour, if the terminal has enough."""
-    return f"heat{_step(share)}"
+Tone = Literal[
+    "heading", "title", "label", "value", "strong", "quiet", "bar", "expected", "cursor", "warning",
+    "best", "sign", "exponent", "mantissa",
+]  # fmt: skip
+#: A tone of `hue`, `heat` or `grey`.
+Paint = NewType("Paint", str)
 
 
-def grey(share: float) -> str:
+@dataclass(frozen=True)
+class Put:
+    """A text at a column of a line. `pick` is what a click on it chooses: the index of a line in
+    its list, or the row and column of a cell. If it is the only one on its line, the whole line can
+    be clicked."""
+
+    column: int
+    text: str
+    tone: Tone | Paint = "value"
+    pick: int | tuple[int, int] | None = None
+
+
+TextLine = Sequence[Put]
+#: A point of a plane, (x, y), each 0 to 1 from the bottom left.
+Place = tuple[float, float]
+
+
+def hue(number: int) -> Paint:
+    """The tone of the line with this index."""
+    return Paint(f"hue{number % len(HUES)}")
+
+
+def heat(share: float) -> Paint:
+    """The tone of a magnitude, 0 to 1: a background colour, if the terminal has enough."""
+    return Paint(f"heat{_step(share)}")
+
+
+def grey(share: float) -> Paint:
     """The same in grey, for a magnitude that is lost or lies behind something."""
-    return f"grey{_step(share)}"
+    return Paint(f"grey{_step(share)}")
 
 
 def _step(share: float) -> int:
     return max(0, min(LEVELS - 1, round(share * (LEVELS - 1))))
-
-
-@dataclass(frozen=True)
-class Brush:
-    """What a terminal can draw. `shaded`: characters show magnitudes, as colours cannot."""
-
-    ascii: bool = False
-    shaded: bool = True
-
-    @property
-    def shades(self) -> str:
-        return " .:*#" if self.ascii else " ░▒▓█"
-
-    @property
-    def eighths(self) -> str:
-        return " ..::||##" if self.ascii else " ▁▂▃▄▅▆▇█"
-
-    @property
-    def band(self) -> str:
-        return ":" if self.ascii else "░"
-
-    @property
-    def floor(self) -> str:
-        return "." if self.ascii else "·"
-
-    @property
-    def rule(self) -> str:
-        return "-" if self.ascii else "─"
-
-    @property
-    def upright(self) -> str:
-        return "|" if self.ascii else "│"
-
-    @property
-    def point(self) -> str:
-        return "@" if self.ascii else "◆"
-
-    @property
-    def times(self) -> str:
-        return "x" if self.ascii else "×"
-
-    @property
-    def ellipsis(self) -> str:
-        return "~" if self.ascii else "…"
-
-    def shade(self, share: float) -> str:
-        """The character of a magnitude, 0 to 1; a blank only for zero."""
-        if share <= 0:
-            return self.shades[0]
-        return self.shades[min(len(self.shades) - 1, 1 + int(share * (len(self.shades) - 1)))]
-
-
-@dataclass(frozen=True)
-class Painted:
-    """A text at a column of a line, in a paint; "" is the default colour."""
-
-    column: int
-    text: str
-    paint: str = ""
-
-
-PaintedLine = Sequence[Painted]
 
 
 class CellGrid:
@@ -110,19 +69,19 @@ class CellGrid:
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
-        self._cells: dict[tuple[int, int], tuple[str, str]] = {}
+        self._cells: dict[tuple[int, int], tuple[str, Tone | Paint]] = {}
 
-    def put(self, row: int, column: int, text: str, paint: str = "") -> None:
+    def put(self, row: int, column: int, text: str, tone: Tone | Paint = "value") -> None:
         """Writes a text over existing cells; parts outside the grid are cut off."""
         if 0 <= row < self.height:
             for at, sign in enumerate(text, column):
                 if 0 <= at < self.width:
-                    self._cells[row, at] = sign, paint
+                    self._cells[row, at] = sign, tone
 
     def put_title(self, text: str, ellipsis: str) -> None:
         """Writes over the first row; a text that is longer ends in an ellipsis."""
         fits = len(text) <= self.width
-        self.put(0, 0, text if fits else text[: self.width - 1] + ellipsis, TITLE)
+        self.put(0, 0, text if fits else text[: self.width - 1] + ellipsis, "title")
 
     def is_free(self, row: int, column: int, width: int = 1) -> bool:
         """Whether `width` cells are blank and inside the grid."""
@@ -133,32 +92,33 @@ class CellGrid:
             and all((row, at) not in self._cells for at in range(column, column + width))
         )
 
-    def lines(self) -> list[list[Painted]]:
-        """The rows; neighbouring cells of the same paint are one text."""
-        found: list[list[Painted]] = []
+    def lines(self) -> list[TextLine]:
+        """The rows; neighbouring cells of the same tone are one text."""
+        found: list[TextLine] = []
         for row in range(self.height):
-            line: list[Painted] = []
-            text, start, paint = "", 0, ""
+            line: list[Put] = []
+            text, start = "", 0
+            tone: Tone | Paint = "value"
             for column in range(self.width + 1):
                 cell = self._cells.get((row, column))
-                if text and (cell is None or cell[1] != paint):
-                    line.append(Painted(start, text, paint))
+                if text and (cell is None or cell[1] != tone):
+                    line.append(Put(start, text, tone))
                     text = ""
                 if cell is not None:
                     if not text:
-                        start, paint = column, cell[1]
+                        start, tone = column, cell[1]
                     text += cell[0]
             found.append(line)
         return found
 
 
-def plain_lines(lines: Iterable[PaintedLine]) -> list[str]:
+def plain_lines(lines: Iterable[TextLine]) -> list[str]:
     """The lines as plain text."""
     found = []
     for line in lines:
         text = ""
-        for painted in sorted(line, key=lambda each: each.column):
-            text = text.ljust(painted.column)[: painted.column] + painted.text
+        for put in sorted(line, key=lambda each: each.column):
+            text = text.ljust(put.column)[: put.column] + put.text
         found.append(text.rstrip())
     return found
 

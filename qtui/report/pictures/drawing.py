@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qtui.report.pictures.bar_rows import bar_lines
-from qtui.report.pictures.cells import Brush, PaintedLine
+from qtui.report.pictures.cells import TextLine
+from qtui.report.pictures.glyphs import Brush
 from qtui.report.pictures.heat_rows import heat_lines
 from qtui.report.pictures.in_cells import scene_lines
 from qtui.report.pictures.scene import scene_of
@@ -21,7 +22,7 @@ def picture_lines(
     *,
     behind: Picture | None = None,
     scales: bool = False,
-) -> list[PaintedLine]:
+) -> list[TextLine]:
     """The lines of a picture in `width` by `height` cells; None is the height of reports.
 
     `behind` is the same picture of an earlier run, which is drawn faint if its kind allows that.

@@ -9,7 +9,8 @@ from typing import Final
 
 from qtui.report.faces.columns import fold, shorten
 from qtui.report.numbers import format_value
-from qtui.report.pictures.cells import LABEL, POINT, QUIET, TITLE, Brush, Painted, PaintedLine, heat
+from qtui.report.pictures.cells import Put, TextLine, Tone, heat
+from qtui.report.pictures.glyphs import Brush
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Heat
 
@@ -46,7 +47,7 @@ def _measured(found: Heat, value: float | None) -> float | None:
 
 def heat_lines(
     found: Heat, width: int, height: int | None, brush: Brush, *, scales: bool = False
-) -> list[PaintedLine]:
+) -> list[TextLine]:
     """A line for each row. With `scales` each cell shows the two matrices of its product and their
     scales, if they are known. The last line counts rows that do not fit."""
     names = max((len(name) for name in found.rows), default=0)
@@ -57,19 +58,23 @@ def heat_lines(
     if scales:
         cell += _MATRICES
     cell = max(3, min(cell, (width - left - 1) // columns))
-    title = found.title if len(found.title) <= width else found.title[: width - 1] + brush.ellipsis
-    lines: list[PaintedLine] = [[Painted(0, title, TITLE)]]
+    title = (
+        found.title
+        if len(found.title) <= width
+        else found.title[: width - 1] + brush.glyphs.ellipsis
+    )
+    lines: list[TextLine] = [[Put(0, title, "title")]]
     for texts in zip_longest(*(fold(name, cell - 1) for name in found.columns), fillvalue=""):
         lines.append(
             [
-                Painted(left + 1 + at * cell, text.center(cell - 1), LABEL)
+                Put(left + 1 + at * cell, text.center(cell - 1), "label")
                 for at, text in enumerate(texts)
             ]
         )
-    below: list[PaintedLine] = [[], _legend(found, brush)]
+    below: list[TextLine] = [[], _legend(found, brush)]
     for why in (_WHY, _SHORT_WHY) if scales else ():
-        told = fold(why.format(free=brush.shades[4], held=brush.shades[2]), width)
-        below = [[], *([Painted(0, text, QUIET)] for text in told)]
+        told = fold(why.format(free=brush.glyphs.shades[4], held=brush.glyphs.shades[2]), width)
+        below = [[], *([Put(0, text, "quiet")] for text in told)]
         if height is None or len(lines) + len(found.rows) + len(below) <= height:
             break
     room = len(found.rows) if height is None else max(2, height - len(lines) - len(below))
@@ -79,7 +84,7 @@ def heat_lines(
     shown = len(found.rows) if len(found.rows) <= room else room - 1
     shares = shares_of(found)
     for row in range(shown):
-        line = [Painted(0, shorten(found.rows[row], left).rjust(left), LABEL)]
+        line = [Put(0, shorten(found.rows[row], left).rjust(left), "label")]
         for at, value in enumerate(found.values[row]):
             column = left + 1 + at * cell
             room, numbered = cell - 1, True
@@ -94,14 +99,14 @@ def heat_lines(
         lines.append(line)
     if shown < len(found.rows):
         left_out = f"and {len(found.rows) - shown} rows more: the table has them"
-        lines.append([Painted(0, left_out, QUIET)])
+        lines.append([Put(0, left_out, "quiet")])
     lines += below
-    return [[_cut(painted, width) for painted in line] for line in lines]
+    return [[_cut(put, width) for put in line] for line in lines]
 
 
-def _cut(painted: Painted, width: int) -> Painted:
+def _cut(put: Put, width: int) -> Put:
     """The text, cut off at the width."""
-    return Painted(painted.column, painted.text[: max(0, width - painted.column)], painted.paint)
+    return Put(put.column, put.text[: max(0, width - put.column)], put.tone)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ def scale_sides(found: Heat, row: int, column: int) -> ScaleSides:
     return ScaleSides(product.left, product.right, sides, "" if any(sides) else _ONE)
 
 
-def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Painted]:
+def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Put]:
     """The two matrices of a cell: a full block for each vector of scales outside the sum, and a
     pale one for each inside it."""
     outer, inner, other, last = at.sides
@@ -138,16 +143,17 @@ def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Pai
         told = "inner" if inner or other else "outer"
         told = "both" if (outer or last) and (inner or other) else told
     if told:
-        return [Painted(column, _fitting((told, told.split()[0]), width).center(width), QUIET)]
-    free, held = brush.shades[4], brush.shades[2]
-    parts = (
-        (free if outer else " ", POINT), (f" {at.left:<2}", LABEL), (held if inner else " ", QUIET),
-        (held if other else " ", QUIET), (f" {at.right:<2}", LABEL), (free if last else " ", POINT),
+        return [Put(column, _fitting((told, told.split()[0]), width).center(width), "quiet")]
+    free, held = brush.glyphs.shades[4], brush.glyphs.shades[2]
+    parts: tuple[tuple[str, Tone], ...] = (
+        (free if outer else " ", "strong"), (f" {at.left:<2}", "label"),
+        (held if inner else " ", "quiet"), (held if other else " ", "quiet"),
+        (f" {at.right:<2}", "label"), (free if last else " ", "strong"),
     )  # fmt: skip
     column += max(0, (width - sum(len(text) for text, _ in parts)) // 2)
     line = []
-    for text, paint in parts:
-        line.append(Painted(column, text, paint))
+    for text, tone in parts:
+        line.append(Put(column, text, tone))
         column += len(text)
     return line
 
@@ -165,35 +171,33 @@ def _number(value: float, width: int) -> str:
     return next((text for text in texts if len(text) <= width), "")
 
 
-def _cell(
-    column: int, value: float | None, share: float | None, width: int, brush: Brush
-) -> Painted:
+def _cell(column: int, value: float | None, share: float | None, width: int, brush: Brush) -> Put:
     if value is None:
-        return Painted(column, "-".center(width) if brush.ascii else "·".center(width), QUIET)
+        return Put(column, ("-" if brush.ascii else "·").center(width), "quiet")
     text = _number(value, width)
     if share is None:
-        return Painted(column, text.center(width), QUIET)
+        return Put(column, text.center(width), "quiet")
     if not brush.shaded:
-        return Painted(column, text.center(width), heat(share))
+        return Put(column, text.center(width), heat(share))
     sign = brush.shade(max(share, 1e-9))
     if len(text) + 2 <= width:
         text = f"{text} {sign}"
-    return Painted(column, text.center(width))
+    return Put(column, text.center(width))
 
 
-def _legend(found: Heat, brush: Brush) -> list[Painted]:
+def _legend(found: Heat, brush: Brush) -> list[Put]:
     values: Sequence[float] = [
         v for row in found.values for v in row if v is not None and math.isfinite(v)
     ]
     if not values:
-        return [Painted(0, "no number is known yet", QUIET)]
+        return [Put(0, "no number is known yet", "quiet")]
     low, high = format_value(min(values), 2), format_value(max(values), 2)
-    line, at = [Painted(0, low, QUIET)], len(low) + 1
+    line, at = [Put(0, low, "quiet")], len(low) + 1
     steps = 12
     for step in range(steps):
         share = step / (steps - 1)
         sign = brush.shade(max(share, 1e-9)) if brush.shaded else " "
-        line.append(Painted(at + step, sign, "" if brush.shaded else heat(share)))
+        line.append(Put(at + step, sign, "value" if brush.shaded else heat(share)))
     scale = ", logarithmic" if found.log else ""
-    line.append(Painted(at + steps + 1, f"{high}  {found.unit}{scale}", QUIET))
+    line.append(Put(at + steps + 1, f"{high}  {found.unit}{scale}", "quiet"))
     return line

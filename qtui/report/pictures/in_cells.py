@@ -7,19 +7,16 @@ from typing import Final
 
 from qtui.report.pictures.cells import (
     BLANK,
-    FAINT,
-    FLOOR,
-    LABEL,
-    POINT,
-    QUIET,
-    Brush,
     CellGrid,
-    PaintedLine,
+    Paint,
+    TextLine,
+    Tone,
     dotted,
     grey,
     heat,
     hue,
 )
+from qtui.report.pictures.glyphs import Brush
 from qtui.report.pictures.scene import (
     ALL_HELD,
     FEW_POINTS,
@@ -49,7 +46,7 @@ _SHORT_TITLE: Final = 16
 _BEFORE: Final = 6
 
 
-def scene_lines(scene: Scene, width: int, height: int, brush: Brush) -> list[PaintedLine]:
+def scene_lines(scene: Scene, width: int, height: int, brush: Brush) -> list[TextLine]:
     """The scene in `width` by `height` cells: title, plot with axes, and the names of its lines."""
     return _Plane(scene, width, height, brush).draw()
 
@@ -100,10 +97,10 @@ class _Plane:
             return first - 1 - len(text)
         return None if text else self.left
 
-    def draw(self) -> list[PaintedLine]:
+    def draw(self) -> list[TextLine]:
         scene, grid = self.scene, self.grid
-        grid.put_title(scene.title, self.brush.ellipsis)
-        grid.put(1, 0, scene.y.title, QUIET)
+        grid.put_title(scene.title, self.brush.glyphs.ellipsis)
+        grid.put(1, 0, scene.y.title, "quiet")
         self._counts()
         self._floor()
         self._bars()
@@ -131,8 +128,8 @@ class _Plane:
     def _column(self, share: float) -> int:
         return self.left + min(self.width - 1, max(0, int(share * self.width)))
 
-    def _paint(self, number: int) -> str:
-        return _paint_of(self.scene, number)
+    def _tone(self, number: int) -> Tone | Paint:
+        return _tone_of(self.scene, number)
 
     # What lies behind
 
@@ -154,8 +151,8 @@ class _Plane:
                 lost = (up + 0.5) / self.height < border[across]
                 row, column = self.top + self.height - 1 - up, self.left + across
                 if self.brush.shaded:
-                    sign = self.brush.floor if lost else self.brush.shade(share)
-                    self.grid.put(row, column, sign, QUIET if lost else "")
+                    sign = self.brush.glyphs.dot if lost else self.brush.shade(share)
+                    self.grid.put(row, column, sign, "quiet" if lost else "value")
                 else:
                     self.grid.put(row, column, " ", grey(share) if lost else heat(share))
 
@@ -164,7 +161,7 @@ class _Plane:
         if floor is None:
             return
         for row in range(self._row(floor[1]), self._row(floor[0]) + 1):
-            self.grid.put(row, self.left, self.brush.floor * self.width, FLOOR)
+            self.grid.put(row, self.left, self.brush.glyphs.dot * self.width, "quiet")
 
     def _bars(self) -> None:
         """Draws bars: those of the first kind are filled, of others only the tops are drawn."""
@@ -182,10 +179,10 @@ class _Plane:
                     self.grid.put(row, column, _letter(number), hue(number))
                     continue
                 for up in range(whole + bool(rest)):
-                    sign = self.brush.eighths[8 if up < whole else rest]
+                    sign = self.brush.glyphs.eighths[8 if up < whole else rest]
                     self.grid.put(self.top + self.height - 1 - up, column, sign, hue(number))
 
-    def _band(self, line: SceneLine, paint: str) -> None:
+    def _band(self, line: SceneLine, tone: Paint) -> None:
         if not line.band:
             return
         at = 0
@@ -201,17 +198,17 @@ class _Plane:
             rows = (self._row(high), self._row(low))
             if rows[0] < rows[1]:
                 for row in range(rows[0], rows[1] + 1):
-                    self.grid.put(row, self.left + column, self.brush.band, paint)
+                    self.grid.put(row, self.left + column, self.brush.glyphs.shades[1], tone)
 
     # Lines and points
 
     def _line(self, number: int) -> None:
-        line, paint = self.scene.lines[number], self._paint(number)
+        line, tone = self.scene.lines[number], self._tone(number)
         masks = dotted(line.pieces, self.width, self.height, line.faint)
         for (row, column), mask in masks.items():
             letter = "." if line.echo >= 0 else _letter(number).lower()
             sign = letter if self.brush.ascii else chr(BLANK + mask)
-            self.grid.put(self.top + row, self.left + column, sign, paint)
+            self.grid.put(self.top + row, self.left + column, sign, tone)
 
     def _letters(self, number: int, taken: set[tuple[int, int]]) -> None:
         """Writes the line's letter on it at intervals, as not everyone can tell the colours
@@ -222,7 +219,7 @@ class _Plane:
         points = [place for piece in line.pieces for place in piece]
         if len(points) <= FEW_POINTS:
             for x, y in points:
-                self.grid.put(self._row(y), self._column(x), _letter(number), self._paint(number))
+                self.grid.put(self._row(y), self._column(x), _letter(number), self._tone(number))
             return
         if len(self.names) < 2 and not line.faint:
             return
@@ -235,7 +232,7 @@ class _Plane:
             if row < 0 or (row, column) in taken:
                 continue
             taken.add((row, column))
-            self.grid.put(self.top + row, self.left + column, _letter(number), self._paint(number))
+            self.grid.put(self.top + row, self.left + column, _letter(number), self._tone(number))
 
     def _points(self) -> None:
         """Draws points, each with its name beside it, or below if that is taken. Many points have
@@ -247,18 +244,18 @@ class _Plane:
                 while (row, column) in taken:
                     column += 1
                 taken.add((row, column))
-                self.grid.put(row, column, _letter(number), POINT)
+                self.grid.put(row, column, _letter(number), "strong")
             return
         for point in sorted(self.scene.points, key=lambda each: -each.at[1]):
             row, column = self._row(point.at[1]), self._column(point.at[0])
-            self.grid.put(row, column, self.brush.point, POINT)
+            self.grid.put(row, column, self.brush.glyphs.outlier, "strong")
             text = point.name
             sides = (column + 2, column - 1 - len(text))
             places = ((row + down, side) for down in (0, -1, 1, -2, 2, -3, 3) for side in sides)
             for at, start in places:
                 inside = self.top <= at < self.top + self.height and start >= self.left
                 if inside and self.grid.is_free(at, start, len(text)):
-                    self.grid.put(at, start, text, LABEL)
+                    self.grid.put(at, start, text, "label")
                     break
 
     # What stands around
@@ -270,10 +267,10 @@ class _Plane:
             row = self._row(min(share, 0.9999))
             if row not in used and row - 1 not in used and row + 1 not in used:
                 used.add(row)
-                grid.put(row, self.left - 1 - len(text), text, QUIET)
+                grid.put(row, self.left - 1 - len(text), text, "quiet")
         for row in range(self.top, ground):
-            grid.put(row, self.left - 1, self.brush.upright, QUIET)
-        grid.put(ground, self.left - 1, self.brush.rule * (self.width + 1), QUIET)
+            grid.put(row, self.left - 1, self.brush.glyphs.vertical, "quiet")
+        grid.put(ground, self.left - 1, self.brush.glyphs.baseline * (self.width + 1), "quiet")
         free = 0
         end = self.left + self.width
         title = scene.x.title
@@ -281,41 +278,41 @@ class _Plane:
         for share, text in scene.x.marks:
             column = max(0, min(self._column(share) - len(text) // 2, end - len(text)))
             if column >= free and column + len(text) <= last:
-                grid.put(ground + 1, column, text, QUIET)
+                grid.put(ground + 1, column, text, "quiet")
                 free = column + len(text) + 2
         row = ground + 1 + self.titled
-        grid.put(row, 0 if self.before else max(0, end - len(title)), title, LABEL)
+        grid.put(row, 0 if self.before else max(0, end - len(title)), title, "label")
 
     def _spans(self) -> None:
         row = self.top + self.height + 2 + self.titled
-        shades = self.brush.shades
+        shades = self.brush.glyphs.shades
         for span, text, at in zip(self.scene.spans, self.texts, self.notes, strict=True):
             first, whole, last = map(self._column, (span.low, span.whole, span.high))
-            self.grid.put(row, 0, span.name[: self.left - 1].rjust(self.left - 1), LABEL)
+            self.grid.put(row, 0, span.name[: self.left - 1].rjust(self.left - 1), "label")
             self.grid.put(row, first, shades[2] * (whole - first), hue(1))
             self.grid.put(row, whole, shades[4] * max(1, last - whole), hue(1))
             if at is None:
                 row += 1
-            self.grid.put(row, self.left if at is None else at, text, LABEL)
+            self.grid.put(row, self.left if at is None else at, text, "label")
             row += 1
 
     def _legend(self) -> None:
         if not self.beside:
             first = self.grid.height - len(self.legend)
             for down, entries in enumerate(self.legend):
-                for column, text, paint in entries:
-                    self.grid.put(first + down, column, text, paint)
+                for column, text, tone in entries:
+                    self.grid.put(first + down, column, text, tone)
             return
         lines = [line for line in self.scene.lines if line.echo < 0]
         wanted = []
-        for number, (text, paint) in enumerate(self.names):
+        for number, (text, tone) in enumerate(self.names):
             pieces = lines[number].pieces if number < len(lines) else ()
             end = pieces[-1][-1][1] if pieces else 0.0
-            wanted.append((self._row(end), number, text, paint))
+            wanted.append((self._row(end), number, text, tone))
         column = self.left + self.width + 1
         rows = _apart([row for row, *_ in sorted(wanted)], self.top, self.height)
-        for row, (_, _, text, paint) in zip(rows, sorted(wanted), strict=False):
-            self.grid.put(row, column, text, paint)
+        for row, (_, _, text, tone) in zip(rows, sorted(wanted), strict=False):
+            self.grid.put(row, column, text, tone)
 
 
 def _letter(number: int) -> str:
@@ -327,44 +324,46 @@ def _are_lettered(scene: Scene) -> bool:
     return len(scene.points) > _NAMED
 
 
-def _paint_of(scene: Scene, number: int) -> str:
+def _tone_of(scene: Scene, number: int) -> Tone | Paint:
     line = scene.lines[number]
     if line.echo >= 0:
-        return _paint_of(scene, line.echo)
-    return FAINT if line.faint else hue(number)
+        return _tone_of(scene, line.echo)
+    return "quiet" if line.faint else hue(number)
 
 
-def _names(scene: Scene, brush: Brush) -> list[tuple[str, str]]:
+def _names(scene: Scene, brush: Brush) -> list[tuple[str, Tone | Paint]]:
     """The names of lines and kinds of bars, with their letters and last numbers, and the meaning of
     the shaded background."""
-    found = []
+    found: list[tuple[str, Tone | Paint]] = []
     for number, line in enumerate(scene.lines):
         last = f"  {line.last}" if line.last else ""
         if line.echo < 0:
-            found.append((f"{_letter(number)} {line.name}{last}", _paint_of(scene, number)))
+            found.append((f"{_letter(number)} {line.name}{last}", _tone_of(scene, number)))
     if len(scene.bars) > 1:
         found += [(f"{_letter(n)} {kind.name}", hue(n)) for n, kind in enumerate(scene.bars)]
     if _are_lettered(scene):
         first = len(scene.lines)
-        found += [(f"{_letter(n)} {p.name}", POINT) for n, p in enumerate(scene.points, first)]
+        found += [(f"{_letter(n)} {p.name}", "strong") for n, p in enumerate(scene.points, first)]
     if any(line.echo >= 0 for line in scene.lines):
-        found.append((f"{'..' if brush.ascii else '⠂⠂'} {THE_RUN_BEFORE}", QUIET))
+        found.append((f"{'..' if brush.ascii else '⠂⠂'} {THE_RUN_BEFORE}", "quiet"))
     if any(line.band for line in scene.lines):
-        found.append((f"{brush.band} spread", QUIET))
+        found.append((f"{brush.glyphs.shades[1]} spread", "quiet"))
     if scene.floor is not None:
-        found.append((f"{brush.floor} no difference", FLOOR))
+        found.append((f"{brush.glyphs.dot} no difference", "quiet"))
     return found
 
 
-def _flowed(names: Sequence[tuple[str, str]], width: int) -> list[list[tuple[int, str, str]]]:
+def _flowed(
+    names: Sequence[tuple[str, Tone | Paint]], width: int
+) -> list[list[tuple[int, str, Tone | Paint]]]:
     """Names in lines of at most `width` cells."""
-    lines: list[list[tuple[int, str, str]]] = []
+    lines: list[list[tuple[int, str, Tone | Paint]]] = []
     at = width
-    for text, paint in names:
+    for text, tone in names:
         if at + len(text) > width:
             lines.append([])
             at = 0
-        lines[-1].append((at, text, paint))
+        lines[-1].append((at, text, tone))
         at += len(text) + 3
     return lines
 

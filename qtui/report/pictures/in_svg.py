@@ -11,11 +11,11 @@ from typing import Final
 
 from qtui.report.numbers import format_value
 from qtui.report.pictures.bar_rows import bar_scales, bar_text, values_of
+from qtui.report.pictures.cells import HUES, Place
 from qtui.report.pictures.heat_rows import ScaleSides, scale_sides, shares_of
 from qtui.report.pictures.scene import (
     FEW_POINTS,
     THE_RUN_BEFORE,
-    Place,
     Scene,
     SceneLine,
     height_at,
@@ -26,9 +26,6 @@ from qtui_core.lab.results import Heat, LabBars, Picture
 WIDTH, HEIGHT = 840, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 190, 40, 44
 SPAN = 20
-#: Hues that are readable on light and dark pages, and with the common kinds of colour blindness
-#: (after Okabe and Ito, "Color Universal Design", 2008).
-HUES: Final = ("#3b82c4", "#d9822b", "#2f9e78", "#c4629b", "#8a6fc9", "#b8a12a", "#4fb0c6")
 _OWN: Final = {
     "var(--ink)": "#1b1f24", "var(--soft)": "#59636e", "var(--line)": "#d1d9e0",
     "var(--paper)": "#ffffff", "var(--bar)": HUES[0], "var(--warn)": "#9a6700",

@@ -13,6 +13,7 @@ from typing import Final
 
 from qtui.report.numbers import format_value
 from qtui.report.pictures.axes import Axis, axis_of, exponents
+from qtui.report.pictures.cells import Place
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import (
     Density,
@@ -22,8 +23,6 @@ from qtui_core.lab.results import (
     LabLine,
     Picture,
 )
-
-Place = tuple[float, float]
 
 #: The word after the name of an earlier run's line, and the name of all lines that both runs have.
 BEFORE: Final = "before"

@@ -9,7 +9,6 @@ from textual.widget import Widget
 from textual.widgets import Input, Label
 
 from qtui.screen.curve.picture import CurvePicture
-from qtui.screen.painted_picture import PaintedPicture
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import TypingField
@@ -102,7 +101,7 @@ class PlanBody(FormBody):
         self.add_class("-curve")
         self.levels = TextPicture(drawing, id="plan-levels", focus=False)
         self.curve = curve
-        self.picture = PaintedPicture(drawing, id="plan-picture")
+        self.picture = TextPicture(drawing, id="plan-picture")
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="plan-top"):

@@ -13,8 +13,8 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
+from qtui.report.pictures.glyphs import UNICODE, Glyphs
 from qtui.screen.messages import Resized
-from qtui.screen.widgets.drawing import UNICODE, Glyphs
 from qtui.screen.widgets.line import Line, shortened
 from qtui_core.dataclass import dataclass
 

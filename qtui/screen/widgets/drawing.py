@@ -16,6 +16,7 @@ from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
+from qtui.report.pictures.glyphs import ASCII, UNICODE, Brush
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.heatmap.ramps import (
     BLUE_ORANGE_256,
@@ -28,79 +29,6 @@ from qtui.screen.widgets.heatmap.ramps import (
     interpolate,
 )
 from qtui_core.dataclass import dataclass
-
-
-@dataclass(frozen=True)
-class Glyphs:
-    """The characters of a drawing; each is one cell wide."""
-
-    shades: str  # empty to full, for magnitudes without colours
-    negative: str  # shades of negative values; the first is zero
-    positive: str
-    eighths: str  # vertical bar of height 0..8 in one cell
-    upper_half: str
-    full: str
-    tick: str
-    marker: str  # points up at a position on the line above
-    marker_down: str
-    baseline: str
-    vertical: str
-    dot: str
-    ellipsis: str
-    minus: str
-    times: str
-    arrow: str
-    outlier: str
-    pointer: str  # marks the current row
-    on: str
-    off: str
-
-
-UNICODE = Glyphs(
-    shades=" ░▒▓█",
-    negative="·-=≡",
-    positive="·+‡#",
-    eighths=" ▁▂▃▄▅▆▇█",
-    upper_half="▀",
-    full="█",
-    tick="│",
-    marker="▲",
-    marker_down="▼",
-    baseline="─",
-    vertical="│",
-    dot="·",
-    ellipsis="…",
-    minus="−",
-    times="×",
-    arrow="→",
-    outlier="◆",
-    pointer="▸",
-    on="●",
-    off="○",
-)
-
-ASCII = Glyphs(
-    shades=" .:*#",
-    negative=".-=%",
-    positive=".+*#",
-    eighths=" ..::||##",
-    upper_half="#",
-    full="#",
-    tick="|",
-    marker="^",
-    marker_down="v",
-    baseline="-",
-    vertical="|",
-    dot=".",
-    ellipsis="~",
-    minus="-",
-    times="x",
-    arrow=">",
-    outlier="@",
-    pointer=">",
-    on="*",
-    off="o",
-)
 
 
 @dataclass(frozen=True)
@@ -190,6 +118,11 @@ class Drawing:
         self.depth = depth
         self.ascii = ascii
         self.glyphs = ASCII if ascii else UNICODE
+
+    @property
+    def brush(self) -> Brush:
+        """What the terminal can draw, for `qtui.report.pictures`."""
+        return Brush(ascii=self.ascii, shaded=not self.ramp.has_colors)
 
     @property
     def half_blocks(self) -> bool:

@@ -4,41 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, get_args
 
+from rich.color import Color, ColorType
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
-from qtui.screen.widgets.drawing import Drawing, Glyphs
+from qtui.report.pictures.cells import HUES, LEVELS, Put, TextLine, Tone
+from qtui.report.pictures.glyphs import Glyphs
+from qtui.screen.depth import Depth
+from qtui.screen.widgets.drawing import Drawing, Ramp, palette_color
 from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.heatmap.ramps import brightness
 from qtui.screen.widgets.line import Line
 from qtui_core.dataclass import dataclass
 
-Tone = Literal[
-    "heading", "title", "label", "value", "strong", "quiet", "bar", "expected", "cursor", "warning",
-    "best", "sign", "exponent", "mantissa",
-]  # fmt: skip
-
 #: The most lines of a picture with automatic height.
 MOST_ROWS: Final = 1000
-
-
-@dataclass(frozen=True)
-class Put:
-    """A text at a column of a line. `pick` is what a click on it chooses: the index of a line in
-    its list, or the row and column of a cell. If it is the only one on its line, the whole line can
-    be clicked."""
-
-    column: int
-    text: str
-    tone: Tone = "value"
-    pick: int | tuple[int, int] | None = None
-
-
-TextLine = Sequence[Put]
+#: The hues of lines in the 256-colour and in the 16-colour palette.
+_HUES_256: Final = (74, 172, 36, 169, 98, 142, 73)
+_HUES_16: Final = (4, 3, 2, 5, 12, 6, 1)
+#: The share of the grey ramp for magnitudes that are lost or lie behind something.
+_GREYS: Final = 0.35
 
 
 @dataclass(frozen=True)
@@ -197,8 +188,39 @@ class TextPicture(DrawnLines, can_focus=True):
         return line.strip()
 
     def style_of(self, tone: str) -> Style:
-        """The style of a tone."""
+        """The style of a tone, also of the lines (`hue`) and magnitudes (`heat`, `grey`) in the
+        pictures of reports."""
+        if tone.startswith("hue"):
+            return _hue(int(tone[3:]), self.drawing.depth)
+        if tone.startswith("heat"):
+            return _magnitude(int(tone[4:]) / (LEVELS - 1), self.drawing.ramp)
+        if tone.startswith("grey"):
+            return _magnitude(_GREYS * int(tone[4:]) / (LEVELS - 1), self.drawing.grey_ramp)
         return self.get_component_rich_style(f"picture--{tone}", partial=True)
+
+
+def _hue(number: int, depth: Depth) -> Style:
+    if depth is Depth.TRUECOLOR:
+        return Style(color=Color.parse(HUES[number]))
+    if depth is Depth.C256:
+        return Style(color=palette_color(_HUES_256[number]))
+    if depth is Depth.C16:
+        plain = _HUES_16[number]
+        return Style(color=Color(f"color({plain})", ColorType.STANDARD, number=plain))
+    return Style.null()
+
+
+def _magnitude(share: float, ramp: Ramp) -> Style:
+    """A background from the ramp, with a black or white foreground that is readable on it."""
+    if not ramp.has_colors:
+        return Style.null()
+    ground = ramp.color(ramp.level(min(share, 0.9999)))
+    triplet = ground.triplet or ColorTriplet(0, 0, 0)
+    light = brightness((triplet.red, triplet.green, triplet.blue)) > 0.2
+    ink = palette_color(16 if light else 231)
+    if ramp.colors and ground.type is ColorType.TRUECOLOR:
+        ink = Color.from_rgb(*((0, 0, 0) if light else (255, 255, 255)))
+    return Style(color=ink, bgcolor=ground)
 
 
 def window(count: int, at: int, room: int) -> range:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from qtui.engine.answers.codes import MOST_BARS, Bar, CodeColumn
 from qtui.report.numbers import format_count, format_decibels
-from qtui.screen.widgets.drawing import Glyphs
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown

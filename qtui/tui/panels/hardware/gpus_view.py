@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes, plural
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown

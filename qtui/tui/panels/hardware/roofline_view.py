@@ -8,9 +8,9 @@ from math import ceil, floor, log10
 from typing import Final
 
 from qtui.report.pictures.cells import ACROSS
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.curve.dots import Stroke, Track, cells_of_track
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
 from qtui.tui.panels.hardware.operations_view import detail_lines, nothing, operations_meaning

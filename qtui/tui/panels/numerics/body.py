@@ -8,7 +8,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from qtui.screen.painted_picture import PaintedPicture
 from qtui.screen.plan.body import SHORT, FormBody
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import TextPicture
@@ -45,7 +44,7 @@ class NumericsBody(FormBody):
         super().__init__(drawing, tabs)
         self.list = TextPicture(drawing, id="numerics-list")
         self.help = TextPicture(drawing, id="numerics-help", focus=False)
-        self.picture = PaintedPicture(drawing, id="numerics-picture")
+        self.picture = TextPicture(drawing, id="numerics-picture")
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="numerics-main"):

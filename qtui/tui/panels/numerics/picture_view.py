@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from qtui.report.lab.document import cost_text
 from qtui.report.pictures.drawing import picture_lines
-from qtui.screen.painted_picture import as_texts, brush_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
 from qtui.tui.panels.numerics.keys import PICTURE_KEYS
@@ -72,7 +71,7 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
     def _draw(
         self, drawn: Picture, shown: NumericsShown, findings: Findings | None, canvas: Canvas
     ) -> Sequence[TextLine]:
-        brush = brush_of(self.panel.drawing)
+        brush = self.panel.drawing.brush
         table: list[TextLine] = []
         height = canvas.height
         if height >= _TALL and findings is not None:
@@ -84,7 +83,7 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
         height = min(height, max(_PICTURE, int(canvas.width * _SLIM)))
         behind, scales = shown.drawn_behind, shown.scales
         lines = picture_lines(drawn, canvas.width, height, brush, behind=behind, scales=scales)
-        return [*as_texts(lines), *([[]] if table else []), *table]
+        return [*lines, *([[]] if table else []), *table]
 
     def meaning(self, shown: NumericsShown) -> str:
         return sentence_of(shown)

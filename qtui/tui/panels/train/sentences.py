@@ -6,10 +6,10 @@ import math
 from shlex import quote
 
 from qtui.report.numbers import format_bytes, plural
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.report.train.conclusion import DOING
 from qtui.screen.plan.levels import signed
 from qtui.screen.plan.shown import Shown
-from qtui.screen.widgets.drawing import Glyphs
 from qtui.tui.panels.train.levels import gap_of, gap_text
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.compare import too_early

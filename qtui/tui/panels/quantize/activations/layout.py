@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.engine.answers.activations import Captured, Channel, Outputs, Ranges, Way
 from qtui.report.numbers import format_decibels, format_value
-from qtui.screen.widgets.drawing import Glyphs
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Tone, Toned, TonedLine, wrapped
 from qtui_core.models.quoting import printable

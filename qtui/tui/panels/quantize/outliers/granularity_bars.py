@@ -10,7 +10,7 @@ from textual.message import Message
 
 from qtui.engine.answers.outliers import Granularities, GranularityRow
 from qtui.report.numbers import format_count, format_decibels
-from qtui.screen.widgets.drawing import Glyphs
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import TextPicture, Toned, TonedLine
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.engine.answers.outliers import ErrorByColumn, KeptColumns, OutlierNumbers
 from qtui.report.numbers import format_decibels, format_value, plural
-from qtui.screen.widgets.drawing import Glyphs
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Toned, TonedLine
 from qtui.tui.panels.quantize.outliers.detection import beyond_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.engine.answers.outliers import DecompositionSweep
 from qtui.report.numbers import format_bytes, format_decibels
-from qtui.screen.widgets.drawing import Glyphs
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Toned, TonedLine
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from qtui.report.pictures.cells import ACROSS
+from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.curve.dots import Track, cells_of_track
-from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
 from qtui.tui.panels.train.sentences import loss_words, progress

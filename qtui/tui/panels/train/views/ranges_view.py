@@ -9,7 +9,6 @@ from textual.binding import Binding
 
 from qtui.report.pictures.drawing import picture_lines
 from qtui.report.train.ranges import GRADIENTS, KindRange, kinds_of, ranges_picture, ranges_sentence
-from qtui.screen.painted_picture import as_texts, brush_of
 from qtui.screen.panel.keys import panel_binding
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.shown import RunShown
@@ -68,8 +67,8 @@ the loss scale recommended for FP16.
             picture = ranges_picture(seen, kinds, scale, layer)
         if picture is None:
             return nothing(shown.state, NOT_YET if shown.player is None else NEVER, canvas)
-        brush = brush_of(self.panel.drawing)
-        return as_texts(picture_lines(picture, canvas.width, canvas.height, brush))
+        brush = self.panel.drawing.brush
+        return picture_lines(picture, canvas.width, canvas.height, brush)
 
     def meaning(self, shown: RunShown) -> str:
         seen = shown.state.ranges
