@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from qtui.cli.child_run import ChildRun
-from qtui.engine.lab.client import LabClient
+from qtui.engine.lab.client import lab_client
 from qtui.engine.lab.request import LabRequest
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
@@ -43,7 +43,7 @@ def run_to_end(request: LabRequest, record: Target | None, *, debug: bool = Fals
 class _ExperimentRun:
     def __init__(self, request: LabRequest, record: Target | None) -> None:
         self._request = request
-        self._client = LabClient()
+        self._client = lab_client()
         self._run = ChildRun[LabTold](
             self._client.child, None if record is None else Recorder(record, LAB_LINES.to_line)
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from qtui.cli.child_run import ChildRun
-from qtui.engine.run.client import WORKER, RunClient
+from qtui.engine.run.client import WORKER, run_client
 from qtui.report.train.conclusion import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
@@ -60,7 +60,7 @@ class _Run:
         command: tuple[str, ...],
     ) -> None:
         self._request = request
-        self._client = RunClient(command)
+        self._client = run_client(command)
         self._run = ChildRun[Told](
             self._client.child, None if record is None else Recorder(record, to_line)
         )

@@ -1,5 +1,6 @@
 """A child that gets one request, a line of JSON, and reports lines until it ends: it is started,
-read, controlled, and ended with all its own children. Nothing here imports torch."""
+read, controlled, and ended with all its own children; and a run in such a child, whose lines are
+messages. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ import json
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
 from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import to_line
-from qtui_core.recorded_lines import LONGEST
+from qtui_core.recorded_lines import LONGEST, LineError, LineKinds
 from qtui_core.training.run.controls import Control
+
+T = TypeVar("T")
 
 
 class ChildLines:
@@ -66,7 +70,7 @@ class ChildLines:
         self._silence = Silence()
         process = self._process or await self._launch()
         if self.asked_to_end:  # while it was being started
-            _end_group(process)
+            end_group(process)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -84,7 +88,7 @@ class ChildLines:
                 yield line
             await self.wait()
         finally:
-            _end_group(process)
+            end_group(process)
             try:
                 await _until_gone(process)
             finally:
@@ -102,7 +106,7 @@ class ChildLines:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(process.wait(), EXIT_SECONDS)
             await asyncio.wait_for(asyncio.shield(stderr), EXIT_SECONDS)
-        _end_group(process)
+        end_group(process)
         self.exit_code = await process.wait()
 
     def obituary(self) -> str:
@@ -129,20 +133,10 @@ class ChildLines:
         """Ends the child and all that it started at once."""
         self.asked_to_end = True
         if self._process is not None:
-            _end_group(self._process)
+            end_group(self._process)
 
     async def _launch(self) -> asyncio.subprocess.Process:
-        process = self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=LONGEST,
-            env=child_environment(),
-            # Its own process group, so that Ctrl+C in the terminal is not for it, and that what
-            # it starts ends with it.
-            process_group=0,
-        )
+        process = self._process = await start_child(self._command, LONGEST)
         assert process.stderr is not None
         self._stderr = asyncio.create_task(read_stderr(process.stderr, self.stderr_tail, self._log))
         return process
@@ -150,10 +144,91 @@ class ChildLines:
     def _kill(self, process: asyncio.subprocess.Process) -> None:
         """Ends the child, if it is still the current one."""
         if process is self._process:
-            _end_group(process)
+            end_group(process)
 
 
-def _end_group(process: asyncio.subprocess.Process) -> None:
+class Hearing(Protocol[T]):
+    """What is known of one run from its messages."""
+
+    def complaint(self, why: str) -> T | None:
+        """The message in place of a line that cannot be read; None leaves it to the log."""
+
+    def hear(self, told: T) -> bool:
+        """Takes note of a message; returns whether it is the last."""
+
+    def end(self, why: str, *, killed: bool) -> Iterable[T]:
+        """The last messages of a run that went away without them: why it failed, and whether a
+        signal killed it. `why` is empty for a run that was asked to go."""
+
+
+class RunClient(Generic[T]):
+    """Runs `what`, such as an experiment, in a process of its own, `child`, whose stderr is written
+    to `log`. Each run has a `hearing` of its own."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        what: str,
+        kinds: LineKinds[T],
+        hearing: Callable[[], Hearing[T]],
+        log: Path | None,
+    ) -> None:
+        self._what, self._kinds, self._hearing = what, kinds, hearing
+        self.child: Final = ChildLines(command, f"The {what}", log)
+
+    async def run(self, request: Any) -> AsyncGenerator[T, None]:
+        """Starts a run and yields its messages, always with the last one. Closing the generator
+        ends the run."""
+        hearing = self._hearing()
+        why = ""
+        try:
+            async with aclosing(self.child.lines(request)) as lines:
+                async for line in lines:
+                    told = self._read(line, hearing)
+                    if told is None:
+                        continue
+                    last = hearing.hear(told)
+                    yield told
+                    if last:
+                        await self.child.wait()
+                        return
+            if not self.child.asked_to_end:
+                why = self.child.obituary()
+        except OSError as error:
+            why = f"The {self._what} could not be started: {error}."
+        for told in hearing.end(why, killed=(self.child.exit_code or 0) < 0):
+            yield told
+
+    def _read(self, line: bytes | None, hearing: Hearing[T]) -> T | None:
+        """The message in a line, or that it cannot be read."""
+        try:
+            if line is not None:
+                return self._kinds.from_line(line)
+            why = f"A line of the {self._what} was too long and is left out."
+        except LineError as error:
+            why = f"A line of the {self._what} cannot be read: {error}"
+        told = hearing.complaint(why)
+        if told is None:
+            self.child.stderr_tail.append(why)
+        return told
+
+
+async def start_child(command: Sequence[str], limit: int) -> asyncio.subprocess.Process:
+    """Starts a child with pipes, whose lines are read up to `limit` bytes. Raises OSError."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=limit,
+        env=child_environment(),
+        # Its own process group, so that Ctrl+C in the terminal is not for it, and that what it
+        # starts ends with it; but the same session, as some kernels apply `nice` only within one.
+        process_group=0,
+    )
+
+
+def end_group(process: asyncio.subprocess.Process) -> None:
     """Ends a child and what it started, which may outlive it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

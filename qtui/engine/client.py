@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from qtui.engine.child_lines import end_group, start_child
 from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
 from qtui.engine.protocol import (
     Array,
@@ -35,7 +36,6 @@ from qtui.engine.waiting import (
     Silence,
     silence_of,
 )
-from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, error_of
@@ -232,17 +232,7 @@ class EngineClient:
     async def _launch(self) -> None:
         self._set_state(EngineState.STARTING, "")
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=READ_BUFFER_BYTES,
-                env=child_environment(),
-                # Its own process group, so that Ctrl+C in the terminal is not for it; but the
-                # same session, because some kernels apply `nice` only within a session.
-                process_group=0,
-            )
+            process = await start_child(self._command, READ_BUFFER_BYTES)
         except OSError as error:
             self._lose(f"The engine could not be started: {error}")
             raise EngineLost(self.detail) from error
@@ -287,8 +277,7 @@ class EngineClient:
         process, self._process = self._process, None
         start, self._start = self._start, None
         if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            end_group(process)
         # The launch may be what is running right now; it ends by itself.
         if start is not None and start is not asyncio.current_task():
             start.cancel()

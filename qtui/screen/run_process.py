@@ -7,9 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from qtui.engine.child_lines import ChildLines
-from qtui.engine.lab.client import LabClient
-from qtui.engine.run.client import RunClient
+from qtui.engine.child_lines import ChildLines, RunClient
 from qtui.engine.waiting import EXIT_SECONDS
 from qtui.screen.keeper import Keeper
 from qtui.screen.panel.asking import AskingPanel
@@ -28,7 +26,7 @@ class RunProcess:
         news: whether there are messages that are not drawn yet.
     """
 
-    def __init__(self, panel: AskingPanel, make: Callable[[], RunClient | LabClient]) -> None:
+    def __init__(self, panel: AskingPanel, make: Callable[[], RunClient[Any]]) -> None:
         self._panel, self._make = panel, make
         self._client = make()
         self._gone = asyncio.Event()

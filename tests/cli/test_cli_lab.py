@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qtui.engine.lab.client import LabClient
+from qtui.engine.lab.client import lab_client
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.recording import read_lab_recording
 
@@ -36,7 +36,7 @@ def test_an_experiment_is_run_recorded_replayed_and_not_run_again(qtui, tmp_path
 
 
 def test_what_a_child_tells_is_recorded_replayed_and_gone_on_with(qtui, tmp_path, monkeypatch):
-    monkeypatch.setattr("qtui.cli.lab_run.LabClient", partial(LabClient, SCRIPTED))
+    monkeypatch.setattr("qtui.cli.lab_run.lab_client", partial(lab_client, SCRIPTED))
     found, _ = check_recorded(qtui, tmp_path, "underflow", "dead")
     assert found["rows"][0]["d"] == 0.009
 

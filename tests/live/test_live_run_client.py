@@ -15,7 +15,7 @@ from live_runs import run
 from processes import alive, is_gone
 
 from qtui.engine.client import obituary
-from qtui.engine.run.client import RunClient
+from qtui.engine.run.client import run_client
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
@@ -27,7 +27,7 @@ SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))
 @pytest.fixture
 def client(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
-    return RunClient(SCRIPT, log=tmp_path / "logs" / "run.log")
+    return run_client(SCRIPT, log=tmp_path / "logs" / "run.log")
 
 
 def asked(model, **more):
@@ -161,7 +161,7 @@ async def test_an_end_that_was_not_told_is_at_its_own_time():
     """A run may have worked for long since its last report."""
     line = to_line(PhaseBegun(0.01, 0, "import"))
     silent = f"import time; input(); print({line!r}, flush=True); time.sleep(0.7); 1 / 0"
-    begun, fault, end = await hear(RunClient((sys.executable, "-c", silent)), "whole")
+    begun, fault, end = await hear(run_client((sys.executable, "-c", silent)), "whole")
     assert begun.seconds == 0.01
     assert fault.seconds == end.seconds >= 0.7
 
@@ -173,7 +173,7 @@ async def test_a_run_that_says_nothing_is_a_fault(client):
 
 
 async def test_a_command_that_is_not_there_is_a_fault(tmp_path):
-    fault, end = await hear(RunClient((str(tmp_path / "nothing"),)), "whole")
+    fault, end = await hear(run_client((str(tmp_path / "nothing"),)), "whole")
     assert "could not be started" in fault.text
     assert end.reason == "failed"
 
@@ -188,10 +188,10 @@ async def test_the_end_of_stdin_is_the_end_of_a_run(client):
     """If this process dies, its run ends, too."""
     code = (
         "import asyncio, os, sys\n"
-        "from qtui.engine.run.client import RunClient\n"
+        "from qtui.engine.run.client import run_client\n"
         "from qtui_core.live.snapshot import StepTaken\n"
         "async def main():\n"
-        f"    client = RunClient({SCRIPT!r})\n"
+        f"    client = run_client({SCRIPT!r})\n"
         f"    async for told in client.run({asked('until_stopped')!r}):\n"
         "        if isinstance(told, StepTaken):\n"
         "            print(client.child.pid, flush=True)\n"

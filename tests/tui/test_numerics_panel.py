@@ -13,7 +13,7 @@ from lab_findings import PICTURES, result
 from screens import Running, idle, resized, screen_lines, screen_text, settled, until
 from scripted_lab import told
 
-from qtui.engine.lab.client import LabClient
+from qtui.engine.lab.client import lab_client
 from qtui.tui.panels.numerics.lab_run import LabPhase
 from qtui.tui.panels.numerics.panel import NumericsPanel
 from qtui_core.lab.catalog import EXPERIMENTS
@@ -162,7 +162,7 @@ async def test_a_run_is_held_stopped_and_gone_on_with(
         assert panel.sentence.startswith("Stopped after 1 of 2 parts. c runs")
         assert VERDICT in panel.sentence
         _as(scripted, "all")
-        panel.runs.process._client = LabClient(NumericsPanel.COMMAND)
+        panel.runs.process._client = lab_client(NumericsPanel.COMMAND)
         await pilot.press("c")
         await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
         assert panel.shown.run.jobs.keys() == {"fp32", "bf16"}
@@ -179,7 +179,7 @@ async def test_a_child_that_cannot_begin_or_dies_is_a_sentence(
         await until(pilot, lambda: bool(panel.shown.run and panel.shown.run.over))
         await idle(pilot)
         assert panel.sentence == "The experiment failed: The model has no linear layers."
-        panel.runs.process._client = LabClient((sys.executable, str(SCRIPT), "die"))
+        panel.runs.process._client = lab_client((sys.executable, str(SCRIPT), "die"))
         await pilot.press("r")
         await until(pilot, lambda: len(panel.shown.kept) == 2 and panel.shown.run.over)
         await idle(pilot)

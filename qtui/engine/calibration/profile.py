@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from qtui.engine.run.client import WORKER, RunClient
+from qtui.engine.run.client import WORKER, run_client
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
@@ -162,7 +162,7 @@ async def _step(
     state = RunState()
     try:
         async with asyncio.timeout(seconds):
-            async for told in RunClient(command).run(request):
+            async for told in run_client(command).run(request):
                 state = after(state, told)
     except TimeoutError:
         return MeasuredStep(name, failure="It was not done in time.")

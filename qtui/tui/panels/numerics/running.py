@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qtui.engine.lab.client import WORKER, LabClient
+from qtui.engine.lab.client import WORKER, lab_client
 from qtui.engine.lab.request import LabRequest
 from qtui.screen.run_process import RunProcess
 from qtui.tui.config import log_file
@@ -36,7 +36,7 @@ class ExperimentRuns:
     def __init__(self, panel: NumericsPanel, command: Sequence[str] = WORKER) -> None:
         self._panel = panel
         self.process = RunProcess(
-            panel, lambda: LabClient(command, log=log_file().with_name("lab.log"))
+            panel, lambda: lab_client(command, log=log_file().with_name("lab.log"))
         )
         self.live: LabRun | None = None
         """The run that is under way; None without one."""

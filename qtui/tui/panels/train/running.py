@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qtui.engine.run.client import WORKER, RunClient
+from qtui.engine.run.client import WORKER, run_client
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
 from qtui.screen.run_process import RunProcess
@@ -39,7 +39,7 @@ class TrainRun:
         self._panel = panel
         self.shown = RunShown()
         self.process = RunProcess(
-            panel, lambda: RunClient(COMMAND, log=log_file().with_name("run.log"))
+            panel, lambda: run_client(COMMAND, log=log_file().with_name("run.log"))
         )
 
     def tick(self) -> None:
