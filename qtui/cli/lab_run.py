@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import signal
 import time
 from typing import Final
 
 from qtui.cli.child_run import ChildRun
+from qtui.ending import Ended, say
 from qtui.engine.lab.client import lab_client
 from qtui.engine.lab.request import LabRequest
+from qtui.report.numbers import plural
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
@@ -35,14 +39,21 @@ def run_to_end(request: LabRequest, record: Target | None, *, debug: bool = Fals
     it fails.
 
     Raises QtuiError (UsageError, ModelError) where it ended before its first result, and
-    KeyboardInterrupt where it was interrupted before that.
+    KeyboardInterrupt where it was interrupted before that. Where a signal asks the program to end,
+    says what is kept before it raises Ended.
     """
-    return asyncio.run(_ExperimentRun(request, record).to_end(debug))
+    run = _ExperimentRun(request, record)
+    try:
+        return asyncio.run(run.to_end(debug))
+    except Ended as ended:
+        say(f"qtui: {run.kept_after(ended.signum)}")
+        raise
 
 
 class _ExperimentRun:
     def __init__(self, request: LabRequest, record: Target | None) -> None:
         self._request = request
+        self._record = record
         self._client = lab_client()
         self._run = ChildRun[LabTold](
             self._client.child, None if record is None else Recorder(record, LAB_LINES.to_line)
@@ -65,6 +76,18 @@ class _ExperimentRun:
             raise error_of(self._fault, code)
         return LabOutcome(result, code, self._run.interrupted)
 
+    def kept_after(self, signum: int) -> str:
+        """What is kept of a run that a signal ended, and how to go on, as a sentence."""
+        name = self._request.experiment
+        said = f"{signal.Signals(signum).name} ended the experiment {name}"
+        if self._begun is None:
+            return f"{said} before it began."
+        said += f" after {self._done} of {plural(len(self._begun.jobs), 'part')}"
+        if self._record is None or self._run.unrecorded:
+            return f"{said}, and they were not recorded: --record FILE would keep them."
+        file = "FILE" if self._record.special else shlex.quote(self._record.name)
+        return f"{said}, which are recorded: qtui lab {name} --resume {file} goes on."
+
     def _failed(self) -> bool:
         return self._result is None or self._result.ended == "failed"
 
@@ -72,8 +95,7 @@ class _ExperimentRun:
         """A recording begins with what is to be run."""
         if isinstance(told, LabBegun):
             self._begun = told
-            jobs = len(told.jobs)
-            parts = f"{jobs} part{'s' * (jobs != 1)}"
+            parts = plural(len(told.jobs), "part")
             self._run.say(f"{told.experiment}: {parts}, about {told.seconds:.0f} s.")
         elif isinstance(told, JobDone):
             self._done += 1

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +17,15 @@ from qtui.engine.lab.client import lab_client
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.recording import read_lab_recording
 
-SCRIPTED = (sys.executable, str(Path(__file__).parents[1] / "support" / "scripted_lab.py"), "all")
+SUPPORT = Path(__file__).parents[1] / "support"
+SCRIPTED = (sys.executable, str(SUPPORT / "scripted_lab.py"), "all")
+#: `qtui` with the made-up experiment, which waits after its first part.
+WAITING = f"""
+import functools, sys
+from qtui.cli import lab_run, main
+lab_run.lab_client = functools.partial(lab_run.lab_client, {(*SCRIPTED[:2], "half")!r})
+main()
+"""
 
 
 def test_the_list_has_every_experiment_with_its_question_and_cost(qtui):
@@ -75,6 +87,33 @@ def check_recorded(qtui, folder, name, other):
         assert refused.returncode == 2
         assert says in refused.stderr
     return found, resumed
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_a_signal_to_end_says_what_is_kept_and_how_to_go_on(tmp_path, records):
+    record = tmp_path / "the run.jsonl"
+    options = ("--record", str(record)) if records else ()
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITING, "lab", "underflow", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+    )
+    assert child.stderr is not None
+    while "fp32 (1 of 2)" not in (line := child.stderr.readline()):
+        assert line
+    while records and record.read_bytes().count(b"\n") < 6:  # all that is told before it waits
+        time.sleep(0.02)
+    child.terminate()
+    out, err = child.communicate(timeout=120)
+    assert (child.returncode, out) == (-signal.SIGTERM, "")
+    how = "and they were not recorded: --record FILE would keep them."
+    if records:
+        how = f"which are recorded: qtui lab underflow --resume '{record}' goes on."
+        assert [job.job for job in read_lab_recording(record).jobs] == ["fp32"]
+    said = f"qtui: SIGTERM ended the experiment underflow after 1 of 2 parts, {how}"
+    assert err.splitlines() == [said]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from lab_runs import made_run, outcomes_of, small_subject
+from lab_runs import fits, made_run, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
@@ -112,17 +112,21 @@ def test_the_verdict_names_the_smallest_that_is_enough():
     assert said({}).verdict == ""
     assert said({"fp32 0": outcomes()["fp32 0"]}).verdict == ""
     found = said(outcomes(LoRA_8=2.96, LoRA_64=2.905, DoRA_8=2.96))
-    assert found.verdict.startswith(
-        "In 8 steps at lr 0.0003, one seed, full training gains 0.1 nats held out and trains 1.56 "
-        "KiB. Of the adapters LoRA 64 is the smallest that is enough: 95% of that with 40 B at "
-        "lr 0.003."
-    ), found.verdict
-    assert "this run sees no difference to LoRA of the same rank" in found.verdict
+    assert found.verdict == (
+        "LoRA 64 is the smallest adapter that is enough: in 8 steps and one seed it reaches 95% of "
+        "full training's held-out gain (0.1 nats) with 40 B trained instead of 1.56 KiB, at lr "
+        "0.003 instead of 0.0003."
+    )
+    assert fits(found.verdict, "instead of 1.56 KiB")
+    assert "In training loss this run sees no difference to LoRA of the same rank." in found.notes
     shares = {row["name"]: row["share"] for row in found.rows}
     assert shares["LoRA 8"] == pytest.approx(0.4)
-    poor = said(outcomes(LoRA_8=2.96, rsLoRA_8=2.93)).verdict
-    assert "No adapter reaches 90% of it: rsLoRA 8 reaches most, 70% of that" in poor
-    assert "rsLoRA 8 is better by 0.03" in poor
+    poor = said(outcomes(LoRA_8=2.96, rsLoRA_8=2.93))
+    assert (
+        "no adapter reaches 90% of full training's held-out gain (0.1 nats): rsLoRA 8 reaches "
+        "most, 70% with 40 B trained"
+    ) in poor.verdict
+    assert "rsLoRA 8 is better by 0.03" in " ".join(poor.notes)
 
 
 def test_each_takes_the_best_of_several_rates_and_the_spoilt_are_told():
@@ -130,8 +134,11 @@ def test_each_takes_the_best_of_several_rates_and_the_spoilt_are_told():
     found["LoRA 8 0.001 0"], found["LoRA 8 0.01 0"] = course(2.94), course(2.905)
     made = said(found, adapter_lr=(1e-3, 1e-2))
     assert {row["name"]: row["lr"] for row in made.rows} == {"everything": 3e-4, "LoRA 8": 1e-2}
-    assert "LoRA 8 is the smallest that is enough: 95% of that" in made.verdict
-    assert "at lr 0.01" in made.verdict
+    assert made.verdict.startswith("LoRA 8 is the smallest adapter that is enough: ")
+    assert made.verdict.endswith(
+        "reaches 95% of full training's held-out gain (0.1 nats) with "
+        "40 B trained instead of 1.56 KiB, at lr 0.01 instead of 0.0003."
+    )
     assert "rsLoRA 64 ends worse than the model began" in said(outcomes(rsLoRA_64=3.1)).verdict
 
 

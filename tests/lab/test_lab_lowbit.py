@@ -244,14 +244,13 @@ def test_differences_are_judged_against_the_floor_and_cures_are_told():
         "fp8 flow": "worse",
         "fp8 flow scaled": "no difference",
     }
-    assert found.verdict.startswith(
-        "With lr 0.0003, 6 steps and one seed: bf16 and fp8 flow scaled show no difference to fp32 "
-        "that this run can see; worse than fp32: "
+    assert found.verdict == (
+        "With lr 0.0003, 6 steps, one seed: bf16 and fp8 flow scaled show no difference to fp32 "
+        "that this run can see; worse (what helps at no byte more): fp8 flow by 0.02 (fp8 flow "
+        "scaled); better: int8 mixed by 0.01."
     )
-    assert "fp8 flow by 0.02 (fp8 flow scaled takes it to +1e-05, no byte more)" in found.verdict
-    assert "better than fp32: int8 mixed by 0.01" in found.verdict
     alone = said(twin(nvfp4=0.02)).verdict
-    assert "worse than fp32: nvfp4 by 0.02 (try nvfp4 backward, no byte more)" in alone
+    assert "worse (what helps at no byte more): nvfp4 by 0.02 (try nvfp4 backward)." in alone
     timed = {row["recipe"]: row["seconds"] for row in found.rows}
     assert timed["fp8 flow"] is None
     assert timed["bf16"] == 0.1
@@ -276,13 +275,7 @@ def test_few_steps_and_steps_that_scatter_claim_nothing():
 def test_divergence_and_chaos_are_told():
     outcomes = twin()
     outcomes["nvfp4 0"] = made_run(3.0, float("nan"), diverged=2, first="lm_head", held_after=None)
-    assert (
-        said(outcomes).verdict.endswith(
-            "one seed: nvfp4 diverged at step 2: lm_head. All store as much as fp32 between steps: "
-            "what is quantized is what they multiply."
-        )
-        or "nvfp4 diverged at step 2: lm_head" in said(outcomes).verdict
-    )
+    assert said(outcomes).verdict.endswith("one seed: nvfp4 diverged at step 2: lm_head.")
     outcomes["null 0"] = made_run(*(loss + 0.1 for loss in outcomes["fp32 0"].losses))
     assert said(outcomes).verdict.startswith("These settings are chaotic")
     outcomes["fp32 0"] = made_run(float("nan"), diverged=1, first="w", held_after=None)

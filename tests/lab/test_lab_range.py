@@ -105,8 +105,8 @@ def test_the_verdict_tells_both_and_what_a_cycle_is_worth():
         "on (B_learn), which are 0.4 nats behind."
     )
     assert (
-        "The best cycle, 3 to 8 bits in 2 periods, at 50% of the bit operations of 8 bits, ends "
-        "0.086 nats behind beside a fixed 5 bits at 39%."
+        "The best cycle (3 to 8 bits in 2 periods, 50% of the bit operations of 8 bits) ends "
+        "0.086 nats behind beside a fixed 5 bits (39%)."
     ) in verdict
     del found["null 0"]
     assert said(found).verdict == ""

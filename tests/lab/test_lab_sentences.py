@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from lab_runs import conducted, made_run, trained
+from lab_runs import conducted, fits, made_run, trained
 from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
@@ -92,7 +92,7 @@ def test_a_run_that_was_stopped_counts_the_seeds_that_it_came_to():
     outcomes = {f"{n} {s}": trained(0.0) for n in ("fp32", "null") for s in (0, 1)}
     outcomes |= {"bf16 0": trained(0.01), "bf16 1": trained(0.01), "nvfp4 0": trained(0.01)}
     found = concluded("lowbit", outcomes, seeds=(0, 1, 2), recipes=("bf16", "nvfp4"))
-    assert "20 steps and 1 of 3 seeds: " in found.verdict
+    assert "20 steps, 1 of 3 seeds: " in found.verdict
 
 
 def test_at_rate_0_nothing_is_claimed():
@@ -175,9 +175,10 @@ def test_a_map_that_stops_on_its_way_has_fallen():
         }
         return concluded("ratchet", outcomes, beta2=0.95).verdict
 
-    assert "in 4-bit stops before it is down: in 4-bit it stays 11 times" in said(
-        **{"fp32": 1.0, "4-bit": 11.0}
-    )
+    assert (
+        "in 4-bit stops before it is down; fp32 (4 bytes an element) follows. In 4-bit it stays 11 "
+        "times fp32's"
+    ) in said(**{"fp32": 1.0, "4-bit": 11.0})
     assert "rises and does not fall" in said(**{"fp32": 1.0, "4-bit": 92.0})
     assert "In fp8 it falls too far: in fp8 steps become 10 times too large." in said(
         fp32=1.0, fp8=0.01, bf16=1.0
@@ -257,12 +258,16 @@ def test_survival_is_that_of_the_worst_matrix_with_the_rate_that_would_do():
         "The run survives BF16 weights at lr 2e-05: every matrix keeps 95% of a step or more."
     )
     told = said(good, bad, norm, beta2=0.95)
-    assert "b keeps 40% of each step. Cures, in bytes a parameter: stochastic rounding (0)" in told
-    assert "Every matrix would keep 90% from lr " + rate in told
-    assert "stochastic rounding (0), Kahan summation (2), fp32 masters (4)" in told
+    assert (
+        "b keeps 40% of a step. Stochastic rounding (0 bytes more a parameter), Kahan summation "
+        "(2) or fp32 masters (4) would do. From lr " + rate + " on every matrix would keep 90%."
+    ) in told
+    assert fits(said(good, bad), "fp32 masters (4) would do.")
     told = said(good, norm, beta2=0.95, decay=0.1)
     assert "does not survive BF16 weights: weight decay does nothing (lr × decay = 2e-06" in told
-    assert "the second moment never falls (1 − beta2 = 0.001, less than 0.002)" in said(good)
+    told = said(good)
+    assert "Keep its states in fp32 (4 bytes more): in BF16 the second moment never" in told
+    assert "never falls (1 − beta2 = 0.001, less than 0.002)" in told
     assert "second moment" not in said(kept("a", 0.95, stored="fp16"), store="fp16")
     assert "nothing to survive" in said(norm)
     assert "nothing to survive" in said(bad, lr=0.0)
@@ -303,5 +308,10 @@ def test_noise_near_the_gradient_is_told_with_the_batch_that_would_do():
         return concluded("noise", {"nvfp4": found}, schemes=("nvfp4",)).verdict
 
     assert "nvfp4 below 2.05 k tokens." in said(near)  # 0.5 + 2/n = 1 at n = 4
+    assert "For more take more steps, at no byte more." in said(near)
+    three = {"int8 row": calm, "fp8 tensor": noise.Noise(**settled, fixed=0.1, averaged=1, norm=9)}
+    told = concluded("noise", three | {"nvfp4": near}, schemes=(*three, "nvfp4")).verdict
+    assert "For more take int8 row (0.44 bytes more a number than nvfp4)." in told
+    assert fits(told, "(0.44 bytes more a number than nvfp4).")
     assert "stall" not in said(calm)
     assert "nvfp4 whatever the batch." in said(never)

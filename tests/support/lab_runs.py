@@ -33,6 +33,18 @@ def outcomes_of(name, *keys, model="demo", **given):
     return outcomes, module.conclude(settings, outcomes)
 
 
+def fits(verdict, first):
+    """Whether a sentence is whole on 120 columns and 40 lines, and up to the words `first`, of its
+    first clause with the cure, on 80 columns and 24 lines, where the rest ends in an ellipsis."""
+    import textwrap
+
+    from qtui.screen.widgets.sentence import REST
+
+    wide, narrow = textwrap.wrap(verdict, 118), textwrap.wrap(verdict, 78)
+    shown = " ".join([*narrow[:2], *(line[: 78 - len(REST) - 2] for line in narrow[2:3])])
+    return len(wide) <= 3 and first in (verdict if len(narrow) <= 3 else shown)
+
+
 @contextmanager
 def little_held_out() -> Iterator[None]:
     """For claims on the losses of steps: the loss of all that is held out takes as long as eleven

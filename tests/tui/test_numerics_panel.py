@@ -148,12 +148,12 @@ async def test_a_run_is_held_stopped_and_gone_on_with(
         panel = pilot.app.panel
         await pilot.press("r")
         await until(pilot, lambda: len(panel.shown.run.steps) == 1 and panel.shown.run.jobs)
-        await until(pilot, lambda: "1 of 2 parts are done; so far" in panel.sentence)
+        await until(pilot, lambda: panel.sentence.startswith("After 1 of 2 parts: "))
         assert panel.unfinished() == "The experiment underflow still runs."
         assert "62%" in screen_text(pilot.app)
         await pilot.press("space")
         assert panel.shown.run.phase is LabPhase.PAUSED
-        assert panel.sentence.startswith("Paused: 1 of 2 parts are done.")
+        assert panel.sentence.startswith("Paused after 1 of 2 parts; Space resumes.")
         await pilot.press("r")
         assert len(panel.shown.kept) == 1  # one at a time
         await pilot.press("x")

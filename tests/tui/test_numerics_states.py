@@ -42,9 +42,9 @@ def test_the_sentence_in_every_state() -> None:
     run = of(shown, 3)
     assert sentence_of(shown) == "0 of 2 parts are done."
     run = of(shown, 6)
-    assert sentence_of(shown) == f"1 of 2 parts are done; so far: {VERDICT}"
+    assert sentence_of(shown) == f"After 1 of 2 parts: {VERDICT}"
     run.phase = LabPhase.PAUSED
-    assert sentence_of(shown).startswith("Paused: 1 of 2 parts are done. Space resumes.")
+    assert sentence_of(shown) == f"Paused after 1 of 2 parts; Space resumes. {VERDICT}"
     run.phase = LabPhase.STOPPING
     assert sentence_of(shown) == "Stopping after the current step: 1 of 2 parts are done."
     run.hear(replace(result(jobs=2, done=1), ended="stopped"))
@@ -81,7 +81,7 @@ def test_a_recording_plays_from_its_start_and_says_what_it_said() -> None:
         seen.append(sentence_of(shown))
         run.play_on()
     assert seen[0] == "The recording plays: 0 of 2 parts are done."
-    assert any("1 of 2 parts are done; so far" in each for each in seen)
+    assert f"The recording plays, after 1 of 2 parts: {VERDICT}" in seen
     assert sentence_of(shown) == VERDICT
     run.play(parse_lab_recording(lines[:-2]))
     run.play_on(to_end=True)

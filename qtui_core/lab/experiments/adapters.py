@@ -244,7 +244,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 "diverged": found.diverged or None,
             }
         )
-    notes = list(filter(None, (runs.chaotic,)))
+    notes = list(filter(None, (runs.chaotic, _unlike_lora(runs))))
     notes += dict.fromkeys(n for found in runs.compared.values() for n in found.runs[0].notes)
     return Findings(
         columns,
@@ -306,36 +306,48 @@ def _verdict(
         return ""
     if runs.chaotic:
         return runs.chaotic
-    said = f"In {steps_counted(settings)} at lr {settings['lr']:g}, {runs.counted}, full training "
+    at = f"{steps_counted(settings)} and {runs.counted}"
     if not runs.clears(gain) or gain < 0:
-        return f"{said}gains nothing on held-out text, so adapters have nothing to reach."
-    said += f"gains {gain:.2g} nats held out and trains {format_bytes(_trained(full))}."
+        return (
+            f"In {at} at lr {settings['lr']:g} full training gains nothing on held-out text, so "
+            "adapters have nothing to reach."
+        )
+    whole = f"full training's held-out gain ({gain:.2g} nats)"
     shares = {n: s for n in runs.compared if (s := runs.share_of_gain(n)) is not None}
     if not shares:
-        return f"{said} No adapter has finished its run."
+        return f"No adapter has finished its run; in {at} {whole} is what they are to reach."
     sizes = {name: _trained(runs.compared[name].runs[0]) for name in shares}
     enough = [name for name, share in shares.items() if share >= ENOUGH]
     best = min(enough, key=sizes.__getitem__) if enough else max(shares, key=shares.__getitem__)
-    kept = f"{shares[best]:.0%} of that with {format_bytes(sizes[best])} at lr {rates[best]:g}"
+    cost = (
+        f"with {format_bytes(sizes[best])} trained instead of {format_bytes(_trained(full))}, at "
+        f"lr {rates[best]:g} instead of {settings['lr']:g}"
+    )
     if enough:
-        said += f" Of the adapters {best} is the smallest that is enough: {kept}."
+        said = (
+            f"{best} is the smallest adapter that is enough: in {at} it reaches "
+            f"{shares[best]:.0%} of {whole} {cost}."
+        )
     else:
-        said += f" No adapter reaches {ENOUGH:.0%} of it: {best} reaches most, {kept}"
-        said += "; try other rates with --adapter-lr, or more --ranks."
+        said = (
+            f"In {at} no adapter reaches {ENOUGH:.0%} of {whole}: {best} reaches most, "
+            f"{shares[best]:.0%} {cost}; try other rates with --adapter-lr, or more --ranks."
+        )
     if spoilt := [name for name, share in shares.items() if share < 0]:
         ends = "end" if spoilt[1:] else "ends"
         said += f" {listed(spoilt)} {ends} worse than the model began: try a lower --adapter-lr."
-    return said + _unlike_lora(runs) + _frozen(runs, full)
+    return said + _frozen(runs, full)
 
 
 def _unlike_lora(runs: LabComparison) -> str:
+    """How the methods compare with LoRA of the same rank; empty if that is not known."""
     judged = {name: found for name in runs.compared if (found := _beside_lora(name, runs))}
     unlike = [f"{name} is {found}" for name, found in judged.items() if " by " in found]
-    if not judged:
+    if not judged or runs.broken or runs.chaotic:
         return ""
     if not unlike:
-        return " In training loss this run sees no difference to LoRA of the same rank."
-    return f" In training loss, compared with LoRA of the same rank, {', '.join(unlike)} nats."
+        return "In training loss this run sees no difference to LoRA of the same rank."
+    return f"In training loss, compared with LoRA of the same rank, {', '.join(unlike)} nats."
 
 
 def _frozen(runs: LabComparison, full: TrainedRun) -> str:
@@ -344,7 +356,7 @@ def _frozen(runs: LabComparison, full: TrainedRun) -> str:
         here, whole = found.runs[0].nbytes.get("weights"), full.nbytes.get("weights")
         if name.startswith("QLoRA") and here and whole:
             return (
-                f" {name} stores all weights in {format_bytes(here)} in place of "
+                f" {name} stores all weights in {format_bytes(here)} instead of "
                 f"{format_bytes(whole)}."
             )
     return ""

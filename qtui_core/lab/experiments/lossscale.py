@@ -171,8 +171,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         columns,
         tuple(rows),
         tuple(pictures),
-        " ".join(filter(None, (_needed(settings["store"], seen, measured), _fell(runs)))),
-        notes=_notes(seen, measured, runs),
+        " ".join(filter(None, (_needed(settings["store"], seen), _fell(runs)))),
+        notes=_notes(settings["store"], seen, measured, runs),
     )
 
 
@@ -235,41 +235,24 @@ def _title(stored: str) -> str:
     return FORMATS[stored].title
 
 
-def _needed(store: str, seen: LabGradients | None, measured: ScaleErrors | None) -> str:
-    """What a scale improves, and which one to use."""
+def _needed(store: str, seen: LabGradients | None) -> str:
+    """Which scale to use, and what it improves."""
     if seen is None:
         return ""
     body, name = _body(seen), _title(store)
     best = best_scale(store, _largest(seen))
     if best is None or not body.there:
         return "Every gradient is zero here, so there is nothing to scale."
-    known = {} if measured is None else dict(zip(SCALES, measured.errors[store], strict=True))
-    said = f"{name} without a scale makes {flushed(store, body):.2%} of the gradients zero"
-    if 0 in known:
-        said += f", which leaves the weight gradient {known[0]:.2%} off"
+    without = f"{flushed(store, body):.2%}"
     if best <= 0:
-        return f"{said}; they are too large for a scale above 2^{best}."
-    said += (
-        f"; a scale of 2^{best} costs no byte, makes {flushed(store, body, best):.2%} zero and "
-        f"leaves room for gradients {HEADROOM} times as large"
-    )
-    if known:
-        power = min(known, key=known.__getitem__)
-        said += f" (of all scales tried 2^{power} is best: {known[power]:.2%} off)"
-    return f"{said}. {_eight_bits(measured)}".strip()
-
-
-def _eight_bits(measured: ScaleErrors | None) -> str:
-    """Which 8-bit format suits the gradients better, each at its best scale."""
-    if measured is None:
-        return ""
-    e4, e5 = (min(measured.errors[name]) for name in ("e4m3", "e5m2"))
-    if not min(e4, e5):
-        return ""
-    better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
+        return (
+            f"{name} without a scale makes {without} of the gradients zero; they are too large for "
+            f"a scale above 2^{best}."
+        )
     return (
-        f"With a scale, {better} is the better format of 8 bits ({min(e4, e5):.2%} off; "
-        f"{worse} {max(e4, e5):.2%})."
+        f"A loss scale of 2^{best}, which costs no byte, makes {flushed(store, body, best):.2%} of "
+        f"the gradients zero in {name} instead of {without}, with room for gradients {HEADROOM} "
+        f"times as large."
     )
 
 
@@ -293,17 +276,37 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
         settled = run.scales[-1] >= run.scales[-2]
         end = "is normal" if settled else "was not over when the run ended"
         said.append(
-            f"GradScaler {key} skipped {_steps(run.overflows)} whose gradients are finite without "
-            f"a scale: it was searching for its scale (2^{math.log2(run.scales[-1]):.3g} at the "
-            f"end), which {end}."
+            f"GradScaler {key} skipped {_steps(run.overflows)} searching for its scale "
+            f"(2^{math.log2(run.scales[-1]):.3g} at the end), which {end}."
         )
     spoilt = next((run for run in runs.values() if run.spoilt and run.upstream), None)
     if spoilt is not None:
         said.append(
-            f"A scale that falls at every step, here to 2^{math.log2(spoilt.scales[-1]):.3g} by a "
-            f"gradient spoilt on purpose, means that the model itself makes NaN."
+            f"A scale that falls at every step (here to 2^{math.log2(spoilt.scales[-1]):.3g}, "
+            f"spoilt on purpose) means that the model makes NaN."
         )
     return " ".join(said)
+
+
+def _of_errors(store: str, measured: ScaleErrors) -> list[str]:
+    """How far off the weight gradient is, and which 8-bit format suits gradients better, each at
+    its best scale."""
+    said = []
+    known = dict(zip(SCALES, measured.errors[store], strict=True))
+    power = min(known, key=known.__getitem__)
+    if known[power]:
+        said.append(
+            f"The weight gradient is {known[0]:.2%} off in {_title(store)} without a scale, least "
+            f"at 2^{power} of all scales tried ({known[power]:.2%})."
+        )
+    e4, e5 = (min(measured.errors[name]) for name in ("e4m3", "e5m2"))
+    if min(e4, e5):
+        better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
+        said.append(
+            f"With a scale, {better} is the better format of 8 bits ({min(e4, e5):.2%} off; "
+            f"{worse} {max(e4, e5):.2%})."
+        )
+    return said
 
 
 def _steps(count: int) -> str:
@@ -311,9 +314,12 @@ def _steps(count: int) -> str:
 
 
 def _notes(
-    seen: LabGradients | None, measured: ScaleErrors | None, runs: Mapping[str, ScalerRun]
+    store: str,
+    seen: LabGradients | None,
+    measured: ScaleErrors | None,
+    runs: Mapping[str, ScalerRun],
 ) -> tuple[str, ...]:
-    notes = []
+    notes = [] if measured is None else _of_errors(store, measured)
     if seen is not None:
         one, many = (m.quantile(0.5) for m in (together(seen.outputs.values()), seen.larger))
         if one is not None and many is not None and abs(many - one) > _TELLING:

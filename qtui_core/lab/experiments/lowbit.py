@@ -182,7 +182,7 @@ def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
             f"bitnet starts fast and falls behind later, which {_BITNET_STEPS} steps or more would "
             f"show; {settings['steps']} do not."
         )
-    return (*filter(None, (runs.chaotic,)), *notes)
+    return (*filter(None, (runs.chaotic, _memory(runs))), *notes)
 
 
 def _at(settings: Mapping[str, Any]) -> str:
@@ -206,40 +206,46 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
     said = []
     if alike := seen.get("no difference"):
         show = "show" if alike[1:] else "shows"
-        said.append(f"{listed(alike)} {show} no difference to fp32 that this run can see")
+        words = [f"{name}{_less(name, runs)}" for name in alike]
+        said.append(f"{listed(words)} {show} no difference to fp32 that this run can see")
     worse = sorted(seen.get("worse", ()), key=lambda name: -(runs.compared[name].difference or 0))
     if worse:
-        said.append(f"worse than fp32: {', '.join(_worse(name, runs) for name in worse)}")
+        cures = {name: _cure(name, runs) for name in worse}
+        costs = {cost for _, cost in filter(None, cures.values())}
+        (cost,) = costs if len(costs) == 1 else ("",)
+        words = [
+            _by(name, runs)
+            + (f" ({cure[0]}{'' if cost else ', ' + cure[1]})" if (cure := cures[name]) else "")
+            for name in worse
+        ]
+        take = f" (what helps at {cost})" if cost else ""
+        said.append(f"worse{take}: {', '.join(words)}")
     if better := seen.get("better"):
-        said.append(f"better than fp32: {', '.join(_by(name, runs) for name in better)}")
+        said.append(f"better: {', '.join(_by(name, runs) for name in better)}")
     said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
-    whole = (
-        f"With {_at(settings)}, {steps_counted(settings)} and {runs.counted}: {'; '.join(said)}."
-    )
-    return f"{whole}{_memory(runs)}"
+    return f"With {_at(settings)}, {steps_counted(settings)}, {runs.counted}: {'; '.join(said)}."
 
 
 def _by(name: str, runs: LabComparison) -> str:
     return f"{name} by {abs(runs.compared[name].difference or 0):.2g}"
 
 
-def _worse(name: str, runs: LabComparison) -> str:
-    """The name of a recipe with the recipe to use instead: how that one did if it was run and came
-    nearer, and what it costs."""
+def _cure(name: str, runs: LabComparison) -> tuple[str, str] | None:
+    """The recipe to use instead, and what it costs: one that came nearer, or was not run ("try
+    ..."); None without one."""
     instead = RECIPES[name].cure
     here, cure = runs.compared[name], runs.compared.get(instead)
     if not instead:
-        return _by(name, runs)
+        return None
     if cure is None:
         twin = runs.first(TWIN)
         whole = here.runs[0] if instead.startswith("int8 weights") or twin is None else twin
-        return f"{_by(name, runs)} (try {instead}, {_more(whole, here.runs[0])})"
+        return f"try {instead}", _more(whole, here.runs[0])
     if cure.difference is None or here.difference is None:
-        return _by(name, runs)
+        return None
     if runs.seen(cure.name) == "worse" and cure.difference > here.difference / 2:
-        return _by(name, runs)
-    cost = _more(cure.runs[0], here.runs[0])
-    return f"{_by(name, runs)} ({cure.name} takes it to {cure.difference:+.2g}, {cost})"
+        return None
+    return cure.name, _more(cure.runs[0], here.runs[0])
 
 
 def _more(cure: TrainedRun, here: TrainedRun) -> str:
@@ -251,19 +257,22 @@ def _stored(run: TrainedRun) -> int:
     return sum(run.nbytes.get(part, 0) for part in _PARTS)
 
 
-def _memory(runs: LabComparison) -> str:
-    """Which of the recipes store fewer bytes than float32, if any."""
+def _less(name: str, runs: LabComparison) -> str:
+    """In brackets what a recipe stores between steps, if that is less than float32 does."""
     twin = runs.first(TWIN)
-    if twin is None or not _stored(twin):
+    here, whole = _stored(runs.compared[name].runs[0]), 0 if twin is None else _stored(twin)
+    if not 0 < here < 0.99 * whole:
         return ""
-    less = {n: _stored(c.runs[0]) for n, c in runs.compared.items() if not c.diverged}
-    if not less:
+    return f" ({format_bytes(here)} stored, fp32 {format_bytes(whole)})"
+
+
+def _memory(runs: LabComparison) -> str:
+    """Which of the recipes store fewer bytes than float32; empty if that is not known."""
+    twin = runs.first(TWIN)
+    known = [name for name, found in runs.compared.items() if not found.diverged]
+    if twin is None or not _stored(twin) or not known:
         return ""
-    less = {name: size for name, size in less.items() if 0 < size < 0.99 * _stored(twin)}
-    if not less:
-        return " All store as much as fp32 between steps: what is quantized is what they multiply."
-    words = [f"{name} ({format_bytes(size)})" for name, size in less.items()]
-    return (
-        f" Of weights, gradients and states fp32 stores {format_bytes(_stored(twin))}, less only "
-        f"{listed(words)}."
-    )
+    words = [f"{name}{less}" for name in known if (less := _less(name, runs))]
+    if not words:
+        return "All store as much as fp32 between steps: what is quantized is what they multiply."
+    return f"Of weights, gradients and states, between steps, less only in {listed(words)}."

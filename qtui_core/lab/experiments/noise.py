@@ -10,7 +10,7 @@ has fallen to b, a larger batch no longer helps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,8 +18,10 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.gradients import gradients_of, quantized
+from qtui_core.lab.numerics.operands import TILES
 from qtui_core.lab.numerics.products import SCHEMES, inner_linears
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.numerics.rounding import STORAGES
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
 
@@ -184,24 +186,52 @@ def _pictures(found: Mapping[str, Noise]) -> tuple[LabChart, ...]:
 
 
 def _verdict(found: Mapping[str, Noise]) -> str:
-    said = []
+    useful: dict[str, float] = {}
+    ends: list[str] = []
+    unseen = []
     for scheme, one in found.items():
         at, low, high = usable(one)
         if at is None or low is None:
-            said.append(f"{scheme} adds nothing that these micro batches can tell from zero")
+            unseen.append(scheme)
             continue
-        end = "no end that these micro batches can see" if high is None else _tokens(high)
-        said.append(f"{scheme} up to {_tokens(at)} [{_tokens(low)}, {end}]")
-    if not said:
-        return ""
-    whole = (
-        f"A larger batch no longer helps beyond this many tokens, because part of the format's "
-        f"noise does not average out: {'; '.join(said)}."
-    )
-    return f"{whole}{_stalled(found)}"
+        useful[scheme] = at
+        end = "no end seen" if high is None else _tokens(high)
+        tokens = "" if ends else " tokens"
+        ends.append(f"{_tokens(at)}{tokens} [{_tokens(low)}, {end}] in {scheme}")
+    said = []
+    if ends:
+        said.append(
+            f"A larger batch helps up to {', '.join(ends)}. {_cure(useful, unseen)} Beyond, the "
+            f"format's own noise is the larger."
+        )
+    if unseen:
+        add = "add" if unseen[1:] else "adds"
+        said.append(
+            f"{listed(unseen)} {add} nothing to a large batch that these micro batches can tell "
+            f"from zero."
+        )
+    return " ".join([*said, *_stalled(found)])
 
 
-def _stalled(found: Mapping[str, Noise]) -> str:
+def _cure(useful: Mapping[str, float], unseen: Sequence[str]) -> str:
+    """The scheme to take for larger batches than the least of all helps with, and its cost."""
+    least = min(useful, key=useful.__getitem__)
+    best = unseen[0] if unseen else max(useful, key=useful.__getitem__)
+    if best == least:
+        return "For more take more steps, at no byte more."
+    more = _nbytes(best) - _nbytes(least)
+    cost = f"{more:.2g} bytes more" if more > 0 else "no byte more"
+    return f"For more take {best} ({cost} a number than {least})."
+
+
+def _nbytes(scheme: str) -> float:
+    """The bytes of a number of an operand, with the scales of groups."""
+    operand = SCHEMES[scheme].x
+    rows, along = TILES.get(operand.scales, (0, 0))
+    return STORAGES[operand.storage].nbytes + (1 / along if rows == 1 and along < 128 else 0.0)
+
+
+def _stalled(found: Mapping[str, Noise]) -> list[str]:
     """The schemes whose noise is so near to the gradient that training is reported to stall, and
     from which batch on it is not."""
     said = []
@@ -214,11 +244,8 @@ def _stalled(found: Mapping[str, Noise]) -> str:
         end = "whatever the batch" if math.isinf(least) else f"below {_tokens(least)} tokens"
         said.append(f"{scheme} {end}")
     if not said:
-        return ""
-    return (
-        f" Training is reported to stall where a gradient is less than √3 of the noise of its "
-        f"quantization: {'; '.join(said)}."
-    )
+        return []
+    return [f"Training is reported to stall where |gradient| < √3 |noise|: {'; '.join(said)}."]
 
 
 def _tokens(count: float) -> str:

@@ -278,8 +278,10 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if not settings["steps"]:
         notes.append("No run was asked for; --steps runs the recipes beside float32.")
     notes += filter(None, (runs.chaotic,))
+    if rows:
+        notes += filter(None, (_of_rotation(parts), _of_blocks(whole)))
     # What to do first: a small terminal shows the beginning.
-    said = (_of_passes(runs), _of_others(runs), _of_parts(parts), _of_blocks(whole))
+    said = (_of_passes(runs), _of_others(runs), _of_parts(parts))
     return Findings(
         columns,
         tuple(rows),
@@ -291,33 +293,33 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 
 
 def _of_parts(found: LabParts | None) -> str:
-    """What each part does to one product and to the mean of many."""
+    """What each part does to one product, and stochastic rounding to the mean of many."""
     if found is None:
         return ""
-    plain, full = found.errors["nearest"], found.errors["full"]
+    plain, drawn = found.errors["nearest"], found.errors["+stochastic"]
     if not plain.dw:
         return f"NVFP4 changes no product of {found.layer} here."
-    added = {name: found.errors[f"+{name}"].dw for name in ("stochastic", "rotation", "tiles")}
-    worse = [f"{name} ({error:.3f})" for name, error in added.items() if error > plain.dw]
-    better = [f"{name} ({error:.3f})" for name, error in added.items() if error < plain.dw]
-    said = f"One dW of {found.layer} is {plain.dw:.3f} off in NVFP4 rounded to nearest"
-    if worse:
-        said += f", more with {listed(worse)}"
-    if better:
-        said += f", less with {listed(better)}"
-    drawn, signs = found.errors["+stochastic"], found.errors["full+signs"]
-    said += (
-        f". Rounding the gradient alone makes it {plain.g:.3f} off, and the mean of {found.draws} "
-        f"{plain.g_mean:.3f}; rounded stochastically {drawn.g:.3f} and {drawn.g_mean:.3f}"
+    parts = {"stochastic": "stochastic", "rotation": "rotated", "tiles": "in tiles"}
+    added = [f"{found.errors[f'+{part}'].dw:.3f} {how}" for part, how in parts.items()]
+    return (
+        f"One dW is {plain.dw:.3f} off to nearest, {listed(added)}; the mean of {found.draws} with "
+        f"G alone rounded {plain.g_mean:.3f}, stochastic {drawn.g_mean:.3f}."
     )
-    if drawn.g > plain.g and drawn.g_mean < plain.g_mean:
-        said += ": worse for one, better on average"
-    without = found.errors["full-rotation"]
+
+
+def _of_rotation(found: LabParts | None) -> str:
+    """What rounding the gradient alone and rotating do in the layer that was measured."""
+    if found is None or not found.errors["nearest"].dw:
+        return ""
+    plain, drawn = found.errors["nearest"], found.errors["+stochastic"]
+    full, without = found.errors["full"], found.errors["full-rotation"]
     gains = (full.dw < without.dw) + (full.dw_mean < without.dw_mean)
     return (
-        f"{said}. Rotation takes one dW of the whole recipe from {without.dw:.3f} to {full.dw:.3f} "
-        f"and the mean from {without.dw_mean:.3f} to {full.dw_mean:.3f} ({signs.dw_mean:.3f} with "
-        f"new signs for each product): on this layer it "
+        f"In {found.layer} rounding the gradient alone makes one dW {plain.g:.3f} off, "
+        f"stochastically {drawn.g:.3f}. Rotation takes one dW of the whole recipe from "
+        f"{without.dw:.3f} to {full.dw:.3f} and the mean of {found.draws} from "
+        f"{without.dw_mean:.3f} to {full.dw_mean:.3f} "
+        f"({found.errors['full+signs'].dw_mean:.3f} with new signs for each product): it "
         f"{('does not help', 'helps in one of both', 'helps in both')[gains]}."
     )
 
@@ -332,23 +334,25 @@ def _of_passes(runs: LabComparison) -> str:
     for found in (forward, backward):
         if found.diverged:
             return f"With only the {found.name} pass quantized the run diverged, {found.diverged}."
-    differ = {name: runs.seen(name) in ("worse", "better") for name in ("forward", "backward")}
-    costs = {
-        found.name: f"{found.difference:+.4f} nats"
-        if differ[found.name]
+    shown = {
+        name: f"{runs.compared[name].difference:+.4f} nats"
+        if runs.seen(name) in ("worse", "better")
         else "no difference that this run can see"
-        for found in (forward, backward)
+        for name in ("forward", "backward")
     }
-    one, other = runs.seen("forward") == "worse", runs.seen("backward") == "worse"
-    said = (
-        f"With only the forward pass quantized the loss shows {costs['forward']}, with only the "
-        f"backward pass {costs['backward']}"
+    ill = [name for name in shown if runs.seen(name) == "worse"]
+    if len(ill) != 1:
+        return (
+            f"Quantized alone, the forward pass shows {shown['forward']}, the backward pass "
+            f"{shown['backward']}."
+        )
+    (name,) = ill
+    other = "backward" if name == "forward" else "forward"
+    return (
+        f"Leave the {name} pass in high precision ({_HIGH_NBYTES - _NBYTES:.2f} bytes more a "
+        f"number in BF16): quantized alone it shows {shown[name]}, the {other} pass "
+        f"{shown[other]}."
     )
-    if one and not other:
-        return f"{said}: leave the forward pass in high precision."
-    if other and not one:
-        return f"{said}: leave the backward pass in high precision."
-    return f"{said}."
 
 
 def _of_others(runs: LabComparison) -> str:

@@ -287,23 +287,25 @@ def _verdict(
     if least is not None:
         whole = f" instead of {twin['each']:.2f}" if twin.get("each") else ""
         said.append(
-            f"After {steps_counted(settings)} at lr {settings['lr']:g} {least} takes "
-            f"{sizes[least]:.2f} bytes a parameter{whole}, with no difference that this run can see"
+            f"{least} takes {sizes[least]:.2f} bytes a parameter{whole}, with no difference that "
+            f"this run can see ({steps_counted(settings)}, {runs.counted}, lr {settings['lr']:g})"
         )
     if ill:
         costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
         said.append(f"{listed(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
     said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
     verdict = f"{'; '.join(said)}." if said else ""
+    return " ".join(filter(None, (verdict, _of_embedding(runs, rows), _of_drift(rows))))
+
+
+def _of_drift(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """A warning of optimizers that move parameters without a gradient."""
     moved = [row for row in rows if row.get("drifted")]
-    if moved:
-        names = listed([str(row["states"]) for row in moved])
-        far = max(float(row["drift"] or 0) for row in moved)
-        verdict += (
-            f" Warning: on this CPU {names} moves parameters that never had a gradient, by up to "
-            f"{far:.1e} in 100 steps at lr 0.001."
-        )
-    return f"{verdict} {_of_embedding(runs, rows)}".strip()
+    if not moved:
+        return ""
+    names = [str(row["states"]) for row in moved]
+    move = "move" if names[1:] else "moves"
+    return f"Here {listed(names)} {move} parameters that never had a gradient."
 
 
 def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
@@ -321,9 +323,8 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
         if outer > _FARTHER * inner > 0 and zero:
             cost = round(twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / _BLOCK)))
             return (
-                f"An {kind} map makes some second moments of the embedding zero ({zero * 1e6:,.0f} "
-                f"in a million), and its next update is {outer:.0%} off (matrices {inner:.1%}): "
-                f"fp32 states for the embedding cost {cost:,} more bytes."
+                f"Keep the embedding's states in fp32 ({cost:,} bytes more): {kind} makes some of "
+                f"its v zero and its next update {outer:.0%} off (matrices {inner:.1%})."
             )
     return ""
 

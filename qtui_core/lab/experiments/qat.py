@@ -334,12 +334,12 @@ def _verdict(
     done = min((len(w.better) for w in known if not w.diverged), default=len(settings["seeds"]))
     seeds = seeds_counted(done, len(settings["seeds"]))
     said = []
+    even = [str(width.bits) for width in known if width.seen == "no difference"]
     for width in known:
         if width.diverged:
             said.append(f"at {width.bits} bits {width.diverged}, so take a lower --lr")
             continue
         if width.seen == "no difference":
-            said.append(f"no difference at {width.bits} bits that this run can see")
             continue
         share = _recovered(width, start) or 0
         back = f" ({share:.0%} of PTQ's loss back)" if share > 0 else ""
@@ -347,6 +347,8 @@ def _verdict(
             back = " (below fp32 as it was)"
         by = abs(fmean(width.better))
         said.append(f"{by:.2g} nats {width.seen} at {width.bits} bits{back}")
+    if even:
+        said.append(f"no difference at {listed(even)} bits that this run can see")
     text = (
         f"QAT beside equal training and then PTQ, {steps_counted(settings)}, {seeds}: "
         f"{'; '.join(said)}."
@@ -383,7 +385,7 @@ def _cost(settings: Mapping[str, Any], known: Sequence[_Width], start: Untouched
         return ""
     least = min(helps, key=lambda width: width.bits)
     return (
-        f" At {least.bits} bits it stores what PTQ does, "
-        f"{format_bytes(_stored(start, least.bits, settings))} in place of "
-        f"{format_bytes(4 * start.weights)}; training holds float32."
+        f" It stores what PTQ does (at {least.bits} bits "
+        f"{format_bytes(_stored(start, least.bits, settings))}, fp32 "
+        f"{format_bytes(4 * start.weights)}); training holds float32."
     )

@@ -313,6 +313,6 @@ def _cycle(settings: Mapping[str, Any], runs: LabComparison, match: int | None) 
     else:
         wins = f"ends {abs(apart):.2g} nats {'behind' if apart > 0 else 'ahead'}"
     return (
-        f" The best cycle, {settings['low']} to {settings['high']} bits in {times}, at {cost:.0%} "
-        f"of the bit operations of 8 bits, {wins} beside a fixed {static} bits at {price:.0%}."
+        f" The best cycle ({settings['low']} to {settings['high']} bits in {times}, {cost:.0%} of "
+        f"the bit operations of 8 bits) {wins} beside a fixed {static} bits ({price:.0%})."
     )

@@ -187,17 +187,16 @@ def _verdict(
     worst = max(stuck, key=stuck.__getitem__)
     # What stands near where it was has not fallen at all; other maps stop on their way.
     how = "rises and does not fall" if _unmoved(stuck, peak) else "stops before it is down"
-    said = (
-        f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} {how}: in "
-        f"{worst} it stays {stuck[worst] / exact:.2g} times fp32's, so its steps are "
-        f"{math.sqrt(stuck[worst] / exact):.2g} times too small.{below}"
-    )
     follow = [f"{n} ({_nbytes(n):g})" for n in falls]
     follow.insert(0, f"fp32 ({_nbytes('fp32'):g} bytes an element)")
-    cure = f"{listed(follow)} {'follow' if falls else 'follows'}"
+    said = (
+        f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} {how}; {listed(follow)} "
+        f"{'follow' if falls else 'follows'}. In {worst} it stays {stuck[worst] / exact:.2g} times "
+        f"fp32's, so its steps are {math.sqrt(stuck[worst] / exact):.2g} times too small.{below}"
+    )
     if beta2 > 0.95:
-        cure += "; a beta2 of 0.95, which costs none, may do so too: --beta2 tries it"
-    return f"{said} {cure[0].upper()}{cure[1:]}."
+        said += " A beta2 of 0.95, which costs none, may do so too: --beta2 tries it."
+    return said
 
 
 def _unmoved(stuck: Mapping[str, float], peak: float) -> bool:

@@ -18,7 +18,7 @@ from qtui_core.lab.experiments.dead import thresholds
 from qtui_core.lab.experiments.underflow import ENOUGH
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
 from qtui_core.lab.training.tasks import LabTask, subject_of
 from qtui_core.lab.training.twins import See
 from qtui_core.lab.training.updates import reach, wanted_updates
@@ -212,21 +212,22 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
         )
     said = []
     if worst.kept_here <= ENOUGH:
-        said.append(f"{worst.tensor} keeps {worst.kept_here:.0%} of each step")
+        said.append(f"{worst.tensor} keeps {worst.kept_here:.0%} of a step")
     said += dead
     rates = [_enough(share) for share in matrices]
     known = [rate for rate in rates if rate is not None]
     from_lr = ""
     if worst.kept_here <= ENOUGH:
         from_lr = (
-            f" Every matrix would keep {ENOUGH:.0%} from lr {max(known):.2g} on."
+            f" From lr {max(known):.2g} on every matrix would keep {ENOUGH:.0%}."
             if len(known) == len(rates)
             else f" No lr up to {RATES[-1]:g} is enough for every matrix."
         )
-    cures = ", ".join(f"{cure} ({nbytes})" for cure, nbytes in _BYTES.items())
+    cures = [f"{cure} ({nbytes})" for cure, nbytes in _BYTES.items()]
+    cures[0] = cures[0].replace(")", " bytes more a parameter)").capitalize()
     return (
         f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}. "
-        f"Cures, in bytes a parameter: {cures}.{from_lr}{states}"
+        f"{listed(cures, 'or')} would do.{from_lr}{states}"
     )
 
 
@@ -238,10 +239,10 @@ def _of_states(settings: Mapping[str, Any], stored: str) -> str:
     share = 1 - settings["beta2"]
     if not 0 < share < least:
         return ""
+    more = 2 * (STORAGES["fp32"].nbytes - STORAGES[stored].nbytes)
     return (
-        f" Keep the optimizer's states in fp32 then: in {stored.upper()}, as PyTorch stores those "
-        f"of such weights, the second moment never falls (1 − beta2 = {share:.2g}, less than "
-        f"{least:.2g})."
+        f" Keep its states in fp32 ({more:g} bytes more): in {stored.upper()} the second moment "
+        f"never falls (1 − beta2 = {share:.2g}, less than {least:.2g})."
     )
 
 

@@ -287,13 +287,17 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         said += f", and {steps_counted(settings)} kept {gain:.0%} of what fp32 gained"
     if here.kept > ENOUGH and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
-    cures = ["Kahan summation (2 more bytes a parameter)"] if store == "bf16" else []
-    cures.append("fp32 masters (4 more bytes a parameter)")
+    cures = {"Kahan summation": "2"} if store == "bf16" else {}
+    cures["fp32 masters"] = "4"
     drawn = runs.share_of_gain("stochastic")
     if _cures(drawn, runs):
-        measured = "" if drawn is None else f", which kept {drawn:.0%} here"
-        cures.insert(0, f"stochastic rounding (no bytes{measured})")
-    said = f"{said}; {listed(cures, 'or')} would help."
+        cures = {"stochastic rounding": "0"} | cures
+    first = next(iter(cures))
+    cures[first] += " bytes more a parameter"
+    if first == "stochastic rounding" and drawn is not None:
+        cures[first] += f", kept {drawn:.0%}"
+    words = [f"{name} ({nbytes})" for name, nbytes in cures.items()]
+    said = f"{said}; {listed(words, 'or')} would help."
     if here.kept > ENOUGH:
         return said
     alone = found.enough.get(store)

@@ -33,11 +33,11 @@ def _said(run: LabRun) -> str:
     if phase is LabPhase.STARTING:
         return f"{run.experiment.question} Its process starts and loads torch, which takes seconds."
     if phase in (LabPhase.RUNNING, LabPhase.PLAYING):
-        return f"{_done(run)}{'; so far: ' + verdict if verdict else '.'}"
+        return _so_far(run, verdict)
     if phase is LabPhase.PAUSED:
-        return f"Paused: {_done(run)}. Space resumes.{' So far: ' + verdict if verdict else ''}"
+        return f"Paused after {_parts(run)}; Space resumes. {verdict}".strip()
     if phase is LabPhase.STOPPING:
-        return f"Stopping after the current step: {_done(run)}."
+        return f"Stopping after the current step: {_parts(run)} {_are(run)} done."
     more = " c runs the remaining parts." if run.can_go_on and run.jobs else ""
     if phase is LabPhase.FAILED:
         said = f"The experiment failed: {run.fault}" if run.fault else "The experiment failed."
@@ -47,9 +47,23 @@ def _said(run: LabRun) -> str:
     return conclusion_of(run.result, more)
 
 
-def _done(run: LabRun) -> str:
-    count = len(run.begun.jobs) if run.begun else 0
-    told = ""
+def _so_far(run: LabRun, verdict: str) -> str:
+    """The sentence of a run that goes on, with little before the verdict so far: it is short."""
+    plays = ""
     if run.phase is LabPhase.PLAYING:
-        told = "The recording is paused, Space resumes: " if run.paused else "The recording plays: "
-    return f"{told}{len(run.jobs)} of {plural(count, 'part')} are done"
+        plays = "The recording is paused, Space resumes" if run.paused else "The recording plays"
+    if not verdict:
+        return f"{plays + ': ' if plays else ''}{_parts(run)} {_are(run)} done."
+    return f"{plays + ', after' if plays else 'After'} {_parts(run)}: {verdict}"
+
+
+def _parts(run: LabRun) -> str:
+    return f"{len(run.jobs)} of {plural(_count(run), 'part')}"
+
+
+def _are(run: LabRun) -> str:
+    return "is" if _count(run) == 1 else "are"
+
+
+def _count(run: LabRun) -> int:
+    return len(run.begun.jobs) if run.begun else 0
