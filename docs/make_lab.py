@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qtui.report.faces.markdown import markdown_table
 from qtui.report.lab.document import conclusion_of, findings_table
-from qtui.report.pictures.in_svg import picture_svg, standalone
+from qtui.report.pictures.svg import picture_svg, standalone
 from qtui_core.lab.catalog import EXPERIMENTS, Experiment
 from qtui_core.lab.recording import LabRecording, read_lab_recording
 from qtui_core.lab.results import LabResult

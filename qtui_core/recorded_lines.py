@@ -51,9 +51,9 @@ class LineKinds(Generic[T]):
         self._names: Final = {kind: name for name, kind in kinds.items()}
         self._version = version
 
-    def to_line(self, told: T) -> str:
+    def to_line(self, event: T) -> str:
         """One line, without its line break."""
-        whole = {"told": self._names[type(told)], **to_plain(told, strict=True)}
+        whole = {"told": self._names[type(event)], **to_plain(event, strict=True)}
         return json.dumps(whole, separators=(",", ":"), allow_nan=False)
 
     def from_line(self, line: str | bytes) -> T | None:
@@ -81,12 +81,12 @@ class LineKinds(Generic[T]):
                 "a newer qtui reads it."
             )
         try:
-            told: T = from_plain(kind, found)
+            event: T = from_plain(kind, found)
         except CodecError as error:
             raise LineError(
                 f"A line of kind {found['told']!r} cannot be read: {error.reason}."
             ) from None
-        return told
+        return event
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class RecordingReader(Generic[T]):
     first: type[Any]
     opening: str
     over: Callable[[Any], bool]
-    wrong: Callable[[Any], str] = lambda told: ""
+    wrong: Callable[[Any], str] = lambda event: ""
 
     def begins(self, path: Path | str) -> bool:
         """Whether a file begins as such a recording does. False for one that cannot be read."""
@@ -150,25 +150,25 @@ class RecordingReader(Generic[T]):
         broken: list[tuple[int, LineError]] = []
         for last, line in kept:
             try:
-                told = self._read(line)
+                event = self._read(line)
             except LineError as error:
                 broken.append((last, error))
                 continue
-            if isinstance(told, self.first):
+            if isinstance(event, self.first):
                 broken.append((last, LineError("A second recording begins there.")))
                 break
-            if told is not None:
-                found.append(told)
+            if event is not None:
+                found.append(event)
         complaint = self._complaint(broken, last, any(map(self.over, found)))
         return self.make(first, tuple(found), complaint)
 
     def _read(self, line: str | bytes) -> Any:
         """The report in a line; None for a kind of a later version. Raises LineError, also for a
         report that contradicts itself."""
-        told = self.kinds.from_line(line)
-        if told is not None and (wrong := self.wrong(told)):
+        event = self.kinds.from_line(line)
+        if event is not None and (wrong := self.wrong(event)):
             raise LineError(wrong)
-        return told
+        return event
 
     def _complaint(self, broken: Sequence[tuple[int, LineError]], last: int, ended: bool) -> str:
         """What is wrong with lines, and with the end."""
@@ -207,11 +207,11 @@ class Recorder(Generic[T]):
         """Whether there is a first line."""
         return self._begun
 
-    def write(self, told: T) -> None:
+    def write(self, event: T) -> None:
         """Adds a whole line. Raises OSError if the disk is full or gone."""
         if self._draft is None:
             self._draft = Draft(self.target)
-        self._draft.write(self._to_line(told).encode() + b"\n")
+        self._draft.write(self._to_line(event).encode() + b"\n")
         if not self._begun:
             self._draft.keep()
             self._begun = True

@@ -53,9 +53,9 @@ class ChildRun(Generic[T]):
             stack.enter_context(self._interruptible())
             await stack.enter_async_context(contextlib.aclosing(stream))
             stack.callback(asyncio.create_task(self._watch()).cancel)
-            async for told in stream:
-                if hear(told):
-                    self._write(told)
+            async for event in stream:
+                if hear(event):
+                    self._write(event)
         if debug and failed():
             for line in self._child.stderr_tail:
                 say(line)
@@ -89,13 +89,13 @@ class ChildRun(Generic[T]):
                 self.say("The run answers again.")
             silent = bool(silence)
 
-    def _write(self, told: T) -> None:
+    def _write(self, event: T) -> None:
         """Records a line. If the disk is full, the recording ends and the run continues, as its
         report is still wanted."""
         if self._recorder is None or self.unrecorded:
             return
         try:
-            self._recorder.write(told)
+            self._recorder.write(event)
         except OSError as error:
             self.unrecorded = True
             what = "ends here" if self._recorder.begun else "is not made"

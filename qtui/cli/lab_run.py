@@ -17,7 +17,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import JobDone, LabBegun, LabFault, LabResult, LabTold, StepSeen
+from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, LabResult, StepSeen
 from qtui_core.recorded_lines import Recorder
 
 #: At least so many seconds lie between two lines about steps.
@@ -55,7 +55,7 @@ class _ExperimentRun:
         self._request = request
         self._record = record
         self._client = lab_client()
-        self._run = ChildRun[LabTold](
+        self._run = ChildRun[LabEvent](
             self._client.child, None if record is None else Recorder(record, LAB_LINES.to_line)
         )
         self._begun: LabBegun | None = None
@@ -91,27 +91,27 @@ class _ExperimentRun:
     def _failed(self) -> bool:
         return self._result is None or self._result.ended == "failed"
 
-    def _hear(self, told: LabTold) -> bool:
+    def _hear(self, event: LabEvent) -> bool:
         """A recording begins with what is to be run."""
-        if isinstance(told, LabBegun):
-            self._begun = told
-            parts = plural(len(told.jobs), "part")
-            self._run.say(f"{told.experiment}: {parts}, about {told.seconds:.0f} s.")
-        elif isinstance(told, JobDone):
+        if isinstance(event, LabBegun):
+            self._begun = event
+            parts = plural(len(event.jobs), "part")
+            self._run.say(f"{event.experiment}: {parts}, about {event.seconds:.0f} s.")
+        elif isinstance(event, JobDone):
             self._done += 1
             of = len(self._begun.jobs) if self._begun is not None else self._done
-            how = told.fault or f"done in {told.seconds:.1f} s"
-            self._run.say(f"{told.job} ({self._done} of {of}): {how}")
-        elif isinstance(told, StepSeen):
+            how = event.fault or f"done in {event.seconds:.1f} s"
+            self._run.say(f"{event.job} ({self._done} of {of}): {how}")
+        elif isinstance(event, StepSeen):
             now = time.monotonic()
             if now - self._said >= _PAUSE:
                 self._said = now
-                value = "" if told.value is None else f", {told.value:.4g}"
-                self._run.say(f"{told.job}: step {told.step:,} of {told.steps:,}{value}")
-        elif isinstance(told, LabResult):
-            self._result = told
-            if told.fault:
-                self._run.say_once(told.fault)
-        elif isinstance(told, LabFault):
-            self._fault = told.text
+                value = "" if event.value is None else f", {event.value:.4g}"
+                self._run.say(f"{event.job}: step {event.step:,} of {event.steps:,}{value}")
+        elif isinstance(event, LabResult):
+            self._result = event
+            if event.fault:
+                self._run.say_once(event.fault)
+        elif isinstance(event, LabFault):
+            self._fault = event.text
         return self._begun is not None

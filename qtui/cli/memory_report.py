@@ -14,8 +14,8 @@ import click
 from qtui.cli.memory_ahead import weighed_beside
 from qtui.cli.plan_options import given_options
 from qtui.profiles import calibrated
+from qtui_core.memory.advice.capacity import Knob
 from qtui_core.memory.advice.changes import weighed_plans
-from qtui_core.memory.advice.fit import Knob
 from qtui_core.memory.advice.report import MemoryReport, peaks_on, report_of, report_of_plan
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
 from qtui_core.memory.plan.refusals import not_built_in

@@ -12,8 +12,8 @@ from qtui.engine.answers.activations import LayersWeighed
 from qtui.engine.client import EngineClient, EngineState, Reply
 from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
 from qtui_core.errors import UsageError
+from qtui_core.inspection.sensitivity.bit_allocation import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity.budget import Budget
-from qtui_core.inspection.sensitivity.choose import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity.report import Sensitivity
 from qtui_core.inspection.sensitivity.weighing import Weighing, weigh_by_outputs, weigh_by_weights
 

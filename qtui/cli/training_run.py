@@ -14,7 +14,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import Told, to_line
+from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.snapshot import Fault, PhaseBegun, Said, StepTaken
 from qtui_core.live.state import RunState, after
 from qtui_core.quantities import format_bytes
@@ -61,7 +61,7 @@ class _Run:
     ) -> None:
         self._request = request
         self._client = run_client(command)
-        self._run = ChildRun[Told](
+        self._run = ChildRun[RunEvent](
             self._client.child, None if record is None else Recorder(record, to_line)
         )
         self._state = RunState()
@@ -83,35 +83,35 @@ class _Run:
             raise error_of(sentence, code, NoGpu)
         return RunOutcome(self._state, code, self._run.interrupted)
 
-    def _hear(self, told: Told) -> bool:
+    def _hear(self, event: RunEvent) -> bool:
         """A recording begins with the header."""
-        self._state = after(self._state, told)
-        self._narrate(told)
+        self._state = after(self._state, event)
+        self._narrate(event)
         return self._state.header is not None
 
-    def _narrate(self, told: Told) -> None:
+    def _narrate(self, event: RunEvent) -> None:
         """Writes lines to stderr: what is prepared, the steps (at most two a second), and what the
         run says."""
-        if isinstance(told, RecordingHeader):
-            if told.predicted is not None and told.predicted.warning:
-                self._run.say_once(told.predicted.warning)
-        elif isinstance(told, PhaseBegun) and told.step == 0:
-            if told.phase in DOING:
-                self._run.say_once(DOING[told.phase])
-        elif isinstance(told, StepTaken):
+        if isinstance(event, RecordingHeader):
+            if event.predicted is not None and event.predicted.warning:
+                self._run.say_once(event.predicted.warning)
+        elif isinstance(event, PhaseBegun) and event.step == 0:
+            if event.phase in DOING:
+                self._run.say_once(DOING[event.phase])
+        elif isinstance(event, StepTaken):
             now = time.monotonic()
             steps = self._state.header.steps if self._state.header is not None else None
-            if now - self._said >= _PAUSE or told.step in (1, steps):
+            if now - self._said >= _PAUSE or event.step in (1, steps):
                 self._said = now
-                self._run.say(self._step(told, steps))
-        elif isinstance(told, Fault | Said) and self._state.header is not None:
-            self._run.say_once(told.text)
+                self._run.say(self._step(event, steps))
+        elif isinstance(event, Fault | Said) and self._state.header is not None:
+            self._run.say_once(event.text)
 
-    def _step(self, told: StepTaken, steps: int | None) -> str:
-        words = [f"step {told.step:,}" + ("" if steps is None else f" of {steps:,}")]
-        if told.loss is not None:
-            words.append(f"loss {told.loss:.4g}")
-        words.append(f"{told.step_seconds:.3g} s")
+    def _step(self, event: StepTaken, steps: int | None) -> str:
+        words = [f"step {event.step:,}" + ("" if steps is None else f" of {steps:,}")]
+        if event.loss is not None:
+            words.append(f"loss {event.loss:.4g}")
+        words.append(f"{event.step_seconds:.3g} s")
         peaks = [phase.most.peak_allocated_bytes for phase in self._state.phases]
         if peaks:
             words.append(f"peak {format_bytes(max(peaks))}")

@@ -1,7 +1,7 @@
-"""Ends a computation whose task was cancelled.
+"""Ends a computation if its task is cancelled.
 
-An estimate is one call of a function that never asks whether its task was cancelled. For some plans
-that call takes a minute.
+An estimate is one call of a function that does not check for cancellation, and for some plans that
+call takes a minute.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _CHECK_SECONDS = 0.05
 
 
 def run_cancellable(task: Task[Any], compute: Callable[[], T]) -> T:
-    """Runs `compute` in a thread; returns what it returns, and raises what it raises. Raises
-    TaskCancelled if the task is cancelled before that.
+    """Runs `compute` in a thread and returns its result; errors of `compute` are raised here.
+    Raises TaskCancelled if the task is cancelled before `compute` returns.
 
-    `compute` must be plain Python that holds no lock and leaves nothing half done: CPython raises
-    an exception in its thread, which ends it between any two of its instructions.
+    `compute` must be plain Python without locks or lasting side effects: on cancellation CPython
+    raises an exception in its thread, between any two instructions.
     """
     found: list[T] = []
     failed: list[BaseException] = []

@@ -1,7 +1,6 @@
-"""The model that runs and what was captured of it, as long as it is open.
+"""The running model and its captured activations, kept while the model is open.
 
-torch and transformers are imported by the first capture, not before: most sessions look at weights
-only.
+The first capture imports torch and transformers, because most sessions look at weights only.
 """
 
 from __future__ import annotations
@@ -31,27 +30,28 @@ from qtui_core.extras import require
 from qtui_core.models import ModelSource
 from qtui_core.quant import Cancelled
 
-#: Modules whose rows are kept; each is up to 4 x 32 MiB.
+#: Modules whose captured rows are kept. A module takes up to 4 x 32 MiB (two sides, two texts).
 MODULES_KEPT = 4
 
-#: How far a capture is when the model and its text are ready.
+#: Progress of a capture (0 to 1) when the model and its text are ready.
 RUN_FROM = 0.1
 
 Records = dict[str, ModuleRecord]
-#: Hears what is being done and how far it is (0..1).
+#: Is called with the current activity in words, and the progress from 0 to 1.
 Stage = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """What was captured of the module of one weight.
+    """The captured activations of one module.
 
     Attributes:
-        number: of the capture, different for each.
-        tensor: the weight.
-        calibration, held_out: of the two texts; the latter None for a short one.
-        text: where the text is from, in words.
-        note: what of the computation is not as the weights are stored; empty as a rule.
+        number: differs for each capture.
+        tensor: the name of the module's weight.
+        calibration, held_out: the recordings over the two texts; `held_out` is None if the text is
+            too short to be split.
+        text: the source of the text, in words.
+        note: a sentence if the model did not compute as its weights are stored, else empty.
     """
 
     number: int
@@ -63,19 +63,19 @@ class Capture:
     seconds: float
 
     def sides(self, side: Side) -> tuple[ActivationRecord, ActivationRecord | None]:
-        """The side's recordings over both texts."""
+        """The recordings of one side over both texts."""
         held_out = None if self.held_out is None else self.held_out.side(side)
         return self.calibration.side(side), held_out
 
 
 class CapturedTensor:
-    """The rows of one side of a module over the calibration text, as operations look at them.
+    """One side of a module over the calibration text, as a tensor for the engine's operations.
 
     Attributes:
-        shape: (tokens, features).
-        key: different for each capture.
-        extent: smallest and largest value of all tokens: the range that granularity `model`
-            means for an activation.
+        shape: (kept tokens, features).
+        key: differs for each capture.
+        extent: smallest and largest value over all tokens: the range of an activation under
+            granularity `model`.
     """
 
     def __init__(self, capture: Capture, side: Side) -> None:
@@ -93,7 +93,7 @@ class CapturedTensor:
 
 @dataclass(eq=False)
 class _Running:
-    """A model in memory and the texts it has been given."""
+    """A model in memory, and the texts that it has read, split into windows."""
 
     source: ModelSource
     loaded: Any
@@ -102,20 +102,20 @@ class _Running:
 
 
 class Captures:
-    """Captures of the open model by the weight they are about. Safe to use from several
-    lanes."""
+    """The captures of the open model, by the weight of the module. Several lanes (threads) may use
+    it at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._captures: dict[tuple[str, str], Capture] = {}
         self._texts: dict[tuple[str, str], Text] = {}
-        # Not from 0: the screen remembers the numbers of an engine that has since been restarted.
+        # Not from 0: after a restart of the engine the screen still has the earlier numbers.
         self._count = time.time_ns()
         self._opened = 0
 
     def forget(self) -> None:
-        """Another model is open: the memory of this one is given back."""
+        """Frees the memory of the model, because another one is open."""
         with self._lock:
             self._opened += 1
             held = self._running is not None
@@ -126,17 +126,17 @@ class Captures:
             gc.collect()  # modules refer to each other in circles
 
     def find(self, model: str, tensor: str) -> Capture | None:
-        """What was captured of the module of a weight, if anything."""
+        """The capture of the module with this weight, if there is one."""
         with self._lock:
             return self._captures.get((model, tensor))
 
     def held(self, model: str) -> list[str]:
-        """The weights whose modules were captured and are still held."""
+        """The weights of the modules whose captures are still held."""
         with self._lock:
             return [tensor for opened, tensor in self._captures if opened == model]
 
     def need(self, model: str, tensor: str, side: object) -> Capture:
-        """As `find`. Raises UsageError where nothing was captured, or `side` is no side."""
+        """As `find`. Raises UsageError if nothing was captured, or `side` is not a side."""
         if side not in ("input", "output"):
             raise UsageError(
                 f"A tensor has no source {side!r}: weight, input and output are the sources."
@@ -150,7 +150,7 @@ class Captures:
         return found
 
     def subject(self, model: str, tensor: str, side: Any) -> CapturedTensor:
-        """What operations look at. Raises as `need`."""
+        """One side of a captured module as a tensor. Raises as `need`."""
         return CapturedTensor(self.need(model, tensor, side), side)
 
     def capture(
@@ -162,8 +162,9 @@ class Captures:
         stage: Stage,
         cancelled: Callable[[], bool],
     ) -> list[Capture]:
-        """Run the model on a text and keep both sides of the modules of these weights; what
-        was captured of them with the same text before is not captured again.
+        """Runs the model on a text and keeps both sides of the modules of these weights. Modules
+        that were captured with the same text before are not captured again.
+
 
         Raises:
             Cancelled: `cancelled()` was true, or another model was opened meanwhile.
@@ -244,7 +245,7 @@ def _run_both(
     stage: Stage,
     cancelled: Callable[[], bool],
 ) -> tuple[Records, Records | None]:
-    """Runs the model on both texts; the held-out one may be missing."""
+    """Runs the model on both texts; there may be no held-out text."""
     from qtui_core.activations.capture import capture
 
     calibration, held_out = running.windows[text]

@@ -1,6 +1,6 @@
-"""A child that gets one request, a line of JSON, and reports lines until it ends: it is started,
-read, controlled, and ended with all its own children; and a run in such a child, whose lines are
-messages. Nothing here imports torch."""
+"""Starts, reads, controls and ends a child process that gets one request, a line of JSON, and
+reports lines until it ends; and a run in such a child, whose lines are messages. Nothing here
+imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
-from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
+from qtui.engine.child_exit import LINES_KEPT, exit_sentence, read_stderr
 from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import to_line
@@ -28,9 +28,9 @@ T = TypeVar("T")
 class ChildLines:
     """One child, in a process group of its own.
 
-    `who` begins the sentences about it. `log` receives what it writes on stderr; the last lines are
-    also in `stderr_tail`. Once it is gone, `exit_code` is its own: None where it never started,
-    negative for the signal that it died of. `asked_to_end` says whether it was told to go.
+    `who` begins the sentences about it. `log` receives what it writes on stderr; `stderr_tail` has
+    the last lines. `exit_code` is None until it has ended, and negative if a signal killed it.
+    `asked_to_end` says whether it was asked to end.
     """
 
     def __init__(self, command: Sequence[str], who: str, log: Path | None = None) -> None:
@@ -50,22 +50,22 @@ class ChildLines:
         return self._process.pid if self._process is not None else None
 
     def silence(self) -> str:
-        """That the child gives no sign of life, as a sentence; empty where it does. To be asked
-        at every `waiting.LOOK_SECONDS`."""
+        """A sentence if the child gives no sign of life, else empty. To be called every
+        `waiting.LOOK_SECONDS`."""
         self._silence.look()
         return silence_of(self._who, self._silence.seconds) if self._process is not None else ""
 
     async def warm(self) -> None:
-        """Starts the child and lets it import what it needs, before it is asked. Raises OSError
-        where it cannot be started."""
+        """Starts the child and lets it import its libraries before it gets a request. Raises
+        OSError if it cannot be started."""
         if self._process is None:
             await self._launch()
             self.control("warm")
 
     async def lines(self, asked: Any) -> AsyncGenerator[bytes | None, None]:
-        """Starts the child, asks it, and gives its lines; None for one that is too long to be
-        read. Whoever stops listening ends the child at once; `wait` before lets it end by itself.
-        Raises OSError where it cannot be started."""
+        """Starts the child, sends the request, and yields its lines; None for a line that is too
+        long. Closing the generator kills the child, unless `wait` was awaited before. Raises
+        OSError if the child cannot be started."""
         self.asked_to_end, self.exit_code = False, None
         self._silence = Silence()
         process = self._process or await self._launch()
@@ -98,8 +98,8 @@ class ChildLines:
                 self._process = None
 
     async def wait(self) -> None:
-        """Waits until the child is gone and its last words are read, for EXIT_SECONDS; then it is
-        killed."""
+        """Waits until the child has ended and its stderr is read, at most EXIT_SECONDS; then kills
+        it."""
         process, stderr = self._process, self._stderr
         if process is None or stderr is None:
             return
@@ -109,9 +109,9 @@ class ChildLines:
         end_group(process)
         self.exit_code = await process.wait()
 
-    def obituary(self) -> str:
-        """How it ended, as a sentence with the last line that it wrote on stderr."""
-        sentence = obituary(self._who, self.exit_code, self.stderr_tail)
+    def exit_sentence(self) -> str:
+        """How the child ended: a sentence with the last line that it wrote on stderr."""
+        sentence = exit_sentence(self._who, self.exit_code, self.stderr_tail)
         return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
     def control(self, control: Control | Literal["warm"]) -> None:
@@ -121,8 +121,8 @@ class ChildLines:
             stdin.write(json.dumps({"control": control}).encode() + b"\n")
 
     def stop(self, patience: float = STOP_SECONDS) -> None:
-        """Asks the child to end, and ends it after `patience` seconds. What it tells until then
-        still comes from `lines`."""
+        """Asks the child to end, and kills it after `patience` seconds. `lines` still yields what
+        it reports until then."""
         self.asked_to_end = True
         if self._process is None:
             return
@@ -130,7 +130,7 @@ class ChildLines:
         asyncio.get_running_loop().call_later(patience, self._kill, self._process)
 
     def kill(self) -> None:
-        """Ends the child and all that it started at once."""
+        """Kills the child and all processes that it started."""
         self.asked_to_end = True
         if self._process is not None:
             end_group(self._process)
@@ -142,7 +142,7 @@ class ChildLines:
         return process
 
     def _kill(self, process: asyncio.subprocess.Process) -> None:
-        """Ends the child, if it is still the current one."""
+        """Kills the child, if it is still the current one."""
         if process is self._process:
             end_group(process)
 
@@ -153,7 +153,7 @@ class Hearing(Protocol[T]):
     def complaint(self, why: str) -> T | None:
         """The message in place of a line that cannot be read; None leaves it to the log."""
 
-    def hear(self, told: T) -> bool:
+    def hear(self, event: T) -> bool:
         """Takes note of a message; returns whether it is the last."""
 
     def end(self, why: str, *, killed: bool) -> Iterable[T]:
@@ -184,20 +184,20 @@ class RunClient(Generic[T]):
         try:
             async with aclosing(self.child.lines(request)) as lines:
                 async for line in lines:
-                    told = self._read(line, hearing)
-                    if told is None:
+                    event = self._read(line, hearing)
+                    if event is None:
                         continue
-                    last = hearing.hear(told)
-                    yield told
+                    last = hearing.hear(event)
+                    yield event
                     if last:
                         await self.child.wait()
                         return
             if not self.child.asked_to_end:
-                why = self.child.obituary()
+                why = self.child.exit_sentence()
         except OSError as error:
             why = f"The {self._what} could not be started: {error}."
-        for told in hearing.end(why, killed=(self.child.exit_code or 0) < 0):
-            yield told
+        for event in hearing.end(why, killed=(self.child.exit_code or 0) < 0):
+            yield event
 
     def _read(self, line: bytes | None, hearing: Hearing[T]) -> T | None:
         """The message in a line, or that it cannot be read."""
@@ -207,10 +207,10 @@ class RunClient(Generic[T]):
             why = f"A line of the {self._what} was too long and is left out."
         except LineError as error:
             why = f"A line of the {self._what} cannot be read: {error}"
-        told = hearing.complaint(why)
-        if told is None:
+        event = hearing.complaint(why)
+        if event is None:
             self.child.stderr_tail.append(why)
-        return told
+        return event
 
 
 async def start_child(command: Sequence[str], limit: int) -> asyncio.subprocess.Process:
@@ -222,22 +222,23 @@ async def start_child(command: Sequence[str], limit: int) -> asyncio.subprocess.
         stderr=asyncio.subprocess.PIPE,
         limit=limit,
         env=child_environment(),
-        # Its own process group, so that Ctrl+C in the terminal is not for it, and that what it
-        # starts ends with it; but the same session, as some kernels apply `nice` only within one.
+        # Its own process group: Ctrl+C in the terminal does not reach it, and the processes that it
+        # starts can be ended with it. The same session, as some kernels apply `nice` only within
+        # one.
         process_group=0,
     )
 
 
 def end_group(process: asyncio.subprocess.Process) -> None:
-    """Ends a child and what it started, which may outlive it."""
+    """Kills a child and the processes that it started, which may outlive it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _until_gone(process: asyncio.subprocess.Process) -> None:
-    """Waits for the end of a child that was killed, EXIT_SECONDS at most, also where the listener
-    is cancelled once more meanwhile, as a loop that ends does: what asyncio holds of a child must
-    not outlive the loop."""
+    """Waits for the end of a killed child, EXIT_SECONDS at most, even if the caller is cancelled
+    again meanwhile, as happens when the event loop ends: asyncio's transport of a child must not
+    outlive the loop."""
     again: asyncio.CancelledError | None = None
     for _ in range(2):
         try:

@@ -112,19 +112,19 @@ class ChildProcess:
             elif control is not None:
                 self.controls.say(control)
                 self.obey(control)
-        if self._sink.told:
+        if self._sink.wrote:
             self._stop(0)
 
 
 class LineSink:
     """Writes lines from any thread. Without a reader the work is useless, and the process ends.
-    `told`: whether a line other than signs of life was written."""
+    `wrote`: whether a line other than signs of life was written."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._wrote = time.monotonic()
-        self.told = False
+        self.wrote = False
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
     def tell(self, line: str) -> None:
@@ -141,7 +141,7 @@ class LineSink:
             os._exit(code)
 
     def _put(self, line: str) -> None:
-        self.told = True
+        self.wrote = True
         self._write(line.encode() + b"\n")
 
     def _write(self, line: bytes) -> None:

@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from qtui.engine.child_exit import LINES_KEPT, exit_sentence, read_stderr
 from qtui.engine.child_lines import end_group, start_child
-from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
 from qtui.engine.protocol import (
     Array,
     Event,
@@ -262,7 +262,7 @@ class EngineClient:
             await asyncio.wait_for(process.wait(), EXIT_SECONDS)
             await asyncio.wait_for(asyncio.shield(stderr_task), EXIT_SECONDS)
         if process is self._process:
-            self._lose(obituary("The engine", process.returncode, self.stderr_tail))
+            self._lose(exit_sentence("The engine", process.returncode, self.stderr_tail))
 
     def _lose(self, sentence: str) -> None:
         self._drop(sentence)

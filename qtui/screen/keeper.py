@@ -13,10 +13,10 @@ from qtui_core.errors import QtuiError
 from qtui_core.files import Target
 from qtui_core.recorded_lines import Recorder
 
-ToldT = TypeVar("ToldT")
+EventT = TypeVar("EventT")
 
 
-class Keeper(Generic[ToldT]):
+class Keeper(Generic[EventT]):
     """A context manager that writes the messages of a run to a new file of a folder. If the disk is
     full, the recording ends and the run continues.
 
@@ -37,33 +37,33 @@ class Keeper(Generic[ToldT]):
         folder: Path,
         stem: str,
         most: int,
-        to_line: Callable[[ToldT], str],
-        first: type[ToldT],
+        to_line: Callable[[EventT], str],
+        first: type[EventT],
     ) -> None:
         self._folder, self._stem, self._most = folder, stem, most
         self._to_line, self._first = to_line, first
-        self._recorder: Recorder[ToldT] | None = None
+        self._recorder: Recorder[EventT] | None = None
         self.path: Path | None = None
         self.complaint = ""
 
     def __enter__(self) -> Self:
         return self
 
-    def write(self, told: ToldT) -> None:
+    def write(self, event: EventT) -> None:
         """Writes a message, unless the recording has failed or not begun."""
         if self.complaint:
             return
         try:
             if self._recorder is not None:
-                self._recorder.write(told)
-            elif isinstance(told, self._first):
-                self._begin(told)
+                self._recorder.write(event)
+            elif isinstance(event, self._first):
+                self._begin(event)
         except (OSError, QtuiError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or f"{error}".rstrip(".")
             what = "The run is not recorded" if self.path is None else "The recording is cut off"
             self.complaint = f"{what}: {why}."
 
-    def _begin(self, told: ToldT) -> None:
+    def _begin(self, event: EventT) -> None:
         """Makes the file with its first line, then deletes the oldest recordings."""
         self._folder.mkdir(parents=True, exist_ok=True)
         stem = f"{self._stem}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -73,7 +73,7 @@ class Keeper(Generic[ToldT]):
                 continue
             recorder = Recorder(Target(str(path), path), self._to_line)
             try:
-                recorder.write(told)
+                recorder.write(event)
             except OSError as error:
                 recorder.__exit__(type(error), error, None)
                 if isinstance(error, FileExistsError):  # another app made it in the same second

@@ -73,9 +73,9 @@ class RunProcess:
         client = self._client
         self._gone.clear()
         try:
-            async for told in client.run(request):
-                hear(told)
-                keeper.write(told)
+            async for event in client.run(request):
+                hear(event)
+                keeper.write(event)
                 if keeper.complaint and not run.complaint:
                     self._panel.qtui.tell(keeper.complaint, "warning")
                 run.path, run.complaint = keeper.path, keeper.complaint

@@ -9,14 +9,14 @@ from qtui_core.lab.results import (
     SCHEMA_VERSION,
     JobDone,
     LabBegun,
+    LabEvent,
     LabFault,
     LabResult,
-    LabTold,
     StepSeen,
 )
 from qtui_core.recorded_lines import LineKinds, RecordingReader
 
-LAB_LINES: Final = LineKinds[LabTold](
+LAB_LINES: Final = LineKinds[LabEvent](
     {
         "lab begun": LabBegun,
         "lab step": StepSeen,
@@ -34,24 +34,24 @@ class LabRecording:
 
     Attributes:
         begun: how it begins.
-        told: the rest, in order.
+        events: the rest, in order.
         complaint: a sentence on lines that could not be read, or on an end that is missing;
             empty where all is well.
     """
 
     begun: LabBegun
-    told: tuple[LabTold, ...]
+    events: tuple[LabEvent, ...]
     complaint: str = ""
 
     @property
     def jobs(self) -> tuple[JobDone, ...]:
         """The parts that were done, from which the experiment can go on."""
-        return tuple(told for told in self.told if isinstance(told, JobDone))
+        return tuple(event for event in self.events if isinstance(event, JobDone))
 
     @property
     def result(self) -> LabResult | None:
         """The last; None where no job was done."""
-        found = [told for told in self.told if isinstance(told, LabResult)]
+        found = [event for event in self.events if isinstance(event, LabResult)]
         return found[-1] if found else None
 
 
@@ -61,7 +61,7 @@ _READER: Final = RecordingReader(
     "an experiment",
     LabBegun,
     "the beginning of one",
-    over=lambda told: isinstance(told, LabResult) and bool(told.ended),
+    over=lambda event: isinstance(event, LabResult) and bool(event.ended),
 )
 is_lab_recording: Final = _READER.begins
 read_lab_recording: Final = _READER.read

@@ -286,7 +286,7 @@ class LabFault:
     text: str
 
 
-LabTold = LabBegun | StepSeen | JobDone | LabResult | LabFault
+LabEvent = LabBegun | StepSeen | JobDone | LabResult | LabFault
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:

@@ -24,10 +24,10 @@ from qtui_core.errors import QtuiError
 from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
-from qtui_core.lab.results import Findings, JobDone, LabBegun, LabResult, LabTold, StepSeen
+from qtui_core.lab.results import Findings, JobDone, LabBegun, LabEvent, LabResult, StepSeen
 from qtui_core.lab.training.tasks import check_subject, use_device
 
-Tell = Callable[[LabTold], None]
+Tell = Callable[[LabEvent], None]
 
 #: The libraries that affect the figures: their versions are reported.
 _LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
@@ -69,7 +69,7 @@ class LabRunner:
         self._module = experiment.module()
         jobs: list[Job] = self._module.jobs(settings, model)
         self._jobs = {job.key: job for job in jobs}
-        self._done = {told.job: told for told in done if self._holds(told)}
+        self._done = {event.job: event for event in done if self._holds(event)}
         self._waiting = sorted(
             (job for job in jobs if job.key not in self._done), key=lambda job: -job.cost
         )
@@ -77,13 +77,13 @@ class LabRunner:
         self._helper: _Helper | None = None
         self._began = time.perf_counter()
 
-    def _holds(self, told: JobDone) -> bool:
+    def _holds(self, event: JobDone) -> bool:
         """Whether a recorded job is one of this experiment with an outcome that can be read."""
-        job = self._jobs.get(told.job)
-        if job is None or told.fault:
+        job = self._jobs.get(event.job)
+        if job is None or event.fault:
             return False
         try:
-            from_plain(job.outcome, told.outcome)
+            from_plain(job.outcome, event.outcome)
         except CodecError:
             return False
         return True
@@ -115,8 +115,8 @@ class LabRunner:
                 versions(),
             )
         )
-        for told in self._done.values():
-            self._tell(told)
+        for event in self._done.values():
+            self._tell(event)
         try:
             if processes > 1:
                 self._helper = _Helper(self._experiment, self._settings, self._model)
@@ -149,15 +149,15 @@ class LabRunner:
         with self._lock:
             done = dict(self._done)
         outcomes = {
-            key: from_plain(self._jobs[key].outcome, told.outcome)
-            for key, told in done.items()
-            if not told.fault
+            key: from_plain(self._jobs[key].outcome, event.outcome)
+            for key, event in done.items()
+            if not event.fault
         }
         found: Findings = self._module.conclude(self._settings, outcomes)
         faults: dict[str, list[str]] = {}
-        for key, told in done.items():
-            if told.fault:
-                faults.setdefault(told.fault, []).append(key)
+        for key, event in done.items():
+            if event.fault:
+                faults.setdefault(event.fault, []).append(key)
         notes = (*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items()))
         failed = ended == "done" and self._failed(found)
         return LabResult(
@@ -177,7 +177,7 @@ class LabRunner:
 
     def _failed(self, found: Findings) -> bool:
         """Whether every job failed, or some failed and the others allow no conclusion."""
-        count = sum(1 for told in self._done.values() if told.fault)
+        count = sum(1 for event in self._done.values() if event.fault)
         return count > 0 and (not found.verdict or count == len(self._jobs))
 
     def exit_code(self, result: LabResult) -> int:
@@ -186,7 +186,7 @@ class LabRunner:
         if result.ended != "failed":
             return 0
         with self._lock:
-            return next(told.code or _FAILED for told in self._done.values() if told.fault)
+            return next(event.code or _FAILED for event in self._done.values() if event.fault)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -196,10 +196,10 @@ class LabRunner:
         with self._lock:
             return self._waiting.pop(0) if self._waiting else None
 
-    def _finish(self, told: JobDone) -> None:
+    def _finish(self, event: JobDone) -> None:
         with self._lock:
-            self._done[told.job] = told
-            self._tell(told)
+            self._done[event.job] = event
+            self._tell(event)
             if len(self._done) < len(self._jobs):
                 self._tell(self.result())
 
@@ -221,16 +221,16 @@ class LabRunner:
         """Passes jobs to the second process until none are left or until that process has ended."""
         while (job := self._next()) is not None:
             try:
-                told = helper.run(job, self._hear)
+                event = helper.run(job, self._hear)
             except (OSError, ValueError, CodecError):
                 with self._lock:
                     self._waiting.append(job)
                 return
-            self._finish(told)
+            self._finish(event)
 
-    def _hear(self, told: StepSeen) -> None:
+    def _hear(self, event: StepSeen) -> None:
         with self._lock:
-            self._tell(told)
+            self._tell(event)
 
 
 def run_job(job: Job, see: Callable[..., None]) -> JobDone:
@@ -307,8 +307,8 @@ def _help() -> None:
     jobs = {job.key: job for job in experiment.module().jobs(settings, asked["model"])}
     last = 0.0
 
-    def put(told: StepSeen | JobDone) -> None:
-        sink.write(to_line(to_plain(told, strict=True)).encode() + b"\n")
+    def put(event: StepSeen | JobDone) -> None:
+        sink.write(to_line(to_plain(event, strict=True)).encode() + b"\n")
 
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 

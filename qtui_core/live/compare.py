@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from qtui_core.dataclass import dataclass
+from qtui_core.live.components import at_end, at_peak, in_named_components, named
 from qtui_core.live.header import Predicted, PredictedPhase
-from qtui_core.live.parts import as_told, at_end, at_peak, named
 from qtui_core.live.recorded_plan import plan_of
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE, RunState
@@ -102,10 +102,10 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
     if mine is None or mark is None:
         return ()
     if peak:
-        expected = as_told(mark.peak_held, mine.peak_held)
+        expected = in_named_components(mark.peak_held, mine.peak_held)
         apart, rest = at_peak(mark, expected)
         return _rows(apart, rest, mark.peak_allocated_bytes, expected, mine.allocated_bytes)
-    expected = as_told(mark.held, mine.held)
+    expected = in_named_components(mark.held, mine.held)
     apart, rest = at_end(mark, expected)
     return _rows(apart, rest, mark.allocated_bytes, expected, sum(expected.values()))
 

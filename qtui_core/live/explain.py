@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from qtui_core.live.components import REST
 from qtui_core.live.gap import CONTEXT, MOMENTS, OTHERS, PAGED, SLACK, GapPart, Level
-from qtui_core.live.parts import REST
 from qtui_core.quantities import format_bytes
 
 #: A part below this share of its level's estimate is too small to mention.

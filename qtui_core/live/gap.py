@@ -7,9 +7,9 @@ from typing import Final
 
 from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
+from qtui_core.live.components import NOT_APART, at_peak, in_named_components, named
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured
-from qtui_core.live.parts import UNTOLD, as_told, at_peak, named
 
 ALLOCATED, RESERVED, PROCESS, DEVICE = "allocated", "reserved", "process", "device"
 
@@ -81,7 +81,7 @@ def _allocated(predicted: Predicted, found: Measured) -> Level:
         return Level(ALLOCATED, estimated, None, (), "No phase of the run has ended yet.")
     phase = next((p for p in predicted.phases if p.name == predicted.peak_phase), None)
     total = peak.peak_allocated_bytes - estimated
-    mine = as_told(peak.peak_held, {} if phase is None else phase.peak_held)
+    mine = in_named_components(peak.peak_held, {} if phase is None else phase.peak_held)
     apart, rest = at_peak(peak, mine)
     parts = {named(name): nbytes - mine.get(name, 0) for name, nbytes in apart.items()}
     return _level(ALLOCATED, estimated, total, parts, rest)
@@ -98,7 +98,7 @@ def _process(predicted: Predicted, found: Measured, below: Level) -> Level:
     estimated, most = predicted.process_bytes, found.process_bytes
     if most is None:
         return _unmeasured(PROCESS, _SAYS_NOT.format("What this process uses"), estimated)
-    parts, rest = _of(below), UNTOLD
+    parts, rest = _of(below), NOT_APART
     if below.bytes is not None:
         context = found.early_context_bytes if predicted.paged_bytes else found.context_bytes
         if context is None:
@@ -115,7 +115,7 @@ def _device(predicted: Predicted, found: Measured, below: Level) -> Level:
     estimated, most = predicted.process_bytes, found.device_used_bytes
     if most is None:
         return _unmeasured(DEVICE, _SAYS_NOT.format("What the device uses"), estimated)
-    rest = UNTOLD if below.bytes is None else OTHERS
+    rest = NOT_APART if below.bytes is None else OTHERS
     return _level(DEVICE, estimated, most - estimated, _of(below), rest, below)
 
 

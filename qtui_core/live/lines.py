@@ -9,9 +9,9 @@ from qtui_core.live.header import SCHEMA_VERSION, RecordingHeader
 from qtui_core.live.snapshot import Snapshot
 from qtui_core.recorded_lines import LineKinds
 
-Told = RecordingHeader | Snapshot
+RunEvent = RecordingHeader | Snapshot
 
-RUN_LINES: Final = LineKinds[Told](
+RUN_LINES: Final = LineKinds[RunEvent](
     {
         "header": RecordingHeader,
         "phase begun": snapshot.PhaseBegun,

@@ -9,7 +9,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.live.header import PredictedCurve, RecordingHeader
-from qtui_core.live.lines import RUN_LINES, Told
+from qtui_core.live.lines import RUN_LINES, RunEvent
 from qtui_core.live.snapshot import End, Snapshot
 from qtui_core.recorded_lines import RecordingReader
 
@@ -29,19 +29,19 @@ class RunRecording:
     snapshots: tuple[Snapshot, ...]
     complaint: str = ""
 
-    def __iter__(self) -> Iterator[Told]:
+    def __iter__(self) -> Iterator[RunEvent]:
         """All reports, the header first."""
         yield self.header
         yield from self.snapshots
 
 
-def _wrong(told: Told) -> str:
+def _wrong(event: RunEvent) -> str:
     """A sentence on what in a report contradicts itself; empty where nothing does."""
-    if isinstance(told, RecordingHeader):
-        return "" if told.predicted is None else _wrong_curve(told.predicted.curve)
-    if math.isfinite(told.seconds) and told.seconds >= 0:
+    if isinstance(event, RecordingHeader):
+        return "" if event.predicted is None else _wrong_curve(event.predicted.curve)
+    if math.isfinite(event.seconds) and event.seconds >= 0:
         return ""
-    return f"Its time of {told.seconds} seconds is not a finite number from 0 on."
+    return f"Its time of {event.seconds} seconds is not a finite number from 0 on."
 
 
 def _wrong_curve(curve: PredictedCurve) -> str:
@@ -65,7 +65,7 @@ _READER: Final = RecordingReader(
     "a run",
     RecordingHeader,
     "a header",
-    over=lambda told: isinstance(told, End),
+    over=lambda event: isinstance(event, End),
     wrong=_wrong,
 )
 read_recording: Final = _READER.read

@@ -1,8 +1,8 @@
 """What is known of a run after each of its reports: the same path for a live run and a replay.
 
 state = RunState()
-for told in stream:
-    state = after(state, told)
+for event in stream:
+    state = after(state, event)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import Told
+from qtui_core.live.lines import RunEvent
 from qtui_core.live.series import Moment, Series, add, larger
 from qtui_core.live.snapshot import (
     AdaptersCompared,
@@ -149,60 +149,60 @@ class RunState:
 Changes = dict[str, Any]
 
 
-def after(state: RunState, told: Told) -> RunState:
+def after(state: RunState, event: RunEvent) -> RunState:
     """The state after one more report. A header begins a new run."""
-    if isinstance(told, RecordingHeader):
-        return RunState(header=told, status="starting")
-    changes = _CHANGES[type(told)](state, told)
-    return replace(state, seconds=max(state.seconds, told.seconds), **changes)
+    if isinstance(event, RecordingHeader):
+        return RunState(header=event, status="starting")
+    changes = _CHANGES[type(event)](state, event)
+    return replace(state, seconds=max(state.seconds, event.seconds), **changes)
 
 
-def _phase_begun(state: RunState, told: PhaseBegun) -> Changes:
-    spans = _closed(state.spans, told.seconds)
-    of_step = takewhile(lambda span: span.step == told.step, reversed(spans))
-    turn = sum(span.phase == told.phase for span in of_step)
-    span = PhaseSpan(told.step, told.phase, turn, told.seconds)
-    begins = told.step and state.status == "starting"
+def _phase_begun(state: RunState, event: PhaseBegun) -> Changes:
+    spans = _closed(state.spans, event.seconds)
+    of_step = takewhile(lambda span: span.step == event.step, reversed(spans))
+    turn = sum(span.phase == event.phase for span in of_step)
+    span = PhaseSpan(event.step, event.phase, turn, event.seconds)
+    begins = event.step and state.status == "starting"
     return {
         "status": "running" if begins else state.status,
-        "step": told.step,
-        "phase": told.phase,
+        "step": event.step,
+        "phase": event.phase,
         "spans": (*spans, span)[-SPANS:],
     }
 
 
-def _phase_ended(state: RunState, told: PhaseEnded) -> Changes:
-    changes = _moment(state, told)
-    reserved = _most(changes["most_reserved"], told.phase, told.peak_reserved_bytes)
+def _phase_ended(state: RunState, event: PhaseEnded) -> Changes:
+    changes = _moment(state, event)
+    reserved = _most(changes["most_reserved"], event.phase, event.peak_reserved_bytes)
     return {
         **changes,
-        "spans": _closed(state.spans, told.seconds),
-        "phases": _with_mark(state.phases, told),
+        "spans": _closed(state.spans, event.seconds),
+        "phases": _with_mark(state.phases, event),
         "most_reserved": reserved,
     }
 
 
-def _sample(state: RunState, told: Sample) -> Changes:
-    return {**_moment(state, told), "sample": told}
+def _sample(state: RunState, event: Sample) -> Changes:
+    return {**_moment(state, event), "sample": event}
 
 
-def _moment(state: RunState, told: Sample | PhaseEnded) -> Changes:
+def _moment(state: RunState, event: Sample | PhaseEnded) -> Changes:
     """Adds the levels of a moment to the series."""
     moment = Moment(
-        told.seconds,
-        told.step,
-        told.phase,
-        told.allocated_bytes,
-        told.reserved_bytes,
-        told.process_bytes,
-        told.device_used_bytes,
+        event.seconds,
+        event.step,
+        event.phase,
+        event.allocated_bytes,
+        event.reserved_bytes,
+        event.process_bytes,
+        event.device_used_bytes,
     )
     return {
         "recent": (*state.recent, moment)[-RECENT:],
         "history": add(state.history, moment),
-        "most_reserved": _most(state.most_reserved, told.phase, told.reserved_bytes),
-        "most_process": _most(state.most_process, told.phase, told.process_bytes),
-        "most_device": _most(state.most_device, told.phase, told.device_used_bytes),
+        "most_reserved": _most(state.most_reserved, event.phase, event.reserved_bytes),
+        "most_process": _most(state.most_process, event.phase, event.process_bytes),
+        "most_device": _most(state.most_device, event.phase, event.device_used_bytes),
     }
 
 
@@ -217,46 +217,46 @@ def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ..
     return (*spans[:-1], replace(spans[-1], ended=seconds))
 
 
-def _with_mark(phases: tuple[PhaseMeasured, ...], told: PhaseEnded) -> tuple[PhaseMeasured, ...]:
+def _with_mark(phases: tuple[PhaseMeasured, ...], event: PhaseEnded) -> tuple[PhaseMeasured, ...]:
     for index, found in enumerate(phases):
-        if found.name == told.phase:
-            higher = told.peak_allocated_bytes >= found.most.peak_allocated_bytes
-            changed = replace(found, last=told, most=told if higher else found.most)
+        if found.name == event.phase:
+            higher = event.peak_allocated_bytes >= found.most.peak_allocated_bytes
+            changed = replace(found, last=event, most=event if higher else found.most)
             return (*phases[:index], changed, *phases[index + 1 :])
-    return (*phases, PhaseMeasured(told.phase, told, told, told))
+    return (*phases, PhaseMeasured(event.phase, event, event, event))
 
 
-def _step_taken(state: RunState, told: StepTaken) -> Changes:
-    return {"steps": (*state.steps, told)}
+def _step_taken(state: RunState, event: StepTaken) -> Changes:
+    return {"steps": (*state.steps, event)}
 
 
-def _adapters_compared(state: RunState, told: AdaptersCompared) -> Changes:
-    return {"adapters": told}
+def _adapters_compared(state: RunState, event: AdaptersCompared) -> Changes:
+    return {"adapters": event}
 
 
-def _ranges_seen(state: RunState, told: RangesSeen) -> Changes:
-    return {"ranges": told}
+def _ranges_seen(state: RunState, event: RangesSeen) -> Changes:
+    return {"ranges": event}
 
 
-def _said(state: RunState, told: Said) -> Changes:
-    return {"log": (*state.log, told)[-LOG:]}
+def _said(state: RunState, event: Said) -> Changes:
+    return {"log": (*state.log, event)[-LOG:]}
 
 
-def _fault(state: RunState, told: Fault) -> Changes:
-    worse = state.fault is None or told.fatal or not state.fault.fatal
+def _fault(state: RunState, event: Fault) -> Changes:
+    worse = state.fault is None or event.fatal or not state.fault.fatal
     return {
-        **_said(state, Said(told.seconds, told.text)),
-        "fault": told if worse else state.fault,
-        "faults": (*state.faults, told)[-FAULTS:],
+        **_said(state, Said(event.seconds, event.text)),
+        "fault": event if worse else state.fault,
+        "faults": (*state.faults, event)[-FAULTS:],
     }
 
 
-def _state(state: RunState, told: State) -> Changes:
-    return {"status": _CONTROLLED.get(told.state, state.status)}
+def _state(state: RunState, event: State) -> Changes:
+    return {"status": _CONTROLLED.get(event.state, state.status)}
 
 
-def _end(state: RunState, told: End) -> Changes:
-    return {"status": _ENDED.get(told.reason, "failed"), "end": told}
+def _end(state: RunState, event: End) -> Changes:
+    return {"status": _ENDED.get(event.reason, "failed"), "end": event}
 
 
 _CHANGES: Final[Mapping[type, Callable[[RunState, Any], Changes]]] = {

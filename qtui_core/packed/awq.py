@@ -15,11 +15,11 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import quantization_config
-from qtui_core.packed.parts import (
+from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
-    Parts,
+    StoredTensors,
     cannot_decode,
     group_granularity,
     matrix_shape,
@@ -61,7 +61,7 @@ def describe_awq(source: ModelSource, code: str) -> Description:
 class AwqDecoder:
     """Decodes any rows of a weight: columns of the stored matrix, eight to a word."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         out, inputs = parts.shape
         stem = parts.code.removesuffix("qweight")
         self._codes = parts.words(parts.code)

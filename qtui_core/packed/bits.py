@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qtui_core.packed.parts import Array
+from qtui_core.packed.stored_tensors import Array
 
 UInt8 = NDArray[np.uint8]
 

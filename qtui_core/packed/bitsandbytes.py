@@ -17,7 +17,7 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
-from qtui_core.packed.parts import Description, Float32, Parts, cannot_decode
+from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
 
 #: The block sizes that bitsandbytes' `dequantize_4bit` accepts.
 _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -48,7 +48,7 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
     else:
         raise cannot_decode(source, code, "its quant_state, which holds shape and block size, "
                                           "is missing")  # fmt: skip
-    raw = Parts(source, code, ()).raw(name).tobytes()
+    raw = StoredTensors(source, code, ()).raw(name).tobytes()
     state = load_object(raw, f"The quant_state of {code!r}", unique=False)
     shape, block, nested = (state.get(k) for k in ("shape", "blocksize", "nested_blocksize"))
     if not (
@@ -67,7 +67,7 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
 class FourBitDecoder:
     """Decodes any rows of a weight, through the whole blocks that contain them."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         state = _state(parts.source, parts.code)
         count = math.prod(parts.shape)
         self._kind, self._block = str(state["quant_type"]), int(state["blocksize"])
@@ -118,7 +118,7 @@ def describe_int8(source: ModelSource, code: str) -> Description:
     form = source.tensors.get(f"{code.removesuffix('.weight')}.weight_format")
     if len(shape) != 2:
         raise cannot_decode(source, code, "LLM.int8() codes that are not a matrix")
-    if form is not None and Parts(source, code, ()).raw(form.name).any():
+    if form is not None and StoredTensors(source, code, ()).raw(form.name).any():
         raise cannot_decode(
             source,
             code,
@@ -131,7 +131,7 @@ def describe_int8(source: ModelSource, code: str) -> Description:
 class Int8Decoder:
     """Decodes any rows of a weight."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         self._codes = parts.integers(parts.code)
         self._scales = parts.floats(f"{parts.code.removesuffix('.weight')}.SCB").reshape(-1)
         if self._codes.dtype != np.int8 or self._scales.size != len(self._codes):

@@ -15,11 +15,11 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.recognise import quantization_config
 from qtui_core.packed.libraries import compressed_tensors
-from qtui_core.packed.parts import (
+from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
-    Parts,
+    StoredTensors,
     cannot_decode,
     group_granularity,
 )
@@ -104,7 +104,7 @@ def _shape(
     if form != "pack-quantized":
         return stored
     name = f"{code.removesuffix('_packed')}_shape"
-    shape = tuple(int(n) for n in Parts(source, code, ()).integers(name).reshape(-1))
+    shape = tuple(int(n) for n in StoredTensors(source, code, ()).integers(name).reshape(-1))
     bits = settings.get("num_bits")
     whole = type(bits) is int and 1 <= bits <= 8
     if (
@@ -150,7 +150,7 @@ class CompressedDecoder:
     """Decodes only the wanted rows if every stored tensor has one row for each row of the weight.
     Otherwise (packed zero points, tiles) it decodes the whole weight once and keeps it."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         self._parts = parts
         source, code = parts.source, parts.code
         self._settings = weight_settings(source, code)

@@ -14,7 +14,13 @@ import numpy as np
 from qtui_core.formats import E2M1, decode
 from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
-from qtui_core.packed.parts import Array, Description, Float32, Parts, cannot_decode
+from qtui_core.packed.stored_tensors import (
+    Array,
+    Description,
+    Float32,
+    StoredTensors,
+    cannot_decode,
+)
 
 #: The 16 values of E2M1, by code.
 _VALUES = np.array([decode(E2M1, code).to_float() for code in range(16)], np.float32)
@@ -49,7 +55,7 @@ def describe_nvfp4(source: ModelSource, code: str) -> Description:
 class Mxfp4Decoder:
     """Decodes any rows of a weight. With experts, a row is one input of one expert."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         self._blocks = parts.integers(parts.code)
         name = f"{parts.code.removesuffix('_blocks')}_scales"
         scales = parts.integers(name)
@@ -76,7 +82,7 @@ class Mxfp4Decoder:
 class Nvfp4Decoder:
     """Decodes any rows of a weight."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         self._parts = parts
         rows, columns = parts.shape
         self._codes = parts.integers(parts.code)

@@ -20,11 +20,11 @@ from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import quantization_config
 from qtui_core.packed.bits import unpack_across, unpack_down, words_of
-from qtui_core.packed.parts import (
+from qtui_core.packed.stored_tensors import (
     Array,
     Description,
     Float32,
-    Parts,
+    StoredTensors,
     cannot_decode,
     group_granularity,
     matrix_shape,
@@ -83,7 +83,7 @@ def _settings_of(settings: Mapping[str, Any], stem: str) -> Mapping[str, Any]:
 class GptqDecoder:
     """Decodes any rows of a weight: columns of the stored matrix."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         out, inputs = parts.shape
         stem = parts.code.removesuffix("qweight")
         settings = quantization_config(parts.source.config) or {}
@@ -118,7 +118,7 @@ class GptqDecoder:
 
 
 def _groups_of_inputs(
-    parts: Parts, name: str, inputs: int, groups: int, settings: Mapping[str, Any]
+    parts: StoredTensors, name: str, inputs: int, groups: int, settings: Mapping[str, Any]
 ) -> Array:
     """int64 `[in]`: the group of each input."""
     if name in parts.source.tensors and parts.info(name).elements:

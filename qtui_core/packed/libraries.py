@@ -17,7 +17,7 @@ import numpy as np
 
 from qtui_core.errors import QtuiError
 from qtui_core.extras import importing
-from qtui_core.packed.parts import Array, Float32
+from qtui_core.packed.stored_tensors import Array, Float32
 
 
 def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> Float32:

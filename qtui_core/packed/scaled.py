@@ -14,7 +14,7 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import quantization_config
-from qtui_core.packed.parts import Description, Float32, Parts, cannot_decode
+from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
 
 
 def describe_scaled(source: ModelSource, code: str) -> Description:
@@ -39,7 +39,7 @@ def describe_scaled(source: ModelSource, code: str) -> Description:
 class ScaledDecoder:
     """Decodes any rows of a weight."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StoredTensors) -> None:
         self._parts = parts
         rows, columns = parts.shape[-2], parts.shape[-1]
         name = f"{parts.code}_scale_inv"

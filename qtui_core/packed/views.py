@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from qtui_core.packed.parts import Float32
+from qtui_core.packed.stored_tensors import Float32
 
 
 class Rows(Protocol):

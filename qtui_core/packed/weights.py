@@ -26,14 +26,20 @@ from qtui_core.packed.bitsandbytes import (
 from qtui_core.packed.compressed import CompressedDecoder, describe_compressed
 from qtui_core.packed.fp4 import Mxfp4Decoder, Nvfp4Decoder, describe_mxfp4, describe_nvfp4
 from qtui_core.packed.gptq import GptqDecoder, describe_gptq
-from qtui_core.packed.parts import Decoder, Description, Float32, Parts, cannot_decode
 from qtui_core.packed.scaled import ScaledDecoder, describe_scaled
+from qtui_core.packed.stored_tensors import (
+    Decoder,
+    Description,
+    Float32,
+    StoredTensors,
+    cannot_decode,
+)
 
 Describe = Callable[[ModelSource, str], Description]
 
 #: For each method in `QuantizationInfo.methods`: the function that describes a weight, and the
 #: class that decodes it.
-_METHODS: dict[str, tuple[Describe, Callable[[Parts], Decoder]]] = {
+_METHODS: dict[str, tuple[Describe, Callable[[StoredTensors], Decoder]]] = {
     "bitsandbytes-nf4": (describe_4bit, FourBitDecoder),
     "bitsandbytes-fp4": (describe_4bit, FourBitDecoder),
     "bitsandbytes-int8": (describe_int8, Int8Decoder),
@@ -187,7 +193,7 @@ def open_weight(source: ModelSource, weight: LogicalWeight) -> WeightReader:
     if weight.fault is not None:
         raise ModelError(weight.fault)
     if weight.kind in _METHODS:
-        decoder = _METHODS[weight.kind][1](Parts(source, weight.stored, weight.shape))
+        decoder = _METHODS[weight.kind][1](StoredTensors(source, weight.stored, weight.shape))
         return WeightReader(weight, decoder)
     return WeightReader(weight, RowReader(source, weight.stored))
 

@@ -15,8 +15,8 @@ from qtui.cli import memory_ahead
 from qtui.cli.memory_ahead import weighed_beside
 from qtui.cli.memory_report import report_on
 from qtui_core.errors import UsageError
+from qtui_core.memory.advice.capacity import fits
 from qtui_core.memory.advice.changes import advise, weighed_plans
-from qtui_core.memory.advice.fit import fits
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate, estimate_peaks
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve

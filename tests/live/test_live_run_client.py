@@ -14,7 +14,7 @@ import pytest
 from live_runs import run
 from processes import alive, is_gone
 
-from qtui.engine.client import obituary
+from qtui.engine.client import exit_sentence
 from qtui.engine.run.client import run_client
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import to_line
@@ -206,9 +206,9 @@ async def test_the_end_of_stdin_is_the_end_of_a_run(client):
 
 
 def test_the_last_words_of_what_was_ended_from_outside_are_not_its_reason():
-    said = obituary("The run", -signal.SIGTERM, ["a warning of a library"])
+    said = exit_sentence("The run", -signal.SIGTERM, ["a warning of a library"])
     assert said == "The run was ended by SIGTERM, which qtui did not send."
-    assert obituary("The run", -signal.SIGSEGV, ["a reason"]).endswith("SIGSEGV: a reason")
+    assert exit_sentence("The run", -signal.SIGSEGV, ["a reason"]).endswith("SIGSEGV: a reason")
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])

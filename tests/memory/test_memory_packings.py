@@ -348,7 +348,7 @@ def test_the_files_say_what_is_stored(tmp_path):
         with open_model(str(folder)) as source:
             shape = held_by_files(shape_from_config(source.config), source.tensors)
         assert {n: nbytes for n, (_, nbytes) in estimated(shape).items()} == stored, words
-        assert shape.told
+        assert shape.storage_known
         doubts = [n for n in shape.notes if "contradict" in n or "only the files" in n]
         assert len(doubts) == bool(words)
         assert words in "".join(doubts)

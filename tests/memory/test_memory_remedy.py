@@ -12,8 +12,8 @@ from every import in_parts, left_out, over
 from test_memory_estimate import SHAPE
 
 from qtui_core.memory import RunPlan, estimate
+from qtui_core.memory.advice.capacity import fit_on, fits
 from qtui_core.memory.advice.changes import advise
-from qtui_core.memory.advice.fit import fit_on, fits
 from qtui_core.memory.advice.remedy import remedy, smallest_again
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import estimate_peaks

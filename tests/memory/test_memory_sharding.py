@@ -23,7 +23,7 @@ from qtui_core.memory.shape.modules import modules_of_layer, named_parameters, p
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.shape.weights import blocks_of, tensors_of
 from qtui_core.memory.step.collectives import record_on_one_gpu
-from qtui_core.memory.step.parts import cut_shape, stages_of
+from qtui_core.memory.step.partition import cut_shape, stages_of
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, shard_of
 

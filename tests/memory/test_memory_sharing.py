@@ -18,7 +18,7 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.forward import Batch, Model, forward
-from qtui_core.memory.step.parts import stages_of
+from qtui_core.memory.step.partition import stages_of
 from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stream_of
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.tape.tape import Tape

@@ -15,8 +15,8 @@ from qtui.report.pictures.cells import HUES, plain_lines
 from qtui.report.pictures.drawing import picture_lines
 from qtui.report.pictures.glyphs import Brush
 from qtui.report.pictures.heat_rows import scale_sides
-from qtui.report.pictures.in_svg import picture_svg, standalone
 from qtui.report.pictures.scene import beyond, scene_of
+from qtui.report.pictures.svg import picture_svg, standalone
 from qtui_core.lab.results import Heat, LabBar, LabBars, LabChart, LabLine, MatrixProduct, Point
 
 SIZES = ((40, 10), (56, 14), (100, 20), (180, 50))

@@ -12,7 +12,7 @@ from qtui_core.live.header import (
     RecordingHeader,
     RunDevice,
 )
-from qtui_core.live.lines import Told
+from qtui_core.live.lines import RunEvent
 from qtui_core.live.snapshot import End, PhaseBegun, PhaseEnded, Said, Sample, State, StepTaken
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
@@ -81,7 +81,7 @@ ON_CPU = replace(
 )
 
 
-def phase(name: str, step: int, begun: float, *, gpu: bool = True) -> Iterator[Told]:
+def phase(name: str, step: int, begun: float, *, gpu: bool = True) -> Iterator[RunEvent]:
     """A phase of 0.4 s with two samples in it."""
     yield PhaseBegun(begun, step, name)
     peak = (PEAKS[name] + 1) * MIB
@@ -118,7 +118,7 @@ def phase(name: str, step: int, begun: float, *, gpu: bool = True) -> Iterator[T
     )
 
 
-def run(steps: int = 3, *, gpu: bool = True) -> Iterator[Told]:
+def run(steps: int = 3, *, gpu: bool = True) -> Iterator[RunEvent]:
     """A whole run, with a loss that falls from 5."""
     yield ON_GPU if gpu else ON_CPU
     seconds = 0.0

@@ -15,10 +15,10 @@ from dataclasses import replace
 from lab_findings import result
 
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import JobDone, LabBegun, LabFault, LabTold, StepSeen
+from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, StepSeen
 
 
-def told(settings: dict[str, object], model: str = "demo") -> list[LabTold]:
+def told(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
     """All that the experiment tells, in order."""
     done = result(settings=settings, model=model, jobs=2, done=2)
     first = replace(done, done=1, ended="")
@@ -65,7 +65,7 @@ def main(mode: str) -> None:
             return
 
 
-def put(told: LabTold) -> None:
+def put(told: LabEvent) -> None:
     print(LAB_LINES.to_line(told), flush=True)
 
 

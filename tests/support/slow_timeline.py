@@ -21,7 +21,7 @@ from qtui_core.memory.replay.record import (
 from qtui_core.memory.replay.timeline import by_lifetime
 
 
-class Told(NamedTuple):
+class BufferLifetime(NamedTuple):
     """A buffer: its lifetime, and its description."""
 
     start: int
@@ -56,7 +56,7 @@ def live_peak(events: Sequence[Event]) -> int:
     return max(live_after(events), default=0)
 
 
-def buffers_of(events: Sequence[Event]) -> list[Told]:
+def buffers_of(events: Sequence[Event]) -> list[BufferLifetime]:
     """Every buffer, by the event that allocates it."""
     found = []
     ends = {event[1]: number for number, event in enumerate(events) if event[0] == FREE}
@@ -76,7 +76,7 @@ def buffers_of(events: Sequence[Event]) -> list[Told]:
             stop = ends.get(name, len(events))
             died = phases[stop] if name in ends else ""
             found.append(
-                Told(
+                BufferLifetime(
                     number,
                     stop,
                     rounded(nbytes),

@@ -11,11 +11,11 @@ from fake_nvml import GIB, fake_nvml, process
 from lazy_imports import LazyImport
 
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.calibrating import calibrate
+from qtui_core.training.measuring.calibration import calibrate
 from qtui_core.training.run.placement import NoGpu
 
 torch = LazyImport("torch")
-CudaMachine = LazyImport("qtui_core.training.measuring.calibrating_cuda", "CudaMachine")
+CudaMachine = LazyImport("qtui_core.training.measuring.calibration_cuda", "CudaMachine")
 
 
 MIB = 1 << 20

@@ -28,7 +28,7 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     asked = {"model": "demo", "plan": {"method": "qlora", "batch": 2, "sequence": 64}, "steps": 3}
     ran = piped(json.dumps(asked) + "\n")
     assert ran.code == 0, ran.log
-    header = ran.told[0]
+    header = ran.events[0]
     assert isinstance(header, RecordingHeader)
     assert (header.model, header.device.kind, header.steps) == ("demo", "cpu", 3)
     assert header.parameters == 4_558_080
@@ -40,12 +40,12 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
         measured = ran.ended(phase, 2).peak_allocated_bytes
         assert abs(expected[phase] - measured) <= 0.06 * measured, phase
-    assert ran.told[-1] == End(ran.told[-1].seconds, "done")  # type: ignore[union-attr]
+    assert ran.events[-1] == End(ran.events[-1].seconds, "done")  # type: ignore[union-attr]
     samples = ran.of(Sample)
     assert all(sample.rss_bytes > 100 << 20 for sample in samples)
     assert any(sample.allocated_bytes for sample in samples)
     # Times increase, except for a sample that was read while another line was being written.
-    seconds = [told.seconds for told in ran.told[1:] if not isinstance(told, Sample)]  # type: ignore[union-attr]
+    seconds = [event.seconds for event in ran.events[1:] if not isinstance(event, Sample)]  # type: ignore[union-attr]
     assert seconds == sorted(seconds)
     assert "bitsandbytes" not in json.dumps(header.plan)
 
@@ -81,8 +81,8 @@ def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: s
     assert ran.code == code, ran.log
     assert "Traceback" not in ran.log
     assert word in ran.fault.text
-    assert isinstance(ran.told[-1], End)
-    assert ran.told[-1].reason == "failed"
+    assert isinstance(ran.events[-1], End)
+    assert ran.events[-1].reason == "failed"
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stop", "end of stdin"])
@@ -100,15 +100,15 @@ def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
     else:
         process.stdin.close()
     ran = finished(process, told)
-    assert not any(isinstance(each, StepTaken) for each in ran.told)
+    assert not any(isinstance(each, StepTaken) for each in ran.events)
     assert ran.code == (130 if how.startswith("SIG") else 0)
-    assert isinstance(ran.told[-1], End)
+    assert isinstance(ran.events[-1], End)
     if how.startswith("SIG"):  # nobody who watches the run sends one
-        assert ran.told[-1].reason == "failed"
+        assert ran.events[-1].reason == "failed"
         assert (ran.fault.kind, ran.fault.step) == ("killed", 1)
         assert ran.fault.text.startswith(f"{how} ended the run in step 1, forward: ")
     else:
-        assert ran.told[-1].reason == "stopped"
+        assert ran.events[-1].reason == "stopped"
         assert not ran.of(Fault)
 
 
@@ -127,7 +127,7 @@ def test_controls_hold_it_and_let_it_go_on(tmp_path: Path) -> None:
     say(process, "stop")
     ran = finished(process, told)
     assert ran.code == 0
-    assert ran.told[-1].reason == "stopped"  # type: ignore[union-attr]
+    assert ran.events[-1].reason == "stopped"  # type: ignore[union-attr]
 
 
 def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_running_out_of_memory_ends_it_with_advice() -> None:
     assert saved
     assert saved == sorted(saved, reverse=True)
     assert min(saved) > 0
-    assert ran.told[-1].reason == "failed"  # type: ignore[union-attr]
+    assert ran.events[-1].reason == "failed"  # type: ignore[union-attr]
 
 
 def test_several_gpus_are_one_and_it_is_said(tmp_path: Path) -> None:
     plan = SMALL | {"gpus": 4, "zero": 3}
     ran = piped(json.dumps({"model": configured(tmp_path), "plan": plan, "steps": 1}) + "\n")
     assert ran.code == 0, ran.log
-    header: Any = ran.told[0]
+    header: Any = ran.events[0]
     assert (header.plan["gpus"], header.plan["zero"]) == (1, 0)
     assert any("4 GPUs" in said.text for said in ran.of(Said))
 

@@ -112,8 +112,8 @@ def _told(folder: Path, fields: dict[str, Any], steps: int = 2) -> RunState:
         "", model, "", None, RunDevice("cpu", ""), {}, asdict(plan), steps, "", predicted
     )
     state = after(RunState(), header)
-    for told in ran.told:
-        state = after(state, told)
+    for event in ran.events:
+        state = after(state, event)
     return state
 
 

@@ -137,7 +137,7 @@ def test_shares_of_what_is_stated() -> None:
 @pytest.mark.slow
 def test_the_process_tells_the_device_and_then_each_rate() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "qtui.engine.calibration.measuring", "cpu"],
+        [sys.executable, "-P", "-m", "qtui.engine.calibration.rates_worker", "cpu"],
         capture_output=True, text=True, env=child_environment(), check=True,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]

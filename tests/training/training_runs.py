@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qtui_core.child_environment import child_environment
-from qtui_core.live.lines import Told, from_line
+from qtui_core.live.lines import RunEvent, from_line
 from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, StepTaken
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -43,12 +43,12 @@ WORKER = [sys.executable, "-P", "-m", "qtui.engine.run.worker"]
 class Ran:
     """The reports of a run, and its exit code."""
 
-    told: tuple[Told, ...]
+    events: tuple[RunEvent, ...]
     code: int
     log: str = ""
 
     def of(self, kind: type[Any]) -> list[Any]:
-        return [each for each in self.told if isinstance(each, kind)]
+        return [each for each in self.events if isinstance(each, kind)]
 
     @property
     def losses(self) -> list[float | None]:
@@ -84,10 +84,10 @@ def conducted(
     from qtui_core.training.run.live import run_to_end
 
     torch.manual_seed(0)
-    told: list[Snapshot] = []
+    events: list[Snapshot] = []
 
     def tell(snapshot: Snapshot) -> None:
-        told.append(snapshot)
+        events.append(snapshot)
         heard(snapshot)
 
     with open_model(model) as source:
@@ -96,7 +96,7 @@ def conducted(
         order = Order(resolved, place("cpu", {}), steps, data, text)
         controls = controls or Controls()
         code = run_to_end(source, order, tell, controls, time.perf_counter(), advice)
-    return Ran(tuple(told), code)
+    return Ran(tuple(events), code)
 
 
 def configured(folder: Path, **more: Any) -> str:
@@ -127,20 +127,20 @@ def say(process: subprocess.Popen[bytes], control: str) -> None:
     process.stdin.flush()
 
 
-def hear_until(process: subprocess.Popen[bytes], kind: type[Any], count: int = 1) -> list[Told]:
+def hear_until(process: subprocess.Popen[bytes], kind: type[Any], count: int = 1) -> list[RunEvent]:
     """The reports of the child, up to the `count`-th of a kind."""
     assert process.stdout is not None
-    told: list[Told] = []
-    while sum(isinstance(each, kind) for each in told) < count:
+    events: list[RunEvent] = []
+    while sum(isinstance(each, kind) for each in events) < count:
         line = process.stdout.readline()
         assert line, process.stderr and process.stderr.read().decode()[-3000:]
         each = from_line(line)
         if each is not None:  # a sign of life
-            told.append(each)
-    return told
+            events.append(each)
+    return events
 
 
-def finished(process: subprocess.Popen[bytes], told: list[Told] | None = None) -> Ran:
+def finished(process: subprocess.Popen[bytes], events: list[RunEvent] | None = None) -> Ran:
     """The remaining reports of a child, and how it ended."""
     # Not `communicate`, which closes stdin: that means stop.
     assert process.stdout is not None
@@ -148,7 +148,7 @@ def finished(process: subprocess.Popen[bytes], told: list[Told] | None = None) -
     rest = [from_line(line) for line in process.stdout]
     code = process.wait(120)
     log = process.stderr.read().decode()
-    return Ran((*(told or []), *(each for each in rest if each is not None)), code, log)
+    return Ran((*(events or []), *(each for each in rest if each is not None)), code, log)
 
 
 def piped(line: str) -> Ran:
@@ -156,5 +156,5 @@ def piped(line: str) -> Ran:
     done = subprocess.run(
         WORKER, input=line.encode(), capture_output=True, env=CHILD, check=False, timeout=300
     )
-    told = [from_line(each) for each in done.stdout.splitlines()]
-    return Ran(tuple(t for t in told if t is not None), done.returncode, done.stderr.decode())
+    events = [from_line(each) for each in done.stdout.splitlines()]
+    return Ran(tuple(t for t in events if t is not None), done.returncode, done.stderr.decode())

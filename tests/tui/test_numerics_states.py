@@ -192,7 +192,7 @@ def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> No
     assert len(found) == 2
     assert kept_of("under", tmp_path) == []
     recording = read_lab_recording(found[0])
-    assert [recording.begun, *recording.told] == every
+    assert [recording.begun, *recording.events] == every
     for number in range(70):
         (tmp_path / f"lab-dead-20200101-{number:06}.jsonl").write_text("x")
     (tmp_path / "mine.jsonl").write_text("x")

@@ -13,10 +13,10 @@ from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.run_view import RunView
-from qtui_core.live.lines import Told
+from qtui_core.live.lines import RunEvent
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
-RUNS: dict[str, tuple[Callable[[], Sequence[Told]], float]] = {
+RUNS: dict[str, tuple[Callable[[], Sequence[RunEvent]], float]] = {
     "running": (train_runs.whole, 5.7),
     "done": (train_runs.whole, 1e9),
     "cpu": (lambda: train_runs.whole(cpu=True), 1e9),

@@ -30,7 +30,7 @@ from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import Told
+from qtui_core.live.lines import RunEvent
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, RangeKind, RangesSeen, TensorRange
 from qtui_core.live.summary import summary
@@ -52,7 +52,7 @@ Scripted = Callable[..., Path]
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     """Makes a run tell the given lines; returns where the child writes what it was asked."""
 
-    def script(lines: Sequence[Told], *more: str) -> Path:
+    def script(lines: Sequence[RunEvent], *more: str) -> Path:
         path = train_runs.write(tmp_path / "script.jsonl", lines)
         command = (sys.executable, str(CHILD), str(path), *more)
         monkeypatch.setattr("qtui.tui.panels.train.running.COMMAND", command)

@@ -29,7 +29,7 @@ from qtui.tui.panels.train.views.phases_view import phase_lines
 from qtui.tui.panels.train.views.run_picture import Place
 from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
 from qtui_core.live.header import PredictedCurve
-from qtui_core.live.lines import Told, to_line
+from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.recording import RunRecording, read_recording
 from qtui_core.live.snapshot import AdaptersCompared
 from qtui_core.live.state import RunState, after
@@ -37,7 +37,7 @@ from qtui_core.live.state import RunState, after
 RECORDED = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
 
 
-def state_of(lines: Iterable[Told]) -> RunState:
+def state_of(lines: Iterable[RunEvent]) -> RunState:
     return reduce(after, lines, RunState())
 
 
@@ -224,7 +224,7 @@ class Clock:
         return self.now
 
 
-def playing(lines: list[Told]) -> tuple[Player, Clock]:
+def playing(lines: list[RunEvent]) -> tuple[Player, Clock]:
     clock = Clock()
     head, *snapshots = lines
     return Player(RunRecording(head, tuple(snapshots)), clock), clock  # type: ignore[arg-type]
@@ -281,9 +281,9 @@ def test_a_jump_back_tells_only_what_lies_between_kept_states(
     player.read_through()
     assert player.seconds == 0.0
     assert player.state == state_of(lines[:1])
-    told: list[Told] = []
+    told: list[RunEvent] = []
 
-    def count(state: RunState, each: Told) -> RunState:
+    def count(state: RunState, each: RunEvent) -> RunState:
         told.append(each)
         return after(state, each)
 

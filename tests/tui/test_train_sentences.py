@@ -28,7 +28,7 @@ from qtui.tui.panels.train.views.components_view import ComponentsView
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.phases_view import phase_lines
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import Told
+from qtui_core.live.lines import RunEvent
 from qtui_core.live.snapshot import End, Fault, StepTaken
 from qtui_core.live.state import RunState, after
 
@@ -51,7 +51,7 @@ JUDGED = (
 )
 
 
-def state_of(lines: Sequence[Told]) -> RunState:
+def state_of(lines: Sequence[RunEvent]) -> RunState:
     return reduce(after, lines, RunState())
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_ends_anywhere_is_told_truly(parts: int) -> None:
             whole = sum(isinstance(each, StepTaken) for each in lines)
             before = state_of(lines)
             fault = Fault(99.0, before.step, before.phase, "out of memory", OUT)
-            ends: dict[str, list[Told]] = {
+            ends: dict[str, list[RunEvent]] = {
                 "cut off": [],
                 "stopped": [End(99.0, "stopped")],
                 "failed": [fault, End(99.0, "failed")],

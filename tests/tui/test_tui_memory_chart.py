@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qtui.screen.curve.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
-from qtui.screen.curve.parts import PARTS, PLACES
+from qtui.screen.curve.legend import PARTS, PLACES
 from qtui.screen.curve.picture import AXIS, CurvePicture
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing

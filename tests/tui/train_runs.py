@@ -17,7 +17,7 @@ from qtui_core.live.header import (
     RecordingHeader,
     RunDevice,
 )
-from qtui_core.live.lines import Told, to_line
+from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
@@ -111,7 +111,7 @@ def told(head: RecordingHeader, steps: int, *, upto: float = math.inf) -> list[S
     return [each for each in found if each.seconds <= upto]
 
 
-def whole(steps: int = 6, *, cpu: bool = False) -> list[Told]:
+def whole(steps: int = 6, *, cpu: bool = False) -> list[RunEvent]:
     """A run from its header to its end."""
     head = header(steps, cpu=cpu)
     seconds = LOAD_SECONDS + steps * STEP_SECONDS
@@ -121,7 +121,7 @@ def whole(steps: int = 6, *, cpu: bool = False) -> list[Told]:
     return [head, *told(head, steps), compared, End(seconds + 0.1, "done")]
 
 
-def out_of_memory() -> list[Told]:
+def out_of_memory() -> list[RunEvent]:
     """A run that ends in the backward pass of its second step."""
     head = header()
     at = LOAD_SECONDS + 1.6
@@ -135,7 +135,7 @@ def out_of_memory() -> list[Told]:
     return [head, *told(head, 2, upto=at), fault, End(at + 0.1, "failed")]
 
 
-def not_a_number() -> list[Told]:
+def not_a_number() -> list[RunEvent]:
     """A loss that is no number in the third step of four."""
     head = header(4)
     found: list[Snapshot] = []
@@ -154,7 +154,7 @@ def held() -> list[Snapshot]:
     return [*told(header(), 2), State(LOAD_SECONDS + 2 * STEP_SECONDS, "paused")]
 
 
-def write(path: Path, lines: Sequence[Told]) -> Path:
+def write(path: Path, lines: Sequence[RunEvent]) -> Path:
     """A recording of a run."""
     with Recorder(target_of(str(path), force=True), to_line) as recorder:
         for each in lines:

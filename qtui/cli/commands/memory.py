@@ -19,7 +19,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
 if TYPE_CHECKING:
-    from qtui_core.memory.advice.fit import Knob
+    from qtui_core.memory.advice.capacity import Knob
 
 #: The exit code where a GPU was named and the run does not fit it.
 DOES_NOT_FIT = 1

@@ -1,1 +1,2 @@
-"""What the engine answers: made in its process, drawn in that of the screen. No numpy here."""
+"""The answers of the engine: made in its process, drawn in the process of the screen. Nothing here
+imports numpy."""

@@ -1,4 +1,5 @@
-"""Captured activations: what a capture left, ways to quantize it, and the output of its layer."""
+"""Answers about captured activations: what was captured, ways to quantize it, and the output of the
+layer."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class StageTold:
+class StageProgress:
     """The current activity in a few words, reported as progress."""
 
     stage: str
@@ -18,9 +19,19 @@ class StageTold:
 
 @dataclass(frozen=True)
 class Captured:
-    """What a capture left of the module of one weight. `number` differs for each capture; `kind`
-    is the module's class; `text` says what the model read; `note` is a sentence about how it
-    computed, or empty. Of the `tokens` that it read, the rows of `kept_tokens` were kept."""
+    """The capture of one module.
+
+    Attributes:
+        number: differs for each capture.
+        tensor: the name of the module's weight.
+        module, kind: the name of the module and of its class.
+        text: what the model read, in words.
+        note: a sentence if the model did not compute as its weights are stored, else empty.
+        seconds: how long the model ran.
+        tokens: tokens that the model read; the rows of `kept_tokens` of them are kept.
+        held_out_tokens: tokens of the held-out text, 0 without one.
+        inputs, outputs: features of the module's input and output.
+    """
 
     number: int
     tensor: str
@@ -52,7 +63,8 @@ class Captured:
 
 @dataclass(frozen=True)
 class CapturesMade:
-    """The modules that were asked for, and the weights whose modules captures are now held of."""
+    """`captures` of the requested modules; `held` names the weights of all modules whose captures
+    are in memory now."""
 
     captures: tuple[Captured, ...]
     held: tuple[str, ...]
@@ -60,8 +72,16 @@ class CapturesMade:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to quantize the activation, in `bits` for each value. `extent` is the fixed range,
-    None where scales are computed from the values; `held_out` is None without such a text."""
+    """One way to quantize an activation, with its error on both texts.
+
+    Attributes:
+        kind, words: how its range is found, as a name and in words.
+        extent: the fixed range (low, high) in the activation's unit; None if scales are computed
+            from the values.
+        bits: bits per value, scales included.
+        held_out: None without a held-out text.
+        loss_db: decibels lost from the calibration text to the held-out text; None if unknown.
+    """
 
     kind: str
     words: str
@@ -86,13 +106,13 @@ class Way:
 
     @property
     def last(self) -> RangeError:
-        """The error that counts: on text the range was not made from, where there is such."""
+        """The error that counts: on the held-out text if there is one."""
         return self.held_out or self.calibration
 
 
 class Channel(NamedTuple):
-    """A channel and its largest magnitude; `ratio` is to that of the median channel, None
-    beside a median of zero."""
+    """A channel and its largest magnitude. `ratio` is absmax over that of the median channel; None
+    if the median is zero."""
 
     channel: int
     absmax: float
@@ -101,9 +121,14 @@ class Channel(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranges:
-    """One side of a module: the channels, largest first, and the ways to quantize it. `sampled`
-    where the errors are over some of the tokens only; the first `standing_out` channels are
-    outliers."""
+    """The input or output (`side`) of a module.
+
+    Attributes:
+        nonfinite: NaN and infinities among its values.
+        sampled: whether the errors are over some of the tokens only.
+        channels: the largest first; the first `standing_out` of them are outliers.
+        ways: the ways to quantize it.
+    """
 
     side: str
     scheme: str
@@ -130,10 +155,16 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The layer's output: `sqnr_db[w][a]` and `relative_mse[w][a]` with weights under scheme w and
-    activations under scheme a, of which number 0 is neither; None without any error, or any
-    signal. `worst_outputs` are output channels and their share of the squared error with both
-    under the active scheme. `transposed` where the weight is stored as `[in, out]`."""
+    """The error of a layer's output when its weights and activations are quantized.
+
+    Attributes:
+        sqnr_db, relative_mse: [w][a], with the weights under scheme w and the activations under
+            scheme a; index 0 means not quantized. `sqnr_db` is None without an error,
+            `relative_mse` without a signal.
+        worst_outputs: (output channel, its share of the squared error), both under the active
+            scheme.
+        transposed: whether the weight is stored as `[in, out]`.
+    """
 
     tokens: int
     schemes: tuple[str, ...]
@@ -148,6 +179,6 @@ class Outputs:
 
 @dataclass(frozen=True)
 class LayersWeighed:
-    """The errors of the outputs of linear layers, by the names of their weights."""
+    """Errors of the outputs of linear layers, by the name of the weight."""
 
     layers: Mapping[str, LayerErrors]

@@ -14,10 +14,18 @@ MOST_BARS = 16
 
 @dataclass(frozen=True)
 class CodeColumn:
-    """A scheme on the chosen tensor. Sequences are in ascending order of the levels; `levels`
-    are in units of the absmax of a group; `expected` and `expected_density` are the shares of
-    a Gaussian tensor, empty where these are not known; `unused` and `unreachable` are bit
-    patterns, `beyond` the elements outside the outermost levels."""
+    """The codes of one scheme on a tensor.
+
+    Attributes:
+        unused, unreachable: bit patterns that this tensor could use but does not, and bit patterns
+            that no tensor uses.
+        beyond: how many elements lie outside the outermost levels.
+        codes, levels, counts: bit patterns, their levels in units of the absmax of a group, and how
+            many elements have each; in ascending order of the levels.
+        density: how many elements lie in each of equal bins over the range of a group.
+        expected, expected_density: the shares of codes and bins for a Gaussian tensor; empty if
+            they are not known.
+    """
 
     error: ErrorReport
     entropy_bits: float | None
@@ -48,7 +56,7 @@ class CodeColumn:
 
     @property
     def bars(self) -> tuple[Bar, ...]:
-        """At most sixteen: neighbouring codes of a format with more are taken together."""
+        """At most sixteen bars: if there are more codes, neighbouring ones share a bar."""
         size = max(1, len(self.codes) // MOST_BARS)
         total = max(1, self.total)
         bars = []
@@ -65,9 +73,9 @@ class CodeColumn:
 
 @dataclass(frozen=True)
 class Bar:
-    """A code, or a run of neighbouring ones: how many elements have it, the share of all, and
-    the share of a Gaussian tensor (None where it is not known); `never` where no element can
-    have it."""
+    """A code or several neighbouring ones: how many elements have them, their share of all
+    elements, and the expected share of a Gaussian tensor (None if unknown). `never` says that no
+    element can have them."""
 
     codes: tuple[int, ...]
     levels: tuple[float, ...]
@@ -123,7 +131,7 @@ class SchemeBudget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """Of several schemes in a tensor of one shape."""
+    """The budgets of several schemes in a tensor of one shape."""
 
     budgets: tuple[SchemeBudget, ...]
 

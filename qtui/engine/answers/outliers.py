@@ -1,4 +1,4 @@
-"""Outliers of a tensor: which they are, what they cost, and what would confine them."""
+"""Answers about outliers: which elements and columns, how much error they cause, what limits it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ By = Literal["sigma", "threshold", "column"]
 
 @dataclass(frozen=True)
 class FoundOutlier:
-    """One element, and how many standard deviations it is from the mean; whether its column is
-    an outlier column."""
+    """An element and its distance from the mean in standard deviations. `outlier` says whether its
+    column is an outlier column."""
 
     row: int
     column: int
@@ -26,8 +26,8 @@ class FoundOutlier:
 
 @dataclass(frozen=True)
 class ColumnSize:
-    """How large a column is; ratios are to the median column, None beside a median of 0.
-    Whether it is an outlier column."""
+    """The largest magnitude and the root mean square of a column, and their ratios to those of the
+    median column (None if that is 0). `outlier` says whether it is an outlier column."""
 
     column: int
     absmax: float
@@ -39,11 +39,23 @@ class ColumnSize:
 
 @dataclass(frozen=True)
 class OutlierNumbers:
-    """What one way to detect outliers finds beyond its limit: how many elements, the furthest,
-    and by column. `outlier_columns` are the first of the columns it makes outliers, `largest`
-    the largest of all. `furthest_sigmas` is how far the furthest element is from the mean, None
-    where all are the same, `largest_ratio` the largest size of a column over that of the median
-    one, None beside a median of 0. By column `top` is empty and `energy_share` None."""
+    """What one way to detect outliers finds.
+
+    Attributes:
+        detection, limit: the way, and its limit: standard deviations, a magnitude, or a multiple of
+            the median column.
+        mean, std: with which sigmas are counted.
+        furthest_sigmas: the distance of the furthest element from the mean; None if all elements
+            are equal.
+        largest_ratio: the size of the largest column over that of the median column; None if that
+            is 0.
+        count, share, energy_share: of the elements beyond the limit; for detection by column, of
+            the elements in outlier columns, without `energy_share`.
+        top: the furthest of them; empty for detection by column.
+        columns: column -> how many of them it holds, for the first of `columns_hit` columns.
+        outlier_columns: the first of `outlier_column_count` outlier columns.
+        largest: the largest columns of the tensor.
+    """
 
     detection: By
     limit: float
@@ -67,9 +79,16 @@ class OutlierNumbers:
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """What a scheme would do with these columns in 16 bits. `own_share` of the squared error
-    is in them; `caused_share` of it would be gone. `absmax_ratio` is that of the largest to the
-    median column, None beside a median of 0. `outlier` where all are outlier columns."""
+    """The effect of keeping some columns in 16 bits under a scheme.
+
+    Attributes:
+        outlier: whether all of them are outlier columns.
+        absmax_ratio: absmax of the largest of them over that of the median column; None if that
+            is 0.
+        own_share: the share of the squared error that lies in them.
+        caused_share: the share of the squared error that would be gone.
+        sqnr_db: the SQNR with these columns kept; None without an error.
+    """
 
     outlier: bool
     columns: tuple[int, ...]
@@ -81,9 +100,13 @@ class KeptColumns:
 
 @dataclass(frozen=True)
 class ErrorByColumn:
-    """Where the squared error of a scheme is. `tried` are single columns, the one that would
-    bring most first; `together` all `together_count` outlier columns that the detection finds,
-    of which it names the first; `columns` and `rows` (index, share)."""
+    """Where the squared error of a scheme lies.
+
+    Attributes:
+        tried: single columns, the one whose keeping gains most first.
+        together: all `together_count` outlier columns of the detection at once; it names the first.
+        columns, rows: (index, share of the squared error), the largest share first.
+    """
 
     scheme: str
     detection: By
@@ -99,8 +122,9 @@ class ErrorByColumn:
 
 @dataclass(frozen=True)
 class GranularityRow:
-    """The error of a format under one granularity (an empty text for a cast); `saturated` and
-    `overflowed` elements are beyond its largest number, and the latter in no error."""
+    """The error of a format under one granularity, whose text is empty for a cast. `saturated` and
+    `overflowed` count elements beyond its largest number; errors leave out those that overflowed.
+    `overhead_bits` are bits per element besides the codes."""
 
     scheme: str
     granularity: str
@@ -116,8 +140,9 @@ class GranularityRow:
 
 
 @dataclass(frozen=True)
-class GranularityTold:
-    """A row as it becomes known: one of the `rows` of Granularities, or of those `before`."""
+class GranularityProgress:
+    """A row as soon as it is measured; `name` says to which field of Granularities it belongs:
+    `rows` or `before`."""
 
     name: str
     row: GranularityRow
@@ -125,9 +150,15 @@ class GranularityTold:
 
 @dataclass(frozen=True)
 class Granularities:
-    """A row for each granularity, from coarse to fine; `before` are the same rows without the
-    injected outlier, empty if there is none. `left_out` are (granularity, why). A row that takes
-    `stored_bits` or more is no remedy, as it saves nothing."""
+    """The error of a format under each granularity.
+
+    Attributes:
+        rows: from coarse to fine.
+        before: the same rows without the injected outlier; empty if none is injected.
+        left_out: (granularity, why it is left out).
+        stored_bits: bits per element of the stored tensor. A row that takes as many saves nothing,
+            so it is not advised.
+    """
 
     scheme: str
     rows: tuple[GranularityRow, ...]
@@ -136,8 +167,8 @@ class Granularities:
     stored_bits: float = math.inf
 
     def saves(self, row: GranularityRow, kept: float = 0.0) -> bool:
-        """Whether a row takes fewer bits than what is stored, this share of the columns kept in
-        16 bits."""
+        """Whether a row takes fewer bits than the stored tensor if the share `kept` of the columns
+        stays in 16 bits."""
         return row.bits_per_parameter + 16 * kept < self.stored_bits
 
     @property
@@ -150,9 +181,10 @@ class Granularities:
         return next((other for other in self.before if other.scheme == row.scheme), None)
 
     def decibels(self, row: GranularityRow) -> float | None:
-        """How far the error is below the values, dB: the SQNR. With an outlier injected, below
-        the values without it: a large one adds so much signal that the SQNR may even rise while
-        every other element is lost."""
+        """The SQNR of a row in decibels. If an outlier is injected, the signal is that of the
+        tensor
+        without it: a large outlier adds so much signal that the SQNR could rise although every
+        other element is lost."""
         before = self.without(row)
         if before is None:
             return row.sqnr_db
@@ -161,7 +193,7 @@ class Granularities:
         return -10 * math.log10(row.mse / (before.mse / before.relative_mse))
 
     def loss(self, row: GranularityRow) -> float | None:
-        """What the injected outlier takes from a granularity, dB."""
+        """The decibels that a granularity loses by the injected outlier; None if unknown."""
         before, after = self.without(row), self.decibels(row)
         if before is None or before.sqnr_db is None or after is None:
             return None
@@ -170,7 +202,7 @@ class Granularities:
 
 @dataclass(frozen=True)
 class ThresholdPoint:
-    """What LLM.int8() decomposition does at one threshold."""
+    """LLM.int8() decomposition at one threshold: columns kept, storage, and error."""
 
     threshold: float
     scheme: str
@@ -183,8 +215,14 @@ class ThresholdPoint:
 
 @dataclass(frozen=True)
 class DecompositionSweep:
-    """Points of descending thresholds, `threshold` that of one of them, unless there are none.
-    `why` says why it is not the chosen scheme that is decomposed, empty where it is."""
+    """LLM.int8() decomposition at several thresholds.
+
+    Attributes:
+        scheme: the scheme that is decomposed.
+        why: why that is not the chosen scheme; empty if it is.
+        threshold: the chosen one, which one of the points has.
+        points: by descending threshold; empty for a tensor without elements.
+    """
 
     scheme: str
     why: str
@@ -193,12 +231,12 @@ class DecompositionSweep:
     points: tuple[ThresholdPoint, ...]
 
     def at(self, threshold: float) -> ThresholdPoint | None:
-        """The point of this threshold, if it is among them."""
+        """The point with this threshold; None if there is none."""
         return next((point for point in self.points if point.threshold == threshold), None)
 
     @property
     def chosen(self) -> int:
-        """Where the threshold stands."""
+        """The index of the chosen threshold among the points."""
         return min(
             range(len(self.points)),
             key=lambda at: abs(self.points[at].threshold - self.threshold),

@@ -1,4 +1,4 @@
-"""Pictures of a tensor: what is drawn of them crosses as arrays."""
+"""Answers that are drawn as pictures of a tensor. Their arrays cross as raw bytes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class MapCells:
     """A map of a tensor that is a matrix of `rows` x `columns`.
 
     Attributes:
-        pooling: how elements became a cell.
+        pooling: how the elements of a cell are combined.
         cells: float32 `[r, c]`.
-        peak_rows, peak_columns: int64 `[r, c]`: the element that each cell points at.
+        peak_rows, peak_columns: int64 `[r, c]`, row and column of the element that stands for the
+            cell.
     """
 
     rows: int

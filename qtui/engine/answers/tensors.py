@@ -1,4 +1,4 @@
-"""A model's tensors, and what a scheme does to one of them."""
+"""Answers about a model's tensors, and about one of them under a scheme."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from qtui_core.telemetry.device import GpuReading
 
 
 class TensorEntry(NamedTuple):
-    """A line of the list. `elements` are those stored; `readable` is False for a dtype that
-    is listed and not read; `quantizable` is what a quantization library would quantize; `rows`
-    are those of the matrix that pictures are of."""
+    """A line of the list of tensors.
+
+    Attributes:
+        elements: elements as stored.
+        readable: whether qtui reads its dtype; others are only listed.
+        quantizable: whether a quantization library would quantize it.
+        rows: rows of the matrix as which the tensor is drawn.
+    """
 
     name: str
     dtype: str
@@ -33,7 +38,7 @@ class TensorEntry(NamedTuple):
         return self.rows, self.elements // max(1, self.rows)
 
     def shape_text(self, times: str) -> str:
-        """The shape, and of more dimensions than two the matrix it is read as."""
+        """The shape; with more than two dimensions also the matrix as which the tensor is read."""
         text = times.join(f"{size:,}" for size in self.shape) or "scalar"
         if len(self.shape) <= 2:
             return text
@@ -42,9 +47,12 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelIndex:
-    """An open model: what its headers say, or its config where there are no weights: None for
-    `parameters` that this does not tell. `note` is a sentence about weights that are missing or
-    already quantized, empty otherwise."""
+    """An open model, from the headers of its weights, or from its config if there are none.
+
+    Attributes:
+        parameters: None if the config does not determine them.
+        note: a sentence about weights that are missing or already quantized, else empty.
+    """
 
     id: str
     origin: str
@@ -82,8 +90,8 @@ class Devices:
 
 @dataclass(frozen=True)
 class TensorNumbers:
-    """Statistics of all elements of a tensor, and its outliers: of the columns that hold some the
-    first."""
+    """Statistics of a tensor and its outliers. Of the columns with outliers only the first are
+    listed."""
 
     statistics: TensorStatistics
     outliers: OutlierReport
@@ -91,8 +99,13 @@ class TensorNumbers:
 
 @dataclass(frozen=True)
 class Element:
-    """One element under a scheme. `scale` is None for a cast, `zero_point` if there is none;
-    `where` says which elements share the scale; `levels` are the values possible in that group."""
+    """One element under a scheme.
+
+    Attributes:
+        scale, zero_point: of its group; None if the scheme has none.
+        where: which elements share the scale, in words.
+        levels: the values that the group can represent, ascending.
+    """
 
     row: int
     column: int
@@ -106,7 +119,7 @@ class Element:
 
     @property
     def exact(self) -> Fraction | float:
-        """The value as the Formats panel takes it; a float for what no Fraction holds."""
+        """The value for the Formats panel: a Fraction, or a float if it is NaN or infinite."""
         if not math.isfinite(self.value) or (self.value == 0 and math.copysign(1, self.value) < 0):
             return self.value
         return Fraction(self.value)
@@ -114,14 +127,14 @@ class Element:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A sentence about what was measured."""
+    """A sentence about measured errors."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A tensor under a scheme, from a sample of its rows."""
+    """A tensor under a scheme, measured on a sample of its rows."""
 
     name: str
     sqnr_db: float | None

@@ -1,5 +1,6 @@
-"""Makes a profile of a GPU: one process measures what it takes by itself, and a few real steps in
-processes of their own show what it takes with them. Imports no torch."""
+"""Makes a profile of a GPU. One process measures the memory that a process takes besides its
+tensors; a few real steps, each in a process of its own, show how much it is in a run. Imports no
+torch."""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.device import read_driver
-from qtui_core.training.measuring.calibrating import FoundOnGpu
+from qtui_core.training.measuring.calibration import FoundOnGpu
 from qtui_core.training.run.placement import NoGpu, place
 from qtui_core.training.run.request import RunRequest
 
-#: Measures a GPU by itself.
-MEASURE: Final = (sys.executable, "-P", "-m", "qtui.engine.calibration.calibrating")
-#: Seconds for all: the whole takes under two minutes.
+#: The process that measures a GPU without a run.
+MEASURE: Final = (sys.executable, "-P", "-m", "qtui.engine.calibration.worker")
+#: Seconds for all measurements together, so that a profile takes less than two minutes.
 BUDGET: Final = 110.0
-#: Steps of a run: the second one already holds all that later ones hold.
+#: Steps of a run. From the second one on, memory is the same.
 STEPS: Final = 3
-#: Lines of a failed process's output that are shown.
+#: The last lines of a failed process's output that are shown.
 _LINES: Final = 3
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
 
-#: The model of the grid: 162 million parameters with random values, made on the spot.
+#: The model of all runs: 162 million parameters with random values.
 CONFIG: Final[Mapping[str, Any]] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -55,7 +56,7 @@ CONFIG: Final[Mapping[str, Any]] = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-#: The most telling plan comes first, as time may run out.
+#: The most informative plan comes first, because time may run out.
 GRID: Final = (
     ("qlora, 2 x 512", RunPlan(method="qlora", batch=2, sequence=512)),
     ("full, 2 x 512", RunPlan(method="full", batch=2, sequence=512)),
@@ -69,7 +70,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Commands:
-    """The processes that measure, and the time there is; tests have others."""
+    """The commands of the processes that measure, and their seconds in all. Tests replace them."""
 
     measure: Sequence[str] = MEASURE
     run: Sequence[str] = WORKER
@@ -79,12 +80,12 @@ class Commands:
 def make_profile(
     device: str, tell: Tell, commands: Commands | None = None, *, steps: bool = True
 ) -> Profile:
-    """The profile of a GPU ("cuda" or "cuda:1"). `tell` gets a sentence before each part; without
-    `steps` no real step is run.
+    """The profile of a GPU ("cuda" or "cuda:1"). `tell` is called with a sentence before each part;
+    without `steps` no real step is run. A failed step is recorded in its row, and the others
+    still run.
 
-    Raises MissingLibrary where torch or what comes with it is not installed, NoGpu where there is
-    no GPU, QtuiError where it cannot be measured. A step that fails is told in its place and ends
-    nothing.
+    Raises MissingLibrary if torch or another library of a run is not installed, NoGpu if there is
+    no GPU, QtuiError if the GPU cannot be measured.
     """
     commands = commands or Commands()
     began = time.monotonic()
@@ -92,12 +93,12 @@ def make_profile(
     try:
         placement = place(device, os.environ)
     except NoGpu as error:
-        # A run could take the CPU in its place.
+        # The advice to use the CPU is for runs; here it is cut off.
         why = str(error).partition(" Use --device")[0]
         raise NoGpu(f"{why} Only a GPU has a profile, so there is nothing to calibrate.") from error
     tell(f"measuring {placement.device.name}: context, workspaces, allocator")
-    told = _ask([*commands.measure, device], commands.budget)
-    found, facts = told.found, told.facts
+    answer = _ask([*commands.measure, device], commands.budget)
+    found, facts = answer.found, answer.facts
     if found is None or facts is None:
         raise QtuiError("The process that measures the GPU reported nothing about it.")
     rows: list[MeasuredStep] = []
@@ -137,15 +138,15 @@ def _ask(command: Sequence[str], seconds: float) -> FoundOnGpu:
     if done.returncode or not done.stdout.strip():
         last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "without a word"
         raise QtuiError(f"The measurement ended with code {done.returncode}: {last}")
-    told = from_plain(FoundOnGpu, json.loads(done.stdout))
-    if told.error:
-        raise error_of(told.error, told.code, NoGpu)
-    return told
+    answer = from_plain(FoundOnGpu, json.loads(done.stdout))
+    if answer.error:
+        raise error_of(answer.error, answer.code, NoGpu)
+    return answer
 
 
 @contextmanager
 def _model() -> Iterator[str]:
-    """A folder with the configuration alone, which a run fills with random values."""
+    """A temporary folder with only a config.json; a run gives such a model random weights."""
     with tempfile.TemporaryDirectory(prefix="qtui-calibrate-") as folder:
         path = Path(folder, "config.json")
         path.write_text(json.dumps(CONFIG), encoding="utf-8")
@@ -155,22 +156,22 @@ def _model() -> Iterator[str]:
 async def _step(
     name: str, plan: RunPlan, model: str, device: str, command: Sequence[str], seconds: float
 ) -> MeasuredStep:
-    """A few steps of a plan, in the time that is left."""
+    """Runs a few steps of a plan within `seconds`."""
     if seconds <= 0:
         return MeasuredStep(name, failure="There was no time left for it.")
     request = RunRequest(model, plan, STEPS, device=device)
     state = RunState()
     try:
         async with asyncio.timeout(seconds):
-            async for told in run_client(command).run(request):
-                state = after(state, told)
+            async for event in run_client(command).run(request):
+                state = after(state, event)
     except TimeoutError:
         return MeasuredStep(name, failure="It was not done in time.")
     return row_of(name, state)
 
 
 def row_of(name: str, state: RunState) -> MeasuredStep:
-    """A run as a row of the grid."""
+    """The row of the profile for a run that has ended."""
     if state.status != "done" or state.header is None:
         fault = state.fault.text if state.fault is not None else "The run told nothing."
         return MeasuredStep(name, failure=fault)

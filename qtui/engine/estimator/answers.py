@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import Any, Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.advice.capacity import Fit, Verdict
 from qtui_core.memory.advice.changes import Advice, Cure
 from qtui_core.memory.advice.claims import Figure
-from qtui_core.memory.advice.fit import Fit, Verdict
 from qtui_core.memory.compute.operation import Operation
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.estimate import PhaseBytes
@@ -123,7 +123,7 @@ class Operations:
 
 
 @dataclass(frozen=True)
-class RateTold:
+class MeasurementLine:
     """A line of a measurement: first the device, then each rate when it is measured; or why there
     is none, with the exit code of that error."""
 

@@ -27,10 +27,10 @@ from qtui.engine.estimator.subjects import Estimates, Question, device_of, quest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
+from qtui_core.memory.advice.capacity import Verdict, fit_on
 from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.advice.claims import figures_of
 from qtui_core.memory.advice.conclude import conclude_memory
-from qtui_core.memory.advice.fit import Verdict, fit_on
 from qtui_core.memory.advice.report import report_of
 from qtui_core.memory.devices.outside_torch import outside_torch
 from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate, estimate_peaks

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from typing import IO, Final
 
-from qtui.engine.estimator.answers import Operations, RatesMeasured, RateTold, Readings
+from qtui.engine.estimator.answers import MeasurementLine, Operations, RatesMeasured, Readings
 from qtui.engine.estimator.requests import OperationsRequest, RatesRequest
 from qtui.engine.estimator.subjects import Estimates, question_of
 from qtui.engine.task import OperationTable, Task
@@ -58,7 +58,7 @@ def _measure(task: Task[RatesRequest], stderr: IO[str]) -> RatesMeasured:
             sys.executable,
             "-P",
             "-m",
-            "qtui.engine.calibration.measuring",
+            "qtui.engine.calibration.rates_worker",
             task.asked.on,
         ],
         stdout=subprocess.PIPE,
@@ -75,13 +75,13 @@ def _measure(task: Task[RatesRequest], stderr: IO[str]) -> RatesMeasured:
             for line in child.stdout or ():
                 if not line.endswith("\n"):
                     break  # it was killed meanwhile
-                told = from_plain(RateTold, json.loads(line))
-                if told.error:
-                    raise error_of(told.error, told.code)
-                device = told.device or device
-                if told.rate is not None:
-                    rates.append(told.rate)
-                task.progress(0.0, told)
+                found = from_plain(MeasurementLine, json.loads(line))
+                if found.error:
+                    raise error_of(found.error, found.code)
+                device = found.device or device
+                if found.rate is not None:
+                    rates.append(found.rate)
+                task.progress(0.0, found)
     finally:
         over.set()
         if child.poll() is None:

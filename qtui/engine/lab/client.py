@@ -11,12 +11,12 @@ from typing import Final
 
 from qtui.engine.child_lines import RunClient
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import LabFault, LabResult, LabTold
+from qtui_core.lab.results import LabEvent, LabFault, LabResult
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.lab.worker")
 
 
-def lab_client(command: Sequence[str] = WORKER, *, log: Path | None = None) -> RunClient[LabTold]:
+def lab_client(command: Sequence[str] = WORKER, *, log: Path | None = None) -> RunClient[LabEvent]:
     """Runs the experiment of a LabRequest, which takes the controls pause, resume and stop."""
     return RunClient(command, "experiment", LAB_LINES, _ResultsHeard, log)
 
@@ -30,12 +30,12 @@ class _ResultsHeard:
     def complaint(self, why: str) -> None:
         return None
 
-    def hear(self, told: LabTold) -> bool:
-        if isinstance(told, LabResult):
-            self._last = told
-        return isinstance(told, LabFault) or (self._last is not None and bool(self._last.ended))
+    def hear(self, event: LabEvent) -> bool:
+        if isinstance(event, LabResult):
+            self._last = event
+        return isinstance(event, LabFault) or (self._last is not None and bool(self._last.ended))
 
-    def end(self, why: str, *, killed: bool) -> Iterator[LabTold]:
+    def end(self, why: str, *, killed: bool) -> Iterator[LabEvent]:
         if self._last is None:
             yield LabFault(why or "The experiment was stopped before its first result.")
         elif why:

@@ -26,7 +26,7 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import MissingLibrary, importing
 from qtui_core.lab.catalog import experiment_named
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import LabFault, LabResult, LabTold
+from qtui_core.lab.results import LabEvent, LabFault, LabResult
 
 if TYPE_CHECKING:
     from qtui_core.lab.runner import LabRunner
@@ -38,8 +38,8 @@ class _LabWork:
         self._runner: LabRunner | None = None
         self._result: LabResult | None = None
 
-    def _tell(self, told: LabTold) -> None:
-        self.child.tell(LAB_LINES.to_line(told))
+    def _tell(self, event: LabEvent) -> None:
+        self.child.tell(LAB_LINES.to_line(event))
 
     def _check(self) -> None:
         """Waits while the run is paused. Raises Stopped."""

@@ -12,7 +12,7 @@ from qtui.engine.answers.activations import (
     Channel,
     Outputs,
     Ranges,
-    StageTold,
+    StageProgress,
     Way,
 )
 from qtui.engine.captures import Capture
@@ -54,13 +54,13 @@ def capture(session: Session, task: Task[CaptureRequest]) -> CapturesMade:
     if not asked.tensors:
         raise UsageError("A capture needs a list of weights whose modules are wanted.")
     text = _text_of(asked)
-    told = ""
+    last = ""
 
     def stage(words: str, fraction: float) -> None:
-        nonlocal told
+        nonlocal last
         task.check()
-        task.progress(fraction, StageTold(words) if words != told else None)
-        told = words
+        task.progress(fraction, StageProgress(words) if words != last else None)
+        last = words
 
     source, tensors = session.models.source(model), list(asked.tensors)
     found = session.captured.capture(model, source, tensors, text, stage, task.is_cancelled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.engine.answers.activations import LayersWeighed, StageTold
+from qtui.engine.answers.activations import LayersWeighed, StageProgress
 from qtui.engine.operations.session import Session, watched
 from qtui.engine.requests import LayersRequest
 from qtui.engine.task import OperationTable, Task
@@ -19,12 +19,12 @@ def layer_errors(session: Session, task: Task[LayersRequest]) -> LayersWeighed:
     asked = task.asked
     text = read_text(asked.file)
     source = session.models.source(asked.model)
-    task.progress(0.0, StageTold("running the model"))
+    task.progress(0.0, StageProgress("running the model"))
     # Imported here, because the import of torch takes seconds that few sessions need.
     from qtui_core.activations.layer_inputs import layer_inputs
 
     inputs = layer_inputs(source, list(asked.tensors), text, **watched(task, 0.0, _FORWARD))
-    task.progress(_FORWARD, StageTold("weighing"))
+    task.progress(_FORWARD, StageProgress("weighing"))
     watch = watched(task, _FORWARD, 1.0)
     return LayersWeighed(errors_of(source, inputs, asked.schemes, full=asked.full, **watch))
 

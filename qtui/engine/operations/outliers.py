@@ -12,8 +12,8 @@ from qtui.engine.answers.outliers import (
     ErrorByColumn,
     FoundOutlier,
     Granularities,
+    GranularityProgress,
     GranularityRow,
-    GranularityTold,
     KeptColumns,
     OutlierNumbers,
     ThresholdPoint,
@@ -181,7 +181,7 @@ def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
                 overflowed=found.report.overflowed,
             )
             rows[name].append(row)
-            task.progress(done / total, GranularityTold(name, row))
+            task.progress(done / total, GranularityProgress(name, row))
     return Granularities(
         scheme=str(scheme),
         rows=tuple(rows["rows"]),

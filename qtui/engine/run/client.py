@@ -1,5 +1,5 @@
-"""Steps of a model in a child process. A run always ends with an `End`: where the child goes away
-without one, what happened is told in its place, as a `Fault` unless it was asked to go."""
+"""Steps of a model in a child process. A run always ends with an `End`. If the child ends without
+one, it is added, after a `Fault` that says what happened unless the child was asked to end."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Final
 
 from qtui.engine.child_lines import RunClient
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import RUN_LINES, Told
+from qtui_core.live.lines import RUN_LINES, RunEvent
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run.worker")
 
 
-def run_client(command: Sequence[str] = WORKER, *, log: Path | None = None) -> RunClient[Told]:
+def run_client(command: Sequence[str] = WORKER, *, log: Path | None = None) -> RunClient[RunEvent]:
     """Runs what a RunRequest, or a mapping of its fields, asks for."""
     return RunClient(command, "run", RUN_LINES, _StepsHeard, log)
 
 
 class _StepsHeard:
-    """Where a run is, in case it goes away."""
+    """The step and phase of a run, for the sentence about a child that ends in the middle."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._seconds, self._step, self._phase = 0.0, 0, ""
 
-    def complaint(self, why: str) -> Told:
+    def complaint(self, why: str) -> RunEvent:
         return Said(self._seconds, why)
 
-    def hear(self, told: Told) -> bool:
-        if not isinstance(told, RecordingHeader):
-            self._seconds = max(self._seconds, told.seconds)
-        if isinstance(told, PhaseBegun):
-            self._step, self._phase = told.step, told.phase
-        return isinstance(told, End)
+    def hear(self, event: RunEvent) -> bool:
+        if not isinstance(event, RecordingHeader):
+            self._seconds = max(self._seconds, event.seconds)
+        if isinstance(event, PhaseBegun):
+            self._step, self._phase = event.step, event.phase
+        return isinstance(event, End)
 
-    def end(self, why: str, *, killed: bool) -> Iterator[Told]:
-        # It said nothing of its end, which may be long after what it said last.
+    def end(self, why: str, *, killed: bool) -> Iterator[RunEvent]:
+        # Its end may come long after its last message.
         seconds = max(self._seconds, time.monotonic() - self._began)
         if why:
             where = f" It was in the phase {self._phase!r}." if self._phase else ""

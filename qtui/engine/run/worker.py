@@ -25,7 +25,7 @@ from qtui.engine.child_process import ChildProcess
 from qtui.engine.run.prepared_run import prepare_run
 from qtui.engine.worker import NICENESS
 from qtui_core.errors import ModelError
-from qtui_core.live.lines import Told, to_line
+from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
 from qtui_core.training.run.request import parse_request
 
@@ -40,10 +40,10 @@ class _RunWork:
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def _tell(self, told: Told) -> None:
-        if isinstance(told, PhaseBegun):
-            self._begun = told
-        self.child.tell(to_line(told))
+    def _tell(self, event: RunEvent) -> None:
+        if isinstance(event, PhaseBegun):
+            self._begun = event
+        self.child.tell(to_line(event))
 
     def work(self, request: bytes) -> int:
         """From the request to the last step; returns the exit code."""

@@ -55,7 +55,7 @@ def to_html(document: Document) -> str:
                 note = f'<p class="note">{escape(block.note)}</p>' if block.note else ""
                 parts.append(f'<div class="scroll">{draw_svg(block)}</div>{note}')
             elif isinstance(block, Plotted):
-                from qtui.report.pictures.in_svg import picture_svg
+                from qtui.report.pictures.svg import picture_svg
 
                 parts.append(f'<figure class="scroll">{picture_svg(block.picture)}</figure>')
             elif isinstance(block, Picture):

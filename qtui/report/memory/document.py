@@ -10,9 +10,9 @@ from qtui.report.memory.compute import compute_facts
 from qtui.report.memory.explain import explain_sections
 from qtui.report.numbers import format_bytes, format_count, plural
 from qtui_core.codec import printed
+from qtui_core.memory.advice.capacity import Fit, Largest
 from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
 from qtui_core.memory.advice.conclude import conclude_memory
-from qtui_core.memory.advice.fit import Fit, Largest
 from qtui_core.memory.advice.report import MemoryReport
 from qtui_core.memory.estimate import Estimate
 

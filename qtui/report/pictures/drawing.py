@@ -1,4 +1,4 @@
-"""Draws any picture of an experiment in cells; `in_svg` draws it as SVG."""
+"""Draws any picture of an experiment in cells; `svg` draws it as SVG."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from qtui.report.pictures.bar_rows import bar_lines
 from qtui.report.pictures.cells import TextLine
 from qtui.report.pictures.glyphs import Brush
 from qtui.report.pictures.heat_rows import heat_lines
-from qtui.report.pictures.in_cells import scene_lines
 from qtui.report.pictures.scene import scene_of
+from qtui.report.pictures.scene_cells import scene_lines
 from qtui_core.lab.results import Heat, LabBars, Picture
 
 #: The height of a picture in a report, in cells.

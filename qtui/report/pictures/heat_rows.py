@@ -113,12 +113,12 @@ def _cut(put: Put, width: int) -> Put:
 class ScaleSides:
     """The two matrices of a product, and on which of their four sides there is a vector of scales:
     left and right of the first, left and right of the second. The two sides in the middle are along
-    the summed axis. `told` is the text if there is no vector."""
+    the summed axis. `note` is the text if there is no vector."""
 
     left: str
     right: str
     sides: tuple[bool, bool, bool, bool]
-    told: str = ""
+    note: str = ""
 
 
 def scale_sides(found: Heat, row: int, column: int) -> ScaleSides:
@@ -138,12 +138,12 @@ def _matrices(column: int, at: ScaleSides, width: int, brush: Brush) -> list[Put
     """The two matrices of a cell: a full block for each vector of scales outside the sum, and a
     pale one for each inside it."""
     outer, inner, other, last = at.sides
-    told = at.told
-    if not told and width < _MATRICES - 1:  # no room for the matrices
-        told = "inner" if inner or other else "outer"
-        told = "both" if (outer or last) and (inner or other) else told
-    if told:
-        return [Put(column, _fitting((told, told.split()[0]), width).center(width), "quiet")]
+    note = at.note
+    if not note and width < _MATRICES - 1:  # no room for the matrices
+        note = "inner" if inner or other else "outer"
+        note = "both" if (outer or last) and (inner or other) else note
+    if note:
+        return [Put(column, _fitting((note, note.split()[0]), width).center(width), "quiet")]
     free, held = brush.glyphs.shades[4], brush.glyphs.shades[2]
     parts: tuple[tuple[str, Tone], ...] = (
         (free if outer else " ", "strong"), (f" {at.left:<2}", "label"),

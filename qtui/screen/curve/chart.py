@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final
 
-from qtui.screen.curve.parts import PARTS
+from qtui.screen.curve.legend import PARTS
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.memory.replay.timeline import Span

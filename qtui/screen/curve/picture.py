@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from qtui.report.numbers import format_bytes
 from qtui.screen.curve.chart import EMPTY, Cell, Chart, cells_of, make_chart
-from qtui.screen.curve.parts import PARTS, fill, ink, letter
+from qtui.screen.curve.legend import PARTS, fill, ink, letter
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line, shortened

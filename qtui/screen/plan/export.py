@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from qtui.engine.estimator.answers import Answer
-from qtui.screen.curve.parts import PARTS
+from qtui.screen.curve.legend import PARTS
 from qtui.screen.plan.shown import Shown
 from qtui_core.codec import to_plain
 from qtui_core.memory.advice.claims import WorkedCase

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from qtui_core.memory.advice.capacity import Fit, Largest
 from qtui_core.memory.advice.changes import Advice
-from qtui_core.memory.advice.fit import Fit, Largest
 from qtui_core.memory.advice.report import MemoryReport
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.replay.groups import grouped

@@ -13,7 +13,7 @@ from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.replay.timeline import composition
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import tensors_of
-from qtui_core.memory.step.parts import stages_of
+from qtui_core.memory.step.partition import stages_of
 from qtui_core.memory.step.sharding import is_sharded
 from qtui_core.memory.tape.blocks.loss.loss import LOGITS
 

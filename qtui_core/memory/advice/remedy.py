@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.advice.capacity import Fit, fit_on
 from qtui_core.memory.advice.changes import Advice
-from qtui_core.memory.advice.fit import Fit, fit_on
 from qtui_core.memory.devices.outside_torch import cublas_workspace
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash
 

@@ -7,8 +7,8 @@ from functools import cache, cached_property, partial
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.advice.capacity import Fit, Knob, Largest, fit_on, fits, largest
 from qtui_core.memory.advice.changes import Advice, Cure, advise, cures, worthwhile
-from qtui_core.memory.advice.fit import Fit, Knob, Largest, fit_on, fits, largest
 from qtui_core.memory.advice.notes import notes_of
 from qtui_core.memory.advice.remedy import OnDevice, remedy, smallest_again
 from qtui_core.memory.compute.totals import Compute, compute_of

@@ -194,7 +194,7 @@ class Terms:
         if shape is None:
             return basis, source
         if packing is not None and component in (Component.WEIGHTS, Component.QUANTIZATION):
-            if not shape.told:
+            if not shape.storage_known:
                 return "assumed", "as if they were unpacked: config.json does not tell"
             source = f"quantization_config of config.json: {packing.title}"
         if component not in (Component.INPUTS, Component.WORKSPACES) and basis == "exact":

@@ -340,10 +340,10 @@ class ModelShape:
         return self.max_positions if learned else None
 
     @property
-    def told(self) -> bool:
+    def storage_known(self) -> bool:
         """Whether it is known how the checkpoint stores every weight."""
         packing = self.packing
-        if packing is None or (packing.told and packing.experts != "untold"):
+        if packing is None or (packing.layout_known and packing.experts != "unknown"):
             return True
         mixed = any(isinstance(layer.mlp, Moe) and layer.mlp.stacked for layer in self.layers)
-        return packing.told and not mixed
+        return packing.layout_known and not mixed

@@ -49,14 +49,14 @@ def packing_of(config: Settings) -> Packing | None:
     read = _METHODS.get(method)
     if read is None:
         what = f"as {method!r}" if method else "by a method that quantization_config does not name"
-        return _untold(method or "unnamed", f"{what}, of which no layout is built in")
+        return _unknown_layout(method or "unnamed", f"{what}, of which no layout is built in")
     try:
         return _noted(read(settings))
     except _Unreadable as error:
-        return _untold(method, f"as {method}, but {error}")
+        return _unknown_layout(method, f"as {method}, but {error}")
 
 
-def _untold(method: str, stored: str) -> Packing:
+def _unknown_layout(method: str, stored: str) -> Packing:
     return Packing(
         method,
         printable(method),

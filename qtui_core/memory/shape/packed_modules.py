@@ -22,7 +22,7 @@ from qtui_core.memory.shape.packings import (
 from qtui_core.models.tensors import TensorInfo
 
 #: Names of experts in checkpoints, which store them as modules where transformers 5 stacks them.
-EXPERTS_UNTOLD: Final = (
+EXPERTS_UNKNOWN: Final = (
     "How its experts are stored once they are stacked cannot be told: they are counted unpacked, "
     "and no figure that rests on it is exact."
 )
@@ -33,11 +33,11 @@ def packed(
 ) -> ModelShape:
     """The shape with the layout of each module that the checkpoint stores packed. `held` are the
     layouts that the files show, by full name."""
-    told = held or {}
+    shown = held or {}
 
     def of(name: str, module: Module) -> Layout | None:
-        if name in told:
-            return told[name]
+        if name in shown:
+            return shown[name]
         if name.endswith(NOT_REPLACED.get(shape.family, ())):
             return None
         if isinstance(module, Parameter):
@@ -60,12 +60,12 @@ def packed(
         return tuple(found)
 
     def outside(module: Module) -> Module:
-        within = packing.outside or module.name in told
+        within = packing.outside or module.name in shown
         layout = of(module.name, module) if within else None
         return _with_layouts(module, {module.name: layout})
 
     head = shape.head
-    if head is not None and (packing.head or head.name in told) and not shape.tied:
+    if head is not None and (packing.head or head.name in shown) and not shape.tied:
         head = replace(head, layout=of(head.name, head))
     shape = replace(
         shape,
@@ -77,8 +77,8 @@ def packed(
         head=head,
         notes=(*shape.notes, packing.note),
     )
-    if packing.told and not shape.told:
-        return replace(shape, notes=(*shape.notes, EXPERTS_UNTOLD))
+    if packing.layout_known and not shape.storage_known:
+        return replace(shape, notes=(*shape.notes, EXPERTS_UNKNOWN))
     return shape
 
 
@@ -109,13 +109,13 @@ def held_by_files(shape: ModelShape, tensors: Mapping[str, TensorInfo]) -> Model
     if not changed:
         return shape
     note = f"config.json and the files contradict each other: {words}. Counted is what is stored."
-    if not packing.told:
+    if not packing.layout_known:
         note = (
             f"The checkpoint is stored quantized as {packing.title}, and only the files tell the "
             "bytes. What its kernels take beside them cannot be told."
         )
     notes = tuple(n for n in shape.notes if n != packing.note)
-    if packing.told:
+    if packing.layout_known:
         notes = (*notes, packing.note)
     found = replace(packing, note=note, held=True)
     return packed(replace(shape, notes=notes), found, changed)
@@ -160,8 +160,8 @@ def _contradiction(name: str, module: Linear, own: Mapping[str, TensorInfo]) -> 
     if module.layout is None:
         return f"{name} would be in its own type, and is stored packed, in {nbytes:,} bytes"
     parts = module.layout.parts((module.outputs, module.inputs), "bf16")
-    told = sum(prod(part.sizes) * SIZES[part.dtype] for part in parts)
-    return f"{name} would take {told:,} bytes, and is stored in {nbytes:,}"
+    needed = sum(prod(part.sizes) * SIZES[part.dtype] for part in parts)
+    return f"{name} would take {needed:,} bytes, and is stored in {nbytes:,}"
 
 
 #: Safetensors dtypes -> the names in the estimate.

@@ -326,14 +326,14 @@ class Packing:
     head: bool = False
     outside: bool = True
     transposed: bool = False
-    experts: Literal["packed", "plain", "untold"] = "untold"
+    experts: Literal["packed", "plain", "unknown"] = "unknown"
     untrained: str = ""
     dequantizes: bool = False
     note: str = ""
     held: bool = False
 
     @property
-    def told(self) -> bool:
+    def layout_known(self) -> bool:
         """Whether the layout is known."""
         return (
             self.held

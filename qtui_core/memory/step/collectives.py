@@ -42,7 +42,7 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.shape.weights import WeightBlock, blocks_of
 from qtui_core.memory.step.optimizer import states_of
-from qtui_core.memory.step.parts import parts_of
+from qtui_core.memory.step.partition import parts_of
 from qtui_core.memory.step.sharding import (
     gradient_buckets,
     is_sharded,

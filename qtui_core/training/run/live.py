@@ -30,7 +30,7 @@ from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.course import Course, Tell
 from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.faults import fault_of, not_a_number
-from qtui_core.training.run.finite import not_finite
+from qtui_core.training.run.nonfinite_weights import not_finite
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.runnable import kernels_of, rate_of, use_liger
 from qtui_core.training.run.scaling import left_out, make_scaler, scale_of, unscaled

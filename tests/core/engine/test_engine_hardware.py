@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qtui.engine.estimator import hardware
-from qtui.engine.estimator.answers import Operations, RatesMeasured, RateTold
+from qtui.engine.estimator.answers import MeasurementLine, Operations, RatesMeasured
 from qtui.engine.estimator.child import build_operations
 from qtui.engine.estimator.hardware import gpus, measure, operations
 from qtui.engine.estimator.subjects import Estimates
@@ -104,7 +104,7 @@ def test_rates_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     Script(monkeypatch, f"print({lines[0]!r}); print({lines[1]!r})")
     told: list[Any] = []
     found = measure(Estimates(), task("measure", {}, told))
-    assert told == [RateTold(device=device), RateTold(rate=rate)]
+    assert told == [MeasurementLine(device=device), MeasurementLine(rate=rate)]
     assert found == RatesMeasured(device, (rate,))
 
 
@@ -168,7 +168,7 @@ def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(
     import io
     import os
 
-    from qtui.engine.calibration import measuring
+    from qtui.engine.calibration import rates_worker
     from qtui_core.training.measuring import rates
     from qtui_core.training.run.placement import Gpu
 
@@ -176,10 +176,10 @@ def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(
         Gpu(0, "GPU-aaaa", "NVIDIA L4", None, None),
         Gpu(1, "GPU-bbbb", "NVIDIA L4", None, None),
     )
-    monkeypatch.setattr(measuring, "gpus", lambda: found)
+    monkeypatch.setattr(rates_worker, "gpus", lambda: found)
     monkeypatch.setattr(rates, "measure_rates", lambda device: iter(()))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     answer = io.StringIO()
-    measuring._measure("1", answer)
+    rates_worker._measure("1", answer)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
     assert json.loads(answer.getvalue())["device"]["kind"] in ("cpu", "cuda")

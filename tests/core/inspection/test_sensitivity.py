@@ -16,8 +16,8 @@ from qtui_core.errors import UsageError
 from qtui_core.inspection import sample
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.layer_errors import layer_errors
+from qtui_core.inspection.sensitivity.bit_allocation import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity.budget import parse_budget
-from qtui_core.inspection.sensitivity.choose import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity.weighing import (
     refuse_shared_scales,
     weigh_by_outputs,

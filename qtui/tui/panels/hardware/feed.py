@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qtui.engine.estimator.answers import Operations, RateTold, Readings
+from qtui.engine.estimator.answers import MeasurementLine, Operations, Readings
 from qtui.engine.estimator.requests import DeviceAsked, OperationsRequest, RatesRequest
 from qtui.screen.panel.feed import Feed
 from qtui.tui.panels.hardware.shown import HardwareShown
@@ -45,7 +45,7 @@ class HardwareFeed(Feed):
         GPU or else the processor. Calls `on_facts` once, and `on_rate` after each measurement."""
 
         def told(_: float, data: dict[str, Any]) -> None:
-            line = from_plain(RateTold, data)
+            line = from_plain(MeasurementLine, data)
             if line.device is not None:
                 on_facts(line.device)
             if line.rate is not None:

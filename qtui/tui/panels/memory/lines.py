@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from qtui.engine.estimator.answers import Answer, Around
 from qtui.report.numbers import format_bytes
-from qtui.screen.curve.parts import PARTS
+from qtui.screen.curve.legend import PARTS
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
-from qtui_core.memory.advice.fit import Fit
+from qtui_core.memory.advice.capacity import Fit
 from qtui_core.memory.replay.groups import Group, grouped
 
 SIZE = 10

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.engine.estimator.answers import Answer
 from qtui.report.numbers import format_bytes
-from qtui.screen.curve.parts import part_of
+from qtui.screen.curve.legend import part_of
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from qtui.report.faces.plain import to_plain
 from qtui.report.lab.document import findings_csv, lab_document
-from qtui.report.pictures.in_svg import picture_svg, standalone
+from qtui.report.pictures.svg import picture_svg, standalone
 from qtui.tui.panels.numerics.lab_run import LabRun
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui_core.codec import printed

@@ -15,10 +15,10 @@ from qtui_core.lab.results import (
     JobDone,
     LabBegun,
     LabChart,
+    LabEvent,
     LabFault,
     LabLine,
     LabResult,
-    LabTold,
     Picture,
     StepSeen,
 )
@@ -78,7 +78,7 @@ class LabRun:
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     courses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     fault: str = ""
-    left: list[LabTold] = field(default_factory=list)
+    left: list[LabEvent] = field(default_factory=list)
     paused: bool = False
     _each: int = 1
     _on_the_way: LabChart | None = None
@@ -96,49 +96,49 @@ class LabRun:
             return False
         return any(name not in self.jobs or self.jobs[name].fault for name in self.begun.jobs)
 
-    def hear(self, told: LabTold) -> None:
+    def hear(self, event: LabEvent) -> None:
         """Takes a message of the run."""
-        if isinstance(told, LabBegun):
-            self.begun = told
+        if isinstance(event, LabBegun):
+            self.begun = event
             if self.phase is LabPhase.STARTING:
                 self.phase = LabPhase.RUNNING
-        elif isinstance(told, StepSeen):
-            self.steps[told.job] = told.step, told.steps
-            if told.value is not None:
+        elif isinstance(event, StepSeen):
+            self.steps[event.job] = event.step, event.steps
+            if event.value is not None:
                 self._on_the_way = None
-                course = self.courses.setdefault(told.job, [])
-                if course and told.step <= course[-1][0]:
+                course = self.courses.setdefault(event.job, [])
+                if course and event.step <= course[-1][0]:
                     course.clear()  # a job of several runs begins the next one
-                course.append((told.step, told.value))
+                course.append((event.step, event.value))
                 if len(course) > _POINTS:
                     del course[1:-1:2]
-        elif isinstance(told, JobDone):
-            self.jobs[told.job] = told
-            self.steps.pop(told.job, None)
-        elif isinstance(told, LabResult):
-            self.result = told
-            if told.ended:
-                self.phase, self.fault = LabPhase(told.ended), told.fault
+        elif isinstance(event, JobDone):
+            self.jobs[event.job] = event
+            self.steps.pop(event.job, None)
+        elif isinstance(event, LabResult):
+            self.result = event
+            if event.ended:
+                self.phase, self.fault = LabPhase(event.ended), event.fault
         else:
-            assert isinstance(told, LabFault)
+            assert isinstance(event, LabFault)
             stopped = self.phase is LabPhase.STOPPING
             self.phase = LabPhase.STOPPED if stopped else LabPhase.FAILED
-            self.fault = told.text
+            self.fault = event.text
 
     def play(self, recording: LabRecording) -> None:
         """Begins to play a recording from its start."""
         self.begun, self.result, self.fault = recording.begun, None, ""
         self.complaint = recording.complaint
         self.jobs, self.steps, self.courses, self._on_the_way = {}, {}, {}, None
-        self.left = list(recording.told)
+        self.left = list(recording.events)
         self._each = max(1, -(-len(self.left) // PLAYED))
         self.phase = LabPhase.PLAYING
 
     def play_on(self, *, to_end: bool = False) -> None:
         """Takes the next messages of a recording, or all that are left."""
         count = len(self.left) if to_end else self._each
-        for told in self.left[:count]:
-            self.hear(told)
+        for event in self.left[:count]:
+            self.hear(event)
         del self.left[:count]
         if not self.left and not self.over:
             self.phase = LabPhase.STOPPED

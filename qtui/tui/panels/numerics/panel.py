@@ -23,10 +23,10 @@ from qtui.screen.widgets.text_picture import (
     TextPicture,
 )
 from qtui.tui.panels.numerics.body import NumericsBody
+from qtui.tui.panels.numerics.experiment_list import experiment_lines, help_lines
 from qtui.tui.panels.numerics.export import panel_data, panel_picture, panel_table, panel_text
 from qtui.tui.panels.numerics.keys import FORM_BINDINGS, HELP, RUN_BINDINGS
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
-from qtui.tui.panels.numerics.left_side import experiment_lines, help_lines
 from qtui.tui.panels.numerics.picture_view import PictureView
 from qtui.tui.panels.numerics.running import ExperimentRuns
 from qtui.tui.panels.numerics.runs_view import RunsView

@@ -9,7 +9,7 @@ from typing import Final
 from qtui.screen.keeper import Keeper
 from qtui.tui.config import log_file
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import LabBegun, LabTold
+from qtui_core.lab.results import LabBegun, LabEvent
 
 #: The most recordings that are kept; the oldest is deleted first.
 KEPT: Final = 60
@@ -29,7 +29,7 @@ def kept_of(experiment: str, folder: Path) -> list[Path]:
     return sorted(path for path, match in found if match and match[1] == experiment)
 
 
-def lab_keeper(experiment: str, folder: Path | None = None) -> Keeper[LabTold]:
+def lab_keeper(experiment: str, folder: Path | None = None) -> Keeper[LabEvent]:
     """A writer of an experiment's recording, from its first message on."""
     stem = f"lab-{experiment}"
     return Keeper(folder or lab_recordings(), stem, KEPT, LAB_LINES.to_line, LabBegun)

@@ -12,7 +12,7 @@ from typing import Final
 from qtui.screen.keeper import Keeper
 from qtui.tui.config import log_file
 from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import Told, to_line
+from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.recording import RunRecording
 from qtui_core.live.snapshot import Snapshot
 from qtui_core.live.state import RunState, after
@@ -26,7 +26,7 @@ def recordings() -> Path:
     return log_file().with_name("runs")
 
 
-def run_keeper(folder: Path | None = None) -> Keeper[Told]:
+def run_keeper(folder: Path | None = None) -> Keeper[RunEvent]:
     """A writer of a run's recording, from its header on."""
     return Keeper(folder or recordings(), "run", KEPT, to_line, RecordingHeader)
 
@@ -54,7 +54,7 @@ class Player:
         self._clock = clock
         self._looked = clock()
         # A sample may be written after messages about later moments.
-        self._times = list(accumulate((told.seconds for told in recording.snapshots), max))
+        self._times = list(accumulate((event.seconds for event in recording.snapshots), max))
         self._told = 0
         self.state = after(RunState(), recording.header)
         self._kept = [self.state]
@@ -98,7 +98,7 @@ class Player:
 
     def _begin_of(self, step: int) -> float:
         snapshots = self.recording.snapshots
-        at = next((at for at, told in enumerate(snapshots) if _step_of(told) >= step), -1)
+        at = next((at for at, event in enumerate(snapshots) if _step_of(event) >= step), -1)
         return self._times[at] if snapshots else 0.0
 
     def pause(self, paused: bool) -> None:
@@ -129,6 +129,6 @@ class Player:
                 self._kept.append(self.state)
 
 
-def _step_of(told: Snapshot) -> int:
+def _step_of(event: Snapshot) -> int:
     """The step of a message; 0 if it belongs to none."""
-    return getattr(told, "step", 0)
+    return getattr(event, "step", 0)

@@ -16,7 +16,7 @@ from qtui.tui.panels.train.recordings import Player, run_keeper
 from qtui.tui.panels.train.sentences import how_recorded
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError
-from qtui_core.live.lines import Told
+from qtui_core.live.lines import RunEvent
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
@@ -81,12 +81,12 @@ class TrainRun:
         self._panel.draw()
 
     async def _go(self, run: RunShown, hold: bool) -> None:
-        def hear(told: Told) -> None:
+        def hear(event: RunEvent) -> None:
             nonlocal hold
             if hold:
                 self.process.child.control("step")
                 hold = False
-            run.state = after(run.state, told)
+            run.state = after(run.state, event)
 
         with run_keeper() as keeper:
             try:

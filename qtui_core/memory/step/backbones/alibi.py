@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Attention, Norm
-from qtui_core.memory.step.backbones.parts import (
+from qtui_core.memory.step.backbones.building_blocks import (
     arange,
     begin,
     embed_tokens,

@@ -8,7 +8,7 @@ from typing import Final
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Linear, Norm
 from qtui_core.memory.step.backbones.alibi import bloom, falcon
-from qtui_core.memory.step.backbones.parts import (
+from qtui_core.memory.step.backbones.building_blocks import (
     SCALED_LATE,
     arange,
     begin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qtui.engine.answers.activations import Captured, CapturesMade, Outputs, Ranges, StageTold
+from qtui.engine.answers.activations import Captured, CapturesMade, Outputs, Ranges, StageProgress
 from qtui.engine.requests import CaptureRequest
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.tensor_reader import Activity
@@ -40,7 +40,7 @@ class ActivationsFeed:
 
         def heard(fraction: float, data: dict[str, Any]) -> None:
             nonlocal stage
-            stage = from_plain(StageTold, data).stage if data else stage
+            stage = from_plain(StageProgress, data).stage if data else stage
             activity(stage, fraction)
 
         params = CaptureRequest(model=model, tensors=(tensor,), prompt=text.prompt, file=text.file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.screen.curve.parts import PLACES, part_of
+from qtui.screen.curve.legend import PLACES, part_of
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine
 from qtui.tui.panels.train.sentences import why_it_differs

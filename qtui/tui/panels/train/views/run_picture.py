@@ -13,7 +13,7 @@ from qtui.report.numbers import format_bytes
 from qtui.report.pictures.cells import ACROSS
 from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of
 from qtui.screen.curve.dots import Track, cells_of_track, sample_of
-from qtui.screen.curve.parts import fill
+from qtui.screen.curve.legend import fill
 from qtui.screen.curve.picture import AXIS, CurvePicture, Put
 from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing

@@ -1,8 +1,7 @@
-"""A calibration in a process of its own: `python -m qtui.engine.calibration.calibrating [DEVICE]`.
+"""A calibration in a process of its own: `python -m qtui.engine.calibration.worker [DEVICE]`.
 
-Writes one line of JSON (FoundOnGpu) to what was stdout when it started; what libraries print goes
-to stderr. The process must not have used the GPU before, or
-its context would be there already.
+Writes one line of JSON (FoundOnGpu) to the stdout with which it started; what libraries print goes
+to stderr. The process must not have used the GPU before: its context would exist already.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.calibrating import FoundOnGpu, calibrate
+from qtui_core.training.measuring.calibration import FoundOnGpu, calibrate
 from qtui_core.training.run.placement import place
 
 
@@ -23,10 +22,10 @@ def main() -> None:
     os.dup2(2, 1)
     with answer:
         try:
-            told = _measure(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+            found = _measure(sys.argv[1] if len(sys.argv) > 1 else "cuda")
         except QtuiError as error:
-            told = FoundOnGpu(error=str(error), code=error.exit_code)
-        answer.write(to_line(told))
+            found = FoundOnGpu(error=str(error), code=error.exit_code)
+        answer.write(to_line(found))
 
 
 def _measure(wanted: str) -> FoundOnGpu:
@@ -35,7 +34,7 @@ def _measure(wanted: str) -> FoundOnGpu:
     with DeviceReader(uuid=placement.uuid) as reader:
         import torch
 
-        from qtui_core.training.measuring.calibrating_cuda import CudaMachine
+        from qtui_core.training.measuring.calibration_cuda import CudaMachine
         from qtui_core.training.measuring.rates import facts_of
 
         machine = CudaMachine(reader)

@@ -1,10 +1,10 @@
 """Rates of this machine, in a process of its own:
-`python -m qtui.engine.calibration.measuring [DEVICE]`.
+`python -m qtui.engine.calibration.rates_worker [DEVICE]`.
 
-DEVICE is the number of a GPU as NVML counts, "cpu", or "auto": the first GPU, else the CPU.
-Writes a line of JSON for the device and one for each rate as it is measured (RateTold) to what was
-stdout when it started; what libraries print goes to stderr. The memory it takes on a GPU goes with
-it.
+DEVICE is the number of a GPU in NVML's order, "cpu", or "auto": the first GPU, else the CPU. Writes
+lines of JSON (MeasurementLine), one for the device and one for each rate as soon as it is measured,
+to the stdout with which it started; what libraries print goes to stderr. The GPU memory that it
+uses is freed when it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from qtui.engine.estimator.answers import RateTold
+from qtui.engine.estimator.answers import MeasurementLine
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError
 from qtui_core.extras import require
@@ -28,7 +28,7 @@ def main() -> None:
         try:
             _measure(sys.argv[1] if len(sys.argv) > 1 else "auto", answer)
         except QtuiError as error:
-            print(to_line(RateTold(error=str(error), code=error.exit_code)), file=answer)
+            print(to_line(MeasurementLine(error=str(error), code=error.exit_code)), file=answer)
 
 
 def _measure(wanted: str, answer: Any) -> None:
@@ -45,9 +45,9 @@ def _measure(wanted: str, answer: Any) -> None:
     if wanted != "cpu":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(wanted)
-    print(to_line(RateTold(device=facts_of(device))), file=answer)
+    print(to_line(MeasurementLine(device=facts_of(device))), file=answer)
     for rate in measure_rates(device):
-        print(to_line(RateTold(rate=rate)), file=answer)
+        print(to_line(MeasurementLine(rate=rate)), file=answer)
 
 
 if __name__ == "__main__":

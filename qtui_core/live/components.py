@@ -29,7 +29,7 @@ _OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, 
 
 #: Names of the bytes that belong to no named storage: the rest of what is allocated.
 REST: Final = "activations, loss and temporaries"
-UNTOLD: Final = "not told apart"
+NOT_APART: Final = "not told apart"
 
 
 def named(component: str) -> str:
@@ -37,10 +37,10 @@ def named(component: str) -> str:
     return "cuBLAS workspaces" if component == _WORKSPACES else component
 
 
-def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[str, int]:
-    """The prediction in the components that the run names. A run that does not name a cache counts
-    it among its activations."""
-    if _CACHE in told or _CACHE not in predicted:
+def in_named_components(held: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[str, int]:
+    """The predicted bytes by component, in the components that the run reports (`held`). A run that
+    reports no cache counts it among its activations."""
+    if _CACHE in held or _CACHE not in predicted:
         return predicted
     cache = predicted[_CACHE]
     found = {name: nbytes for name, nbytes in predicted.items() if name != _CACHE}
@@ -59,24 +59,24 @@ def at_peak(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, i
         return _apart(mark, mark.peak_held, predicted, frozenset())
     if mark.held and mark.phase in _OF_STEPS:
         return _apart(mark, mark.held, predicted, _changing(mark))
-    return {}, UNTOLD
+    return {}, NOT_APART
 
 
 def at_end(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:
     """The same at the end of the phase."""
-    return _apart(mark, mark.held, predicted, frozenset()) if mark.held else ({}, UNTOLD)
+    return _apart(mark, mark.held, predicted, frozenset()) if mark.held else ({}, NOT_APART)
 
 
 def _apart(
-    mark: PhaseEnded, told: Mapping[str, int], predicted: Mapping[str, int], open_: frozenset[str]
+    mark: PhaseEnded, held: Mapping[str, int], predicted: Mapping[str, int], open_: frozenset[str]
 ) -> tuple[dict[str, int], str]:
     if mark.counted == "tensors":  # each tensor is reported, so there is no rest
-        return {name: told.get(name, 0) for name in (*told, *predicted)}, UNTOLD
+        return {name: held.get(name, 0) for name in (*held, *predicted)}, NOT_APART
     expected = [name for name in predicted if name in _NAMEABLE]
-    names = dict.fromkeys((*(n for n in told if n != _ACTIVATIONS), *expected))
-    apart = {name: told.get(name, 0) for name in names if name not in open_}
+    names = dict.fromkeys((*(n for n in held if n != _ACTIVATIONS), *expected))
+    apart = {name: held.get(name, 0) for name in names if name not in open_}
     rest = REST
-    for name in sorted(open_ & {*told, *predicted}):
+    for name in sorted(open_ & {*held, *predicted}):
         rest = f"{name}, {rest}"
     return apart, rest
 

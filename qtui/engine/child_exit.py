@@ -37,7 +37,7 @@ def open_log(path: Path) -> Any:
     return path.open("w" if too_long else "a", encoding="utf-8")
 
 
-def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str:
+def exit_sentence(who: str, returncode: int | None, stderr_lines: Sequence[str]) -> str:
     """How a child ended, as a sentence that begins with `who` and quotes the last line it wrote on
     stderr. A child that was killed had no time to write why."""
     if returncode is None:
@@ -51,5 +51,5 @@ def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str
         how = f"{who} died of {signal.Signals(-returncode).name}"
     else:
         how = f"{who} ended with exit code {returncode}"
-    words = next((line.strip() for line in reversed(last_words) if line.strip()), "")
+    words = next((line.strip() for line in reversed(stderr_lines) if line.strip()), "")
     return f"{how}: {words}" if words else f"{how}."

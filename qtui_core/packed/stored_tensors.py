@@ -45,7 +45,7 @@ class Description:
     scheme: str | None
 
 
-class Parts:
+class StoredTensors:
     """The stored tensors of one weight, each read when it is first needed and then kept. Those of
     a local file are views of the mapped file and take no memory.
 

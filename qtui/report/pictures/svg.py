@@ -296,8 +296,8 @@ def _heat(found: Heat) -> str:
 
 def _matrices(at: ScaleSides, middle: float, y: float) -> Iterable[str]:
     """The two matrices of a product, with a bar for each vector of scales."""
-    if at.told:
-        yield _text(middle, y + 15, at.told, "middle")
+    if at.note:
+        yield _text(middle, y + 15, at.note, "middle")
         return
     yield _text(middle - 11, y + 15, at.left, "middle")
     yield _text(middle + 11, y + 15, at.right, "middle")
