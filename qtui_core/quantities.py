@@ -41,9 +41,15 @@ def scaled(count: int, step: int, units: tuple[str, ...]) -> str:
     return f"{Decimal(count) / unit:.2e} {name}"
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """`1 column`, `1,200 columns`."""
-    return f"{count:,} {one if count == 1 else many}"
+def signed_bytes(count: int) -> str:
+    """The bytes with a minus sign if they are negative: `−1.5 KiB`."""
+    return f"{'−' if count < 0 else ''}{format_bytes(abs(count))}"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: `1 column`, `1,200 columns`. `many` is the plural if it is
+    irregular."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def percent(share: float) -> str:

@@ -12,12 +12,12 @@ from qtui.cli.child_run import ChildRun
 from qtui.ending import Ended, say
 from qtui.engine.lab.client import lab_client
 from qtui.engine.lab.request import LabRequest
-from qtui.report.numbers import plural
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
 from qtui_core.lab.recording import LAB_LINES
 from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, LabResult, StepSeen
+from qtui_core.quantities import plural
 from qtui_core.recorded_lines import Recorder
 
 #: At least so many seconds lie between two lines about steps.

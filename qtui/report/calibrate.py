@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
-from qtui.report.numbers import format_bytes
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
+from qtui_core.quantities import format_bytes
 
 
 def calibrate_document(profile: Profile, path: Path | None) -> Document:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.document import Column, Facts, Section, Table, Tone
-from qtui.report.numbers import plural
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Outcome, Verdict
 from qtui_core.conformance.findings import Finding, LibraryFindings
 from qtui_core.extras import install_command
+from qtui_core.quantities import plural
 
 #: Verdict -> its tone, if it is the expected verdict.
 _TONES: dict[Verdict, Tone] = {

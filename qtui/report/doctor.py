@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from qtui.report.conformance import conformance_sections
 from qtui.report.document import Column, Document, Facts, Section, Table
-from qtui.report.numbers import format_bytes, plural
 from qtui.report.surroundings import Files, Surroundings, Terminal
 from qtui_core.codec import or_null, printed
 from qtui_core.conformance.findings import LibraryFindings, conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
+from qtui_core.quantities import format_bytes, plural
 
 #: The smallest terminal the app draws in, as (columns, lines).
 SMALLEST = (60, 16)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
-from qtui.report.numbers import plural
 from qtui_core.codec import printed
 from qtui_core.gates.judging import GateVerdict
+from qtui_core.quantities import plural
 
 #: The most fallen rows that a table lists; the JSON has all.
 TABLE_ROWS = 60

@@ -36,7 +36,7 @@ async def device_of(engine: EngineClient) -> str:
     Raises QtuiError and RequestCancelled, like every request.
     """
     from qtui.engine.answers.tensors import Devices
-    from qtui.report.numbers import format_bytes
+    from qtui_core.quantities import format_bytes
 
     reply = await engine.request("devices")
     devices = reply.read(Devices).devices

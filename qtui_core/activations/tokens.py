@@ -15,6 +15,7 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.quoting import printable, quoted
+from qtui_core.quantities import plural
 
 Ids = npt.NDArray[np.int64]
 
@@ -154,7 +155,7 @@ def split_windows(
     """
     if ids.size < LEAST_TOKENS:
         raise UsageError(
-            f"The text has {ids.size:,} token{'s' * (ids.size != 1)}; calibration needs at "
+            f"The text has {plural(ids.size, 'token')}; calibration needs at "
             f"least {LEAST_TOKENS}, and a few thousand make good ranges."
         )
     length = max(1, min(WINDOW, limit or WINDOW) - tokenizer.special)

@@ -10,7 +10,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
 from qtui_core.models.quoting import listed, quoted
-from qtui_core.quantities import counted
+from qtui_core.quantities import plural
 
 #: Rows that a sentence names.
 NAMED: Final = 5
@@ -72,7 +72,7 @@ class GateVerdict:
         told = "; ".join(row.sentence for row in self.fallen[:NAMED])
         more = len(self.fallen) - NAMED
         end = f"; and {more:,} more, which the report lists" if more > 0 else ""
-        return f"{counted(len(self.fallen), 'row', 'rows')} fell: {told}{end}."
+        return f"{plural(len(self.fallen), 'row')} fell: {told}{end}."
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Gates:
             told = f"no row of this report is in the baseline {quoted(self.file)}"
             fallen.append(FallenRow("baseline", "", None, None, told))
         notes = [
-            f"{counted(len(names), 'row', 'rows')} {where}: {listed(names)}."
+            f"{plural(len(names), 'row')} {where}: {listed(names)}."
             for names, where in ((missing, "of the baseline missing here"), (new, "new here"))
             if names
         ]

@@ -9,7 +9,7 @@ from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
 from qtui_core.quant.verdicts.case import Case
-from qtui_core.quantities import counted, percent
+from qtui_core.quantities import percent, plural
 
 #: A tensor is mentioned if its SQNR is this far below that of a Gaussian tensor of its shape.
 NOTICEABLE_DB = 1.0
@@ -172,7 +172,7 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
         return carried
     if worse:
         share = percent(sum(t.info.parameters for t in worse) / parameters)
-        count = counted(len(worse), "tensor is", "tensors are")
+        count = plural(len(worse), "tensor is", "tensors are")
         return (
             f"{count} over {NOTICEABLE_DB:.0f} dB worse than a Gaussian would be, with {share} of "
             f"the parameters in all ({name} loses most); {_NOT_MEASURED}"

@@ -21,7 +21,7 @@ from qtui.report.faces.json_face import to_json
 from qtui.report.faces.markdown import escape
 from qtui.report.faces.plain import draw_bar, to_ascii, to_plain
 from qtui.report.faces.text import write_text
-from qtui.report.numbers import format_bytes, format_count
+from qtui_core.quantities import format_bytes, format_count
 
 
 @over(

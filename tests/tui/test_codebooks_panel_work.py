@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
 from qtui.engine.requests import Injection
-from qtui.report.numbers import format_count
 from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.storage import bit_budget
+from qtui_core.quantities import format_count
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,12 @@ from collections.abc import Sequence
 
 from qtui.report.document import Column, Document, Facts, HeatMap, Section, Table, Tone
 from qtui.report.inspection.document import reading_note
-from qtui.report.numbers import (
-    format_bytes,
-    format_decibels,
-    format_shape,
-    format_signed,
-    format_value,
-    plural,
-)
+from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
 from qtui_core.inspection.comparison.difference import Difference
 from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.report import Census
+from qtui_core.quantities import format_bytes, plural
 
 #: The most weights that a text report lists, and the most names of each kind of weight that was not
 #: compared.

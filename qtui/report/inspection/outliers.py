@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from qtui.report.document import Column, Facts, Section, Table
-from qtui.report.numbers import format_value, plural
+from qtui.report.numbers import format_value
 from qtui_core.answers.tensors import OutlierReport
 from qtui_core.inspection import Inspection
+from qtui_core.quantities import plural
 
 LISTED_OUTLIERS = 20
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table
 from qtui.report.faces.plot import PlotSeries, curve_svg
-from qtui.report.numbers import format_bytes, format_decibels, format_value, plural
+from qtui.report.numbers import format_decibels, format_value
 from qtui_core.codec import printed
 from qtui_core.inspection.sensitivity.report import AS_STORED, FrontierPoint, Sensitivity
+from qtui_core.quantities import format_bytes, plural
 
 #: The most tensors that a text report lists.
 TEXT_TENSORS = 40

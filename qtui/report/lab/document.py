@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from qtui.report.document import Column, Document, Facts, Plotted, Section, Table, Tone
-from qtui.report.numbers import format_bytes, format_value, plural
+from qtui.report.numbers import format_value
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS, Experiment
 from qtui_core.lab.recording import LabRecording
 from qtui_core.lab.results import Cell, Findings, LabColumn, LabResult, Unit
 from qtui_core.lab.settings import Setting, Value
+from qtui_core.quantities import format_bytes, plural
 
 #: Judgement in a table -> its tone.
 _TONES: Mapping[str, Tone] = {"dead": "bad", "stuck": "bad", "biased": "warn", "off": "dim"}

@@ -8,13 +8,13 @@ from dataclasses import replace
 from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
 from qtui.report.memory.compute import compute_facts
 from qtui.report.memory.explain import explain_sections
-from qtui.report.numbers import format_bytes, format_count, plural
 from qtui_core.codec import printed
 from qtui_core.memory.advice.capacity import Fit, Largest
 from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
 from qtui_core.memory.advice.conclude import conclude_memory
 from qtui_core.memory.advice.report import MemoryReport
 from qtui_core.memory.estimate import Estimate
+from qtui_core.quantities import format_bytes, format_count, plural, signed_bytes
 
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
 
@@ -206,10 +206,6 @@ def _fits(fits: Sequence[Fit], estimate: Estimate) -> Table:
             "computed for the GPU of --gpu, and assumed to be the same on others."
         ),
     )
-
-
-def signed_bytes(nbytes: int) -> str:
-    return f"{'−' if nbytes < 0 else ''}{format_bytes(abs(nbytes))}"
 
 
 def _largest(largest: Largest, estimate: Estimate) -> Facts:

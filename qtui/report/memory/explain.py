@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.document import Block, Column, Facts, Section, Table
-from qtui.report.numbers import format_bytes
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.formulas.letters import MEANINGS
 from qtui_core.memory.formulas.terms import SLACK, Term, Terms
 from qtui_core.memory.replay.record import BACKWARD, RESIDENT, Phase
+from qtui_core.quantities import format_bytes
 
 #: The most terms that a table lists, unless more of them are a thousandth or more of the bytes.
 LISTED = 40

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
-from qtui.report.numbers import format_bytes, format_count
 from qtui.report.train.conclusion import conclude_train, within
 from qtui.report.train.ranges import ranges_blocks
 from qtui.report.train.tables import against_table, gap_table, steps_table
@@ -17,6 +16,7 @@ from qtui_core.live.recorded_plan import plan_of
 from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of, summary
+from qtui_core.quantities import format_bytes, format_count
 
 #: The most lines of the log in a report: the last ones.
 LOGGED = 12

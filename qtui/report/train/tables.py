@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from qtui.report.document import Column, Table, Tone
-from qtui.report.numbers import format_bytes, format_value
+from qtui.report.numbers import format_value
 from qtui_core.live.compare import ComponentRow, PhaseRow
 from qtui_core.live.gap import GapPart, Level
 from qtui_core.live.snapshot import StepTaken
+from qtui_core.quantities import signed_bytes
 
 #: The most steps that are listed.
 LISTED = 12
@@ -60,12 +61,7 @@ def _tone(row: PhaseRow | ComponentRow, peak: str | None) -> Tone:
 def _bytes(count: int | None) -> tuple[str, str]:
     if count is None:
         return "–", "–"
-    return f"{count:,}".replace("-", "−"), signed(count)
-
-
-def signed(count: int) -> str:
-    """Signed bytes with a unit."""
-    return f"{'−' if count < 0 else ''}{format_bytes(abs(count))}"
+    return f"{count:,}".replace("-", "−"), signed_bytes(count)
 
 
 def percent(gap: float | None) -> str:
@@ -99,7 +95,7 @@ def gap_table(levels: Sequence[Level]) -> Table:
 
 
 def _plus(part: GapPart) -> str:
-    return ("+" if part.bytes > 0 else "") + signed(part.bytes)
+    return ("+" if part.bytes > 0 else "") + signed_bytes(part.bytes)
 
 
 def steps_table(steps: Sequence[StepTaken]) -> Table:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from qtui.engine.estimator.answers import Answer
-from qtui.report.numbers import format_bytes, format_count
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
+from qtui_core.quantities import format_bytes, format_count
 
 #: Verdict -> its words and tone.
 VERDICTS: Final[dict[str, tuple[str, Tone]]] = {

@@ -7,11 +7,11 @@ from dataclasses import field, replace
 from typing import Any
 
 from qtui.engine.estimator.answers import Answer, Around, MapCell, ModelFacts
-from qtui.report.numbers import format_bytes
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.advice.claims import Figure, WorkedCase
 from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.quantities import format_bytes
 from qtui_core.telemetry.device import GpuReading as LiveDevice
 
 #: Batches and sequences of the map.

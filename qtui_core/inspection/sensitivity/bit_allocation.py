@@ -19,6 +19,7 @@ from qtui_core.inspection.sensitivity.report import (
 )
 from qtui_core.inspection.sensitivity.weighing import Weighing
 from qtui_core.quant.measure import decibels
+from qtui_core.quantities import plural
 
 #: Points of the frontier that are kept for a curve.
 CURVE_POINTS = 160
@@ -45,7 +46,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
     if best is None:
         least = int(found.nbytes[0]) + weighing.kept_bytes
         raise UsageError(
-            f"A budget of {budget:,} byte{'s' * (budget != 1)} "
+            f"A budget of {plural(budget, 'byte')} "
             f"({8 * budget / weighing.parameters:.2f} bits per parameter) cannot be met: these "
             f"schemes make the tensors no smaller than {least:,} bytes "
             f"({8 * least / weighing.parameters:.2f}). "

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import Cell, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference, paired
-from qtui_core.quantities import counted
+from qtui_core.quantities import plural
 
 TWIN: Final = "fp32"
 NULL: Final = "null"
@@ -249,7 +249,7 @@ class LabComparison:
 
 def steps_counted(settings: Mapping[str, Any]) -> str:
     """The steps of each run: `1 step`, `40 steps`."""
-    return counted(settings["steps"], "step", "steps")
+    return plural(settings["steps"], "step")
 
 
 def seeds_counted(done: int, wanted: int) -> str:

@@ -23,6 +23,7 @@ from qtui_core.models.demo.corpus import training_bytes
 from qtui_core.models.opening import DEMO, open_model
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
+from qtui_core.quantities import plural
 from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
 
@@ -188,7 +189,7 @@ def check_subject(model: str, text: str | None) -> None:
         nbytes = len(read_text(text, "training").content.encode())
         if nbytes < _LEAST:  # a token is a byte or more
             raise UsageError(
-                f"{quoted(text)} has {nbytes:,} byte{'s' * (nbytes != 1)}; an experiment needs "
+                f"{quoted(text)} has {plural(nbytes, 'byte')}; an experiment needs "
                 f"{_LEAST:,} tokens or more, of which the last eighth is held out."
             )
 

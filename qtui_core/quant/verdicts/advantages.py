@@ -9,7 +9,7 @@ from collections.abc import Callable
 from qtui_core.quant.segments.layout import matrix_shape
 from qtui_core.quant.verdicts.case import LIGHT_TAILS, OFF_CENTRE, Case
 from qtui_core.quant.verdicts.causes import Cause, CauseKind, is_wide_float
-from qtui_core.quantities import counted, percent
+from qtui_core.quantities import percent, plural
 from qtui_core.schemes.scheme import Family
 
 
@@ -23,7 +23,7 @@ def _columns_are_kept(case: Case) -> str | None:
     columns = case.report.outlier_columns
     if not columns:
         return None
-    kept, verb = counted(columns, "column", "columns"), "is" if columns == 1 else "are"
+    kept, verb = plural(columns, "column"), "is" if columns == 1 else "are"
     return f"{kept} of {matrix_shape(case.report.shape)[1]:,} {verb} kept in 16 bits"
 
 
@@ -35,7 +35,7 @@ def _few_are_measured(case: Case) -> str | None:
     outliers = case.outliers
     if outliers is None or outliers.energy_share < 0.5:
         return None
-    held = counted(outliers.count, "element", "elements")
+    held = plural(outliers.count, "element")
     verb, them = ("holds", "it") if outliers.count == 1 else ("hold", "them")
     return (
         f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "

@@ -27,7 +27,7 @@ from qtui_core.quant.verdicts.case import (
     OFF_CENTRE,
     Case,
 )
-from qtui_core.quantities import counted, percent
+from qtui_core.quantities import percent, plural
 from qtui_core.schemes.granularity import PerColumn, PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -167,7 +167,7 @@ def _beside_kept_columns(case: Case) -> Cause | None:
     columns = case.report.outlier_columns
     if not columns:
         return None
-    kept = counted(columns, "column", "columns")
+    kept = plural(columns, "column")
     return Cause(
         CauseKind.SPREAD,
         f"beside the {kept} kept in 16 bits its values still spread further than those",
@@ -223,13 +223,13 @@ def _outliers(case: Case) -> Cause | None:
         stretched = outlier_relative_mse(case.scheme, extent, background, length)
         if hit * rest * (stretched - case.ordinary) < excess / 2:
             return None
-    many = counted(outliers.count, "element", "elements")
+    many = plural(outliers.count, "element")
     scales = "its scale" if outliers.count == 1 or groups == 1 else "the scales"
     verb = "stretches" if outliers.count == 1 else "stretch"
     text = f"{many} beyond {outliers.sigma:g} sigma {verb} {scales}"
     columns, held = crowded_columns(outliers)
     if columns:
-        where = counted(columns, "column", "columns")
+        where = plural(columns, "column")
         verb = "has" if columns == 1 else "have"
         text += f", and {where} of {outliers.column_total:,} {verb} {percent(held)} of them"
     return Cause(CauseKind.OUTLIERS, text, columns, hit)
@@ -262,7 +262,7 @@ def _few_hold_the_energy(case: Case) -> Cause | None:
     outliers = case.outliers
     if outliers is None or outliers.energy_share < 0.5:
         return None
-    held = counted(outliers.count, "element", "elements")
+    held = plural(outliers.count, "element")
     verb, what = ("holds", "it is") if outliers.count == 1 else ("hold", "they are")
     return Cause(
         CauseKind.LEVELS,

@@ -18,7 +18,7 @@ from qtui_core.quant.verdicts.remedies import (
     remedy_of_overflow,
     remedy_of_saturation,
 )
-from qtui_core.quantities import counted, db_text
+from qtui_core.quantities import db_text, plural
 
 
 def explain(
@@ -62,7 +62,7 @@ def _not_finite(case: Case) -> str | None:
     if not case.report.nonfinite:
         return None
     return (
-        f"{counted(case.report.nonfinite, 'element is', 'elements are')} NaN or infinite: find "
+        f"{plural(case.report.nonfinite, 'element is', 'elements are')} NaN or infinite: find "
         f"out where they come from first; every figure is over the finite rest."
     )
 
@@ -72,7 +72,7 @@ def _overflowed(case: Case) -> str | None:
         return None
     became = "infinite" if get_format(case.scheme.format).has_infinity else "NaN"
     return (
-        f"{counted(case.report.overflowed, 'element lies', 'elements lie')} beyond the largest "
+        f"{plural(case.report.overflowed, 'element lies', 'elements lie')} beyond the largest "
         f"number of {case.scheme.format} and became {became}: {remedy_of_overflow(case)}."
     )
 
@@ -89,7 +89,7 @@ def _saturated(case: Case) -> str | None:
     kept = case.report.outlier_columns > 0
     what = "fp16, in which outlier columns are kept," if kept else str(case.scheme)
     return (
-        f"{counted(case.report.saturated, 'element lies', 'elements lie')} beyond the largest "
+        f"{plural(case.report.saturated, 'element lies', 'elements lie')} beyond the largest "
         f"number of {what} and became it: {remedy_of_saturation(case)}."
     )
 
@@ -104,7 +104,7 @@ def _few_are_measured(case: Case) -> str | None:
     if case.db <= EXACT_DB or not case.few_weigh_all:
         return None
     outliers = case.outliers
-    largest = counted(outliers.count if outliers else 1, "element weighs", "elements weigh")
+    largest = plural(outliers.count if outliers else 1, "element weighs", "elements weigh")
     return (
         f"{case.scheme} gives {db_text(case.db)} dB, which says little: {largest} more than all "
         f"others together; look at the map, where the largest error is "

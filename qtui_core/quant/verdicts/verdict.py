@@ -21,7 +21,7 @@ from qtui_core.quant.verdicts.alternatives import DB_PER_BIT
 from qtui_core.quant.verdicts.case import EXACT_DB
 from qtui_core.quant.verdicts.contest import Contender, Contest
 from qtui_core.quant.verdicts.equal_bits import TOLERANCE
-from qtui_core.quantities import counted, db_text
+from qtui_core.quantities import db_text, plural
 from qtui_core.schemes.scheme import Family
 
 #: Decibels: a smaller difference counts as none.
@@ -71,7 +71,7 @@ def _not_finite(contest: Contest) -> str | None:
     if not nonfinite:
         return None
     return (
-        f"{counted(nonfinite, 'element is', 'elements are')} NaN or infinite: find out "
+        f"{plural(nonfinite, 'element is', 'elements are')} NaN or infinite: find out "
         f"where they come from first; every figure is over the finite rest."
     )
 
@@ -80,7 +80,7 @@ def _overflowed(contest: Contest) -> str | None:
     lost = next((c for c in contest.contenders if c.report.overflowed), None)
     if lost is None:
         return None
-    many = counted(lost.report.overflowed, "element", "elements")
+    many = plural(lost.report.overflowed, "element")
     return (
         f"{lost.name} turns {many} into infinity or NaN, and its decibels are of the others "
         f"only: leave out nosat to compare it."

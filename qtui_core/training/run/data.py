@@ -16,6 +16,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.source import ModelSource
+from qtui_core.quantities import plural
 from qtui_core.training.model.weights import is_random
 
 BUILT_IN: Final = Path(__file__).with_name("builtin_text.txt")
@@ -78,7 +79,7 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
         raise UsageError("The text has no tokens; take a longer one.")
     if found.ids.size < least:
         raise UsageError(
-            f"The text has {found.ids.size:,} token{'s' * (found.ids.size != 1)}; to learn which "
+            f"The text has {plural(found.ids.size, 'token')}; to learn which "
             f"token is next needs {least} or more."
         )
     return found

@@ -8,13 +8,13 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from qtui.engine.answers.tensors import TensorEntry
-from qtui.report.numbers import format_bytes
 from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.text_picture import Draw, TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import format_bytes
 
 WIDE = 150
 SHORT = 26

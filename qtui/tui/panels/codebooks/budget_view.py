@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 
 from qtui.engine.answers.codes import SchemeBudget, SweepRow
-from qtui.report.numbers import format_bytes, format_decibels
+from qtui.report.numbers import format_decibels
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
+from qtui_core.quantities import format_bytes
 
 LABELS = 18
 COLUMN = 15

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from qtui.engine.answers.codes import MOST_BARS, Bar, CodeColumn
-from qtui.report.numbers import format_count, format_decibels
+from qtui.report.numbers import format_decibels
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
 from qtui_core.dataclass import dataclass
+from qtui_core.quantities import format_count
 
 LABELS = 11
 GAP = 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui.report.numbers import format_bytes, plural
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
+from qtui_core.quantities import format_bytes, plural
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (
@@ -18,6 +17,7 @@ from qtui.screen.widgets.text_picture import (
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.units import count, rate, ratio, seconds
 from qtui_core.memory.compute.operation import Placed
+from qtui_core.quantities import format_bytes
 
 _NAME = 27
 

@@ -249,7 +249,7 @@ def _choice_of(name: str, otherwise: DeviceChoice) -> DeviceChoice:
 
 def _header(reading: DeviceReading) -> str:
     """The text of the device in the header line."""
-    from qtui.report.numbers import format_bytes
+    from qtui_core.quantities import format_bytes
 
     if reading.memory_used is None or reading.memory_total is None:
         return reading.name or "GPU"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from qtui.report.numbers import format_bytes, plural
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.units import rate, ratio, speed
 from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
+from qtui_core.quantities import format_bytes, plural
 
 #: The cells before which the columns of figures end.
 _STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, right, window
 from qtui.tui.panels.memory.view import MemoryView
+from qtui_core.quantities import format_bytes
 
 
 class FitsView(MemoryView):

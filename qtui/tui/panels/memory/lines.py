@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.engine.estimator.answers import Answer, Around
-from qtui.report.numbers import format_bytes
 from qtui.screen.curve.legend import PARTS
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import Shown
@@ -13,6 +12,7 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
 from qtui_core.memory.advice.capacity import Fit
 from qtui_core.memory.replay.groups import Group, grouped
+from qtui_core.quantities import format_bytes
 
 SIZE = 10
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.engine.estimator.answers import Answer
-from qtui.report.numbers import format_bytes
 from qtui.screen.curve.legend import part_of
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
@@ -20,6 +19,7 @@ from qtui.screen.widgets.text_picture import (
 )
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.formulas.terms import Term
+from qtui_core.quantities import format_bytes
 
 #: The column of the bars, the least width of the formulas, and of a bar.
 BARS, FORMULAS, LEAST_BAR = 36, 40, 5

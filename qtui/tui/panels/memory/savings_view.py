@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, headings, right, window
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.quantities import format_bytes
 
 
 class SavingsView(MemoryView):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.panel.view import View
 from qtui.screen.plan.levels import change_text
 from qtui.screen.plan.shown import Shown
+from qtui_core.quantities import format_bytes
 
 if TYPE_CHECKING:
     from qtui.tui.panels.memory.panel import MemoryPanel

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qtui.report.lab.document import conclusion_of, cost_text
-from qtui.report.numbers import plural
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.shown import NumericsShown
+from qtui_core.quantities import plural
 
 
 def sentence_of(shown: NumericsShown) -> str:

@@ -10,7 +10,6 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
 from qtui.engine.answers.tensors import TensorEntry
-from qtui.report.numbers import format_bytes
 from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.widget import Heatmap
@@ -21,6 +20,7 @@ from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.schemes import SchemeControls
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import format_bytes
 
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel

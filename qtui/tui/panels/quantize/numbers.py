@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from qtui.engine.answers.tensors import Element, TensorNumbers
-from qtui.report.numbers import format_bytes, format_decibels, format_value
+from qtui.report.numbers import format_decibels, format_value
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
+from qtui_core.quantities import format_bytes
 
 NOTHING = "–"
 #: Cells of a column of values.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui.report.numbers import format_bytes, plural
 from qtui.screen.plan.levels import level_lines as estimate_lines
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
@@ -17,6 +16,7 @@ from qtui_core.live.measured import Measured, measured
 from qtui_core.live.snapshot import Fault, Sample
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of
+from qtui_core.quantities import format_bytes, plural
 
 #: Up to the first share of the estimate a gap is good, and beyond the second it is a warning.
 NEAR, FAR = 0.02, 0.1

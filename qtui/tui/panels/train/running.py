@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtui.engine.run.client import WORKER, run_client
-from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
 from qtui.screen.run_process import RunProcess
 from qtui.tui.config import log_file
@@ -21,6 +20,7 @@ from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import format_bytes
 from qtui_core.training.run.request import RunRequest
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from shlex import quote
 
-from qtui.report.numbers import format_bytes, plural
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.report.train.conclusion import DOING
 from qtui.screen.plan.levels import signed
@@ -19,6 +18,7 @@ from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import explanation
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import format_bytes, plural
 
 
 def before_run(shown: Shown, run: RunShown) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from qtui.report.numbers import format_value, plural
+from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui_core.answers.tensors import ErrorReport
+from qtui_core.quantities import plural
 
 Errors = Mapping[str, ErrorReport | None]
 # The signs of errors are called uneven from this many standard deviations of fair coins on.

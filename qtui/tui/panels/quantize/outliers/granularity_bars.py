@@ -9,10 +9,11 @@ from textual.binding import Binding
 from textual.message import Message
 
 from qtui.engine.answers.outliers import Granularities, GranularityRow
-from qtui.report.numbers import format_count, format_decibels
+from qtui.report.numbers import format_decibels
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import TextPicture, Toned, TonedLine
+from qtui_core.quantities import format_count
 
 SHORTEST_BAR = 6
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.engine.answers.outliers import ErrorByColumn, KeptColumns, OutlierNumbers
-from qtui.report.numbers import format_decibels, format_value, plural
+from qtui.report.numbers import format_decibels, format_value
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Toned, TonedLine
 from qtui.tui.panels.quantize.outliers.detection import beyond_text
+from qtui_core.quantities import plural
 
 
 def listing_lines(

@@ -10,10 +10,11 @@ from qtui.engine.answers.outliers import (
     OutlierNumbers,
 )
 from qtui.engine.requests import Injection
-from qtui.report.numbers import format_decibels, format_value, plural
+from qtui.report.numbers import format_decibels, format_value
 from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
 from qtui.tui.panels.quantize.outliers.injection import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
+from qtui_core.quantities import plural
 
 #: The least gain in dB that is worth another scheme.
 WORTH_DB = 1.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.engine.answers.outliers import DecompositionSweep
-from qtui.report.numbers import format_bytes, format_decibels
+from qtui.report.numbers import format_decibels
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Toned, TonedLine
+from qtui_core.quantities import format_bytes
 
 EIGHTHS = 8
 WIDEST_POINT = 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.plan.levels import signed
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right
@@ -14,6 +13,7 @@ from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.live.gap import Level
+from qtui_core.quantities import format_bytes
 
 #: The cells of a part's bar, to each side.
 BAR: Final = 12

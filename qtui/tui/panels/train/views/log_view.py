@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right, wrapped
 from qtui.tui.panels.train.levels import place_of
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.live.snapshot import Fault
+from qtui_core.quantities import format_bytes
 
 
 class LogView(TrainView):

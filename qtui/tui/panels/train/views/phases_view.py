@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from qtui.report.numbers import format_bytes
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, right
@@ -20,6 +19,7 @@ from qtui_core.live.compare import (
 )
 from qtui_core.live.measured import measured
 from qtui_core.live.state import QUANTIZE, RunState
+from qtui_core.quantities import format_bytes
 
 #: The cells before which columns end on a narrow canvas; on a wide one they are further right, as
 #: names are written out.

@@ -9,7 +9,6 @@ from typing import ClassVar
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
-from qtui.report.numbers import format_bytes
 from qtui.report.pictures.cells import ACROSS
 from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of
 from qtui.screen.curve.dots import Track, cells_of_track, sample_of
@@ -20,6 +19,7 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.line import shortened
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.groups import StackedCurve
+from qtui_core.quantities import format_bytes
 
 #: A line more than this many times as high as the others is cut off, so that they are not flat.
 _MUCH_HIGHER = 2.5
