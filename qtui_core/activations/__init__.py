@@ -15,10 +15,9 @@ from qtui_core.activations.ranges import (
     static,
     ways_of,
 )
-from qtui_core.activations.records import SIDES, ActivationRecord, ModuleRecord, Side
+from qtui_core.activations.records import ActivationRecord, ModuleRecord, Side
 
 __all__ = [
-    "SIDES",
     "ActivationRecord",
     "ActivationScheme",
     "MinMax",

@@ -94,9 +94,7 @@ def static(scheme: Scheme, rule: RangeRule, observed: Observed) -> ActivationSch
     return ActivationScheme("static", rule.words, fixed, extent)
 
 
-def ways_of(
-    scheme: Scheme, observed: Observed, rules: Sequence[RangeRule] = RULES
-) -> list[ActivationScheme]:
+def ways_of(scheme: Scheme, observed: Observed) -> list[ActivationScheme]:
     """The ways to quantize an activation in the scheme's format: dynamic per token and per tensor,
     then static by each rule. The scheme as written comes first if it is none of these. A format
     that fixes its own scale, or has none, has only that way."""
@@ -107,7 +105,7 @@ def ways_of(
         ways.append(as_written(scheme))
     for granularity in (PerToken(), PerTensor()):
         ways.append(as_written(replace(scheme, granularity=granularity)))
-    return ways + [static(scheme, rule, observed) for rule in rules]
+    return ways + [static(scheme, rule, observed) for rule in RULES]
 
 
 def compare_ranges(

@@ -10,7 +10,6 @@ from qtui_core.dataclass import dataclass
 from qtui_core.quant.segments.elements import Float32
 
 Side = Literal["input", "output"]
-SIDES: tuple[Side, ...] = ("input", "output")
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,7 +87,7 @@ def test_the_smallest_that_fits_is_judged_by_an_estimate_on_it():
     plan = RunPlan(method="full", gpus=8, zero=3, checkpointing=True)
     found = estimate(shape, plan)
     rows = fits(found, DEVICES)
-    judged = smallest_again(found, rows, DEVICES, partial(estimate, shape))
+    judged = smallest_again(found, rows, partial(estimate, shape))
     small = next(fit for fit in judged if fit.verdict == "fits")
     device = find_device(small.gpu)
     assert fit_on(estimate(shape, plan, device), device).verdict == "fits"

@@ -63,7 +63,7 @@ class PreparedRun:
     notes: tuple[str, ...]
 
 
-def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> PreparedRun:
+def prepare_run(request: RunRequest) -> PreparedRun:
     """What a request comes to on this machine.
 
     Raises MissingLibrary where what runs it is not installed, UsageError for a plan that cannot be
@@ -71,7 +71,7 @@ def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) ->
     cannot be had, and NoGpu.
     """
     require("A run", *EXTRAS["torch"])
-    placement = place(request.device, environ)
+    placement = place(request.device, os.environ)
     origin = "built-in text" if request.data is None else read_text(request.data, "training").origin
     source = open_model(request.model)
     try:
@@ -105,7 +105,7 @@ def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) ->
     )
     order = Order(plan, placement, request.steps, request.data, request.text, request.ranges)
     settings = (
-        allocator_settings(plan.segments, environ, torch_version())
+        allocator_settings(plan.segments, os.environ, torch_version())
         if placement.device.kind == "cuda"
         else {}
     )

@@ -8,7 +8,7 @@ from qtui.report.document import Block, Column, Facts, Section, Table
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.formulas.letters import MEANINGS
 from qtui_core.memory.formulas.terms import SLACK, Term, Terms
-from qtui_core.memory.replay.record import BACKWARD, RESIDENT, Phase
+from qtui_core.memory.replay.record import RESIDENT, Phase
 from qtui_core.quantities import format_bytes
 
 #: The most terms that a table lists, unless more of them are a thousandth or more of the bytes.
@@ -47,7 +47,7 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
     blocks: list[Block] = []
     layer = len(shape.encoder) + len(shape.layers) // 2
     kept = next((s.start - 1 for s in timeline.spans if s.name == Phase.BACKWARD), None)
-    fullest = timeline.fullest_of(layer, BACKWARD)
+    fullest = timeline.fullest_of(layer)
     for number, what in (
         (kept, "A layer saves for its backward pass:"),
         (fullest, "A layer holds, when its backward pass is at its fullest:"),

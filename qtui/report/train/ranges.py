@@ -44,9 +44,10 @@ class KindRange:
         """The layer with the largest magnitude."""
         return max(self.layers, key=lambda name: self.layers[name].largest)
 
-    def most_flushed(self, stored: str) -> str:
-        """The layer that loses the largest share in a format without a scale."""
-        return max(self.layers, key=lambda name: flushed(stored, self.layers[name]))
+    @property
+    def most_flushed(self) -> str:
+        """The layer that loses the largest share in FP16 without a scale."""
+        return max(self.layers, key=lambda name: flushed("fp16", self.layers[name]))
 
 
 def kinds_of(seen: RangesSeen, layer: str = "") -> tuple[KindRange, ...]:
@@ -113,7 +114,7 @@ def ranges_sentence(seen: RangesSeen, kinds: tuple[KindRange, ...]) -> str:
     share = f"{lost:.2%}" if lost >= _NONE else "next to none"
     sentence = f"FP16 would make {share} of the {first.kind} zero without a loss scale"
     if lost >= _NONE and len(first.layers) > 1:
-        most = first.most_flushed("fp16")
+        most = first.most_flushed
         sentence += f", most in {most} ({flushed('fp16', first.layers[most]):.2%})"
     if scale is None or scale < 1:
         said.append(f"{sentence}; they are too large for one.")

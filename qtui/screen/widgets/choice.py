@@ -56,7 +56,6 @@ class Choice(Widget, can_focus=True):
         label: str,
         values: Sequence[str],
         *,
-        value: str | None = None,
         tooltip: str | None = None,
         id: str | None = None,
     ) -> None:
@@ -64,8 +63,6 @@ class Choice(Widget, can_focus=True):
         self.label = label
         self.values = tuple(values)
         self.tooltip = tooltip
-        if value is not None:
-            self.set_reactive(Choice.index, self.values.index(value))
 
     @property
     def value(self) -> str:

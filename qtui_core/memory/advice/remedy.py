@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.capacity import Fit, fit_on
 from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.devices.finding import DEVICES
 from qtui_core.memory.devices.outside_torch import cublas_workspace
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash
 
@@ -66,13 +67,11 @@ def _worth_trying(found: Estimate, fit: Fit, advice: Sequence[Advice]) -> Iterat
     yield from [one for one in enough if one not in same][:_TRIED_OTHERS]
 
 
-def smallest_again(
-    found: Estimate, verdicts: Sequence[Fit], devices: Sequence[Device], again: OnDevice
-) -> tuple[Fit, ...]:
+def smallest_again(found: Estimate, verdicts: Sequence[Fit], again: OnDevice) -> tuple[Fit, ...]:
     """The verdicts up to the smallest device that the run fits. If it fits narrowly and the
     workspaces or kernels of that device differ from the estimate's, the verdict comes from an
     estimate on the device itself. Later verdicts are unchanged."""
-    known = {device.name: device for device in devices}
+    known = {device.name: device for device in DEVICES}
     judged = list(verdicts)
     for number, fit in enumerate(judged):
         device = known.get(fit.gpu)

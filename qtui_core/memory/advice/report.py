@@ -150,7 +150,7 @@ def report_of(
     )
     remedied = None
     if again is not None and found.device is None:
-        verdicts = smallest_again(found, verdicts, DEVICES, again)
+        verdicts = smallest_again(found, verdicts, again)
     elif again is not None and verdicts[0].verdict != "fits":
         remedied = remedy(found, verdicts[0], advice, again)
     return MemoryReport(

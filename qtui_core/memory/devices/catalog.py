@@ -108,44 +108,27 @@ _GEFORCE_40: Final = "NVIDIA Ada GPU architecture white paper"
 _GEFORCE_50: Final = "NVIDIA RTX Blackwell GPU architecture white paper"
 
 
+def _professional(
+    fp32: float, fp16: float, *more: str, integers: float | None = None
+) -> dict[str, float]:
+    """The rates of workstation and server cards with GeForce dies. `more` are fp8, fp4 and int4
+    if they exist; `integers` is half the rate of int8 if that is not fp16's."""
+    half = integers or fp16
+    rates = {"fp64": fp32 / 64, "fp32": fp32, "tf32": fp16 / 2, "fp16": fp16, "bf16": fp16}
+    if "fp8" in more:
+        rates["fp8"] = 2 * fp16
+    if "fp4" in more:
+        rates["fp4"] = 4 * half
+    rates["int8"] = 2 * half
+    if "int4" in more:
+        rates["int4"] = 4 * half
+    return rates
+
+
 def _geforce(fp32: float, fp16: float, *more: str) -> dict[str, float]:
-    """The rates of GeForce cards: fp16 with fp32 sums is halved, integers are not. `more` are fp8
-    and fp4 if they exist."""
-    rates = {
-        "fp64": fp32 / 64,
-        "fp32": fp32,
-        "tf32": fp16 / 2,
-        "fp16": fp16,
-        "bf16": fp16,
-    }
-    if "fp8" in more:
-        rates["fp8"] = 2 * fp16
-    if "fp4" in more:
-        # FP4 is not halved: it has four times the stated fp16 rate with fp16 sums.
-        rates["fp4"] = 8 * fp16
-    rates["int8"] = 4 * fp16
-    if "int4" in more:
-        rates["int4"] = 8 * fp16
-    return rates
-
-
-def _professional(fp32: float, fp16: float, *more: str) -> dict[str, float]:
-    """The rates of workstation and server cards with GeForce dies, which are not halved."""
-    rates = {
-        "fp64": fp32 / 64,
-        "fp32": fp32,
-        "tf32": fp16 / 2,
-        "fp16": fp16,
-        "bf16": fp16,
-    }
-    if "fp8" in more:
-        rates["fp8"] = 2 * fp16
-    if "fp4" in more:
-        rates["fp4"] = 4 * fp16
-    rates["int8"] = 2 * fp16
-    if "int4" in more:
-        rates["int4"] = 4 * fp16
-    return rates
+    """The rates of GeForce cards: those with fp32 sums are halved, which are fp16 and fp8, and
+    integers and fp4 are not."""
+    return _professional(fp32, fp16, *more, integers=2 * fp16)
 
 
 _NVIDIA: Final = (
@@ -267,7 +250,6 @@ def _amd(
     rates: dict[str, float],
     source: str,
     note: str = "",
-    aliases: tuple[str, ...] = (),
 ) -> Device:
     """A row; memory is whole GiB, of which ROCm reports almost all."""
     return Device(
@@ -286,7 +268,6 @@ def _amd(
         MappingProxyType({dtype: rate * 1e12 for dtype, rate in rates.items()}),
         source,
         note,
-        aliases,
     )
 
 

@@ -200,13 +200,13 @@ class Timeline:
                 found.append(self._allocation(last, ordinal, died, 1))
         return found
 
-    def fullest_of(self, layer: int, direction: str) -> int | None:
-        """The event, in the last work on a layer in a direction, after which it holds the most
-        bytes; None if there is none."""
+    def fullest_of(self, layer: int) -> int | None:
+        """The event, in the last backward pass of a layer, after which it holds the most bytes;
+        None if there is none."""
         for number in reversed(range(len(self.events.calls))):
             call = self.events.calls[number]
             mark = call.program.steps[0] if call.program.steps else None
-            if call.layer == layer and mark and mark[0] == LAYER and mark[4][2] == direction:
+            if call.layer == layer and mark and mark[0] == LAYER and mark[4][2] == BACKWARD:
                 rises = call.program.rises
                 return self.events.starts[number] + rises.index(max(rises))
         return None

@@ -68,9 +68,9 @@ class RemoteFile:
         data, _ = self._fetch(begin, end, exact=True)
         return data
 
-    def read_start(self, length: int) -> tuple[memoryview, int]:
-        """The first `length` bytes, or all when there are fewer, and the size of the file."""
-        return self._fetch(0, length, exact=False)
+    def read_start(self) -> tuple[memoryview, int]:
+        """The first FIRST_REQUEST bytes, or all when there are fewer, and the size of the file."""
+        return self._fetch(0, FIRST_REQUEST, exact=False)
 
     def close(self) -> None:
         """Nothing is held: connections belong to huggingface_hub's session."""
@@ -209,7 +209,7 @@ def read_remote_header(file: RemoteFile, name: str) -> Header:
     Raises:
         ModelError: the file cannot be had, or its header is not true of it.
     """
-    start, size = file.read_start(FIRST_REQUEST)
+    start, size = file.read_start()
     length = header_length(bytes(start[: PREFIX + 16]), name, size)
     raw = bytes(start[PREFIX : PREFIX + length])
     if len(raw) < length:

@@ -239,7 +239,7 @@ def _numbers(shown: CodebooksShown, side: SideBySide) -> list[list[Put]]:
 
     return [
         row("entropy", _entropy_text, plain()),
-        row("  Gaussian", lambda c: _optional(c.expected_entropy_bits, ".2f"), plain("quiet")),
+        row("  Gaussian", lambda c: _optional(c.expected_entropy_bits), plain("quiet")),
         row("unused", _unused_text, lambda c: "warning" if c.unused else "value"),
         row("bits/param", lambda c: f"{c.error.bits_per_parameter:.4f}", plain()),
         row(
@@ -254,7 +254,7 @@ def _numbers(shown: CodebooksShown, side: SideBySide) -> list[list[Put]]:
 
 
 def _entropy_text(column: CodeColumn) -> str:
-    return f"{_optional(column.entropy_bits, '.2f')} of {column.scheme.bits} bits"
+    return f"{_optional(column.entropy_bits)} of {column.scheme.bits} bits"
 
 
 def _unused_text(column: CodeColumn) -> str:
@@ -264,8 +264,8 @@ def _unused_text(column: CodeColumn) -> str:
     return f"{text}, {never} never" if never else text
 
 
-def _optional(value: float | None, form: str) -> str:
-    return NOTHING if value is None else format(value, form)
+def _optional(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
 
 
 def _detail(shown: CodebooksShown, canvas: Canvas) -> list[Put]:

@@ -78,7 +78,7 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
             kept = max(_PICTURE, int(height * _SHARE))
             if isinstance(drawn, Heat):
                 kept = min(height - _TABLE, len(drawn.rows) + _AROUND)
-            table = list(table_lines(findings, canvas.width, 0, height - kept - 1))
+            table = list(table_lines(findings, canvas.width, height - kept - 1))
             height -= len(table) + 1
         height = min(height, max(_PICTURE, int(canvas.width * _SLIM)))
         behind, scales = shown.drawn_behind, shown.scales

@@ -29,7 +29,7 @@ class TableView(View[NumericsShown]):
         result = shown.run.result if shown.run else None
         if result is None:
             return [[Put(0, "There is no table yet: r runs the experiment.", "quiet")]]
-        lines = table_lines(result.findings, canvas.width, 0, None)
+        lines = table_lines(result.findings, canvas.width, None)
         for note in result.findings.notes:
             lines += [[], *([Put(0, line, "quiet")] for line in wrapped(note, canvas.width))]
         shown.top = max(0, min(shown.top, len(lines) - canvas.height))
@@ -39,17 +39,17 @@ class TableView(View[NumericsShown]):
         return sentence_of(shown)
 
 
-def table_lines(found: Findings, width: int, at: int, height: int | None) -> list[TextLine]:
-    """The table as lines from row `at` on, columns that do not fit in parts below. Where there are
-    more lines than `height`, the last says so."""
+def table_lines(found: Findings, width: int, height: int | None) -> list[TextLine]:
+    """The table as lines, columns that do not fit in parts below. Where there are more lines than
+    `height`, the last says so."""
     table = findings_table(found)
     lines: list[TextLine] = []
     tones = table.tones or ("",) * len(table.rows)
-    for part in lay_out(table.columns, table.rows[at:], width + INDENT):
+    for part in lay_out(table.columns, table.rows, width + INDENT):
         if lines:
             lines.append([])
         lines.append([Put(0, part.header[INDENT:], "label")])
-        for texts, tone in zip(part.rows, tones[at:], strict=True):
+        for texts, tone in zip(part.rows, tones, strict=True):
             lines += [[Put(0, text[INDENT:], _TONES.get(tone, "value"))] for text in texts]
     if height is not None and len(lines) > height:
         left = len(lines) - height + 1
