@@ -37,10 +37,10 @@ def _as(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
 
 async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: Running) -> None:
     async with running(start_panel="numerics") as pilot:
-        await settled(pilot)
         panel = pilot.app.panel
         regions = set()
         for place, experiment in enumerate(EXPERIMENTS):
+            await settled(pilot)
             text = screen_text(pilot.app)
             assert experiment.question in text
             assert f"about {experiment.seconds} s" in panel.sentence
@@ -53,6 +53,22 @@ async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: 
         assert (
             panel.runs.process.child.pid is None
         )  # nobody looks ahead here, and nothing was asked
+
+
+async def test_the_list_answers_a_key_before_what_stands_beside_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        drawn = []
+        monkeypatch.setattr(panel, "draw", lambda: drawn.append(panel.shown.place))
+        for _ in range(3):  # as quickly as no screen is painted between two of them
+            panel.action_move(1)
+        listed = panel.body.list.text.splitlines()
+        assert [line.split()[1] for line in listed if line.startswith("▸")] == ["survive"]
+        assert drawn == []
+        await settled(pilot)
+        assert drawn == [3]
 
 
 async def test_settings_are_turned_typed_and_refused(running: Running) -> None:

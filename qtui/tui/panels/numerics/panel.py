@@ -116,15 +116,25 @@ class NumericsPanel(AskingPanel):
     # Choosing
 
     def _choose(self, place: int) -> None:
+        """Chooses an experiment. The mark in the list is painted at once, and what stands beside it
+        once that is on the screen: it takes several times as long."""
         self.refusal = ""
         self.shown.choose(place)
-        self.runs.list_earlier()
-        self.draw()
+        self._draw_list()
+        self.call_after_refresh(self._draw_chosen, self.shown.place)
+
+    def _draw_chosen(self, place: int) -> None:
+        if place == self.shown.place:  # the next key has not come before it
+            self.runs.list_earlier()
+            self.draw()
 
     def action_move(self, by: int) -> None:
         shown, focused = self.shown, self.screen.focused
         if focused is self.body.form:
             shown.knob = (shown.knob + by) % max(1, len(shown.experiment.settings))
+            if not self.refusal:  # it changes nothing else, and no key
+                self._draw_left()
+                return
             self.refusal = ""
         elif focused is self.body.picture and isinstance(self.view, RunsView):
             self._show_run(by)
@@ -334,12 +344,15 @@ class NumericsPanel(AskingPanel):
     def _draw_left(self) -> None:
         shown, body = self.shown, self.body
         body.make_room(len(EXPERIMENTS), max(len(each.settings) for each in EXPERIMENTS))
-        focused = self.screen.focused
-        on_form = focused in (body.form, body.field) and not self._opening
-        live = self.runs.live
-        body.list.show(partial(experiment_lines, shown, live, focused is body.list))
+        on_form = self.screen.focused in (body.form, body.field) and not self._opening
+        self._draw_list()
         body.form.show(form_fields(shown), shown.knob)
         body.help.show(partial(help_lines, shown, on_form))
+
+    def _draw_list(self) -> None:
+        listed = self.body.list
+        focused = self.screen.focused is listed
+        listed.show(partial(experiment_lines, self.shown, self.runs.live, focused))
 
     def meaning(self) -> str:
         silence = self.runs.process.silence
