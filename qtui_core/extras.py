@@ -5,12 +5,13 @@ Without any extra, qtui reads local models, and knows formats and memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final
 
 from qtui_core.errors import UsageError
+from qtui_core.quantities import phrase
 
 #: The packages of each extra in pyproject.toml, by their names in the index.
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -32,7 +33,7 @@ def require(purpose: str, *libraries: str) -> None:
     if absent:
         are = "is" if len(absent) == 1 else "are"
         raise MissingLibrary(
-            f"{purpose} takes {_joined(absent)}, which {are} not installed: "
+            f"{purpose} takes {phrase(absent)}, which {are} not installed: "
             f"{install_command(*absent)}."
         )
 
@@ -46,7 +47,7 @@ def importing(purpose: str, *libraries: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingLibrary(
-            f"{purpose} takes {_joined(libraries)}, of which a part is missing or too old "
+            f"{purpose} takes {phrase(libraries)}, of which a part is missing or too old "
             f"({error}): {install_command(*libraries)}."
         ) from error
 
@@ -68,7 +69,3 @@ def install_command(*libraries: str) -> str:
     brought = {name for extra in extras for name in EXTRAS[extra]}
     others = [name for name in libraries if name not in brought]
     return " ".join(["pip install", *([f"'qtui[{','.join(extras)}]'"] if extras else []), *others])
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from qtui_core.errors import UsageError
@@ -50,6 +51,11 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     """A count with its noun: `1 column`, `1,200 columns`. `many` is the plural if it is
     irregular."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def phrase(names: Sequence[str], word: str = "and") -> str:
+    """Names as in a sentence: "a, b and c"."""
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def percent(share: float) -> str:

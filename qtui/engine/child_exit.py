@@ -1,4 +1,4 @@
-"""What a child writes on stderr, and the sentence about its end that is made of it."""
+"""What a child writes on stderr, and the sentence that says how it ended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LOG_BYTES_KEPT: Final = 1 << 20
 
 
 async def read_stderr(stream: asyncio.StreamReader, tail: deque[str], path: Path | None) -> None:
-    """Reads until the child closes it: the last lines are kept in `tail`, and everything is
-    written to the log at `path`. Where there can be no log the pipe is emptied all the same."""
+    """Reads stderr until the child closes it. Keeps the last lines in `tail` and writes everything
+    to the log at `path`. Without a log the pipe is still emptied, so that the child never waits."""
     with contextlib.ExitStack() as stack:
         log = None
         if path is not None:
@@ -31,21 +31,20 @@ async def read_stderr(stream: asyncio.StreamReader, tail: deque[str], path: Path
 
 
 def open_log(path: Path) -> Any:
-    """A log to append to; started again when it is long. Raises OSError."""
+    """Opens a log to append to; a log over LOG_BYTES_KEPT is overwritten. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
     return path.open("w" if too_long else "a", encoding="utf-8")
 
 
 def exit_sentence(who: str, returncode: int | None, stderr_lines: Sequence[str]) -> str:
-    """How a child ended, as a sentence that begins with `who` and quotes the last line it wrote on
-    stderr. A child that was killed had no time to write why."""
+    """A sentence that says how a child ended. It begins with `who` and quotes the last line of its
+    stderr, but not for a child that a signal ended: that line is about something else."""
     if returncode is None:
         how = f"{who} closed its output"
     elif returncode == -signal.SIGKILL:
         return f"{who} was killed, which is most often the system running out of memory."
     elif -returncode in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        # Its last words are of something else: it did not know that it would end.
         return f"{who} was ended by {signal.Signals(-returncode).name}, which qtui did not send."
     elif returncode < 0:
         how = f"{who} died of {signal.Signals(-returncode).name}"

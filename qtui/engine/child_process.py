@@ -1,5 +1,5 @@
-"""The child's end of a process that does one piece of work and tells lines of it: its streams, the
-signals and controls that it obeys, signs of life, and one end."""
+"""The child's side of a process that does one piece of work and writes lines about it: its streams,
+signals and controls, signs of life, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from qtui.engine.worker import take_over_streams
 from qtui_core.errors import QtuiError
 from qtui_core.training.run.controls import CONTROLS, Control, Controls, Stopped
 
-#: A line of a kind that readers of recordings leave out.
+#: The sign of life: a line that readers of recordings leave out.
 ALIVE: Final = b'{"told":"alive"}\n'
-#: In place of a request: import what every request needs.
+#: Sent before a request: the child imports its libraries.
 WARM: Final = b'{"control": "warm"}'
-#: Exit codes of work that failed, or that nobody reads, and of work that a signal ended.
+#: Exit codes of work that failed or that nobody reads, and of work that a signal ended.
 _FAILED: Final = 1
 _INTERRUPTED: Final = 130
-#: Seconds after which it is gone once it is told to stop, whatever it waits for.
+#: The most seconds from a request to stop to the end of the process.
 _MOST: Final = 0.8
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-#: Makes the last lines, of how the work ended ("done", "failed" or "stopped"), of the sentence on
-#: why it failed, empty where it did not or has told that, and of the error in that case.
+#: Makes the last lines. Its arguments are how the work ended ("done", "failed" or "stopped"), a
+#: sentence that says why it failed (empty if it did not fail, or if a line has said so), and the
+#: error if there is one.
 Last = Callable[[str, str, Exception | None], Iterable[str]]
 
 
@@ -38,16 +39,16 @@ class ChildProcess:
     """This process. `who` begins the sentences about it.
 
     Attributes:
-        controls: what it was told.
-        obey: gets each control but "stop" besides, for what does not see `controls`.
-        signalled: the signal that ended it, if one did.
+        controls: the received controls, which the work looks at.
+        obey: is called with each control except "stop", for code that does not look at `controls`.
+        signalled: the signal that ended the work; None if none did.
     """
 
     def __init__(self, who: str, last: Last) -> None:
         self._who, self._last = who, last
         self._source, sink = take_over_streams()
-        # Signals are waited for by a thread of their own: the main thread may be inside a kernel.
-        # Threads that are started later inherit this.
+        # A thread of its own waits for signals, because the main thread may be inside a kernel.
+        # Threads that are started later inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._sink = LineSink(sink)
         self._ending = threading.Lock()
@@ -58,8 +59,9 @@ class ChildProcess:
         self.signalled: signal.Signals | None = None
 
     def do(self, work: Callable[[bytes], int], warm: Callable[[], None] = lambda: None) -> NoReturn:
-        """Reads the request, does the work, which returns an exit code, and ends the process.
-        `warm` imports what every request needs, where the reader wants that done ahead."""
+        """Reads the request, calls `work` with it, and ends the process with the exit code that
+        `work` returns. `warm` imports the libraries, if the parent asks for it before the
+        request."""
         threading.Thread(target=self._obey_signals, daemon=True).start()
         line = self._source.readline()
         if line.strip() == WARM:
@@ -73,7 +75,7 @@ class ChildProcess:
         except QtuiError as error:
             self._end("failed", error.exit_code, str(error), error)
         except Exception as error:
-            # Any other error must be told too; otherwise the reader waits for an end.
+            # Unexpected errors are reported too; otherwise the reader would wait for an end.
             traceback.print_exc()
             why = f"{self._who} failed: {type(error).__name__}: {error}. The log has the rest."
             self._end("failed", _FAILED, why, error)
@@ -82,12 +84,12 @@ class ChildProcess:
     def _end(
         self, ended: str, code: int, why: str = "", error: Exception | None = None
     ) -> NoReturn:
-        """The last lines, and the end of the process, from whichever thread comes first."""
+        """Writes the last lines and ends the process. The first thread that calls it wins."""
         with self._ending:
             self._sink.end(list(self._last(ended, why, error)), code)
 
     def _stop(self, code: int) -> NoReturn:
-        """The work ends at its next step or phase, or soon where that is far."""
+        """Stops the work at its next step or phase, or after a short time if that is far away."""
         self._code = code
         self.controls.say("stop")
         timer = threading.Timer(_MOST, os._exit, (code,))
@@ -103,8 +105,8 @@ class ChildProcess:
         self._stop(_INTERRUPTED)
 
     def _obey_controls(self) -> None:
-        """Until stdin ends, which means stop: the process that started the work is gone. If it
-        ended before the first line, the request was piped in, and no controls were to come."""
+        """Obeys controls until stdin ends. That means stop, because the parent is gone; but if it
+        ended before this process wrote a line, the request was piped in, and there are none."""
         while line := self._source.readline():
             control = control_of(line)
             if control == "stop":
@@ -117,8 +119,8 @@ class ChildProcess:
 
 
 class LineSink:
-    """Writes lines from any thread. Without a reader the work is useless, and the process ends.
-    `wrote`: whether a line other than signs of life was written."""
+    """Writes lines from any thread. If nobody reads them any more, the process ends. `wrote` says
+    whether any line other than a sign of life was written."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -128,13 +130,13 @@ class LineSink:
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
     def tell(self, line: str) -> None:
-        """Writes a line, which has no end yet."""
+        """Writes a line; `line` has no line break."""
         with self._lock:
             self._put(line)
 
     def end(self, lines: Iterable[str], code: int) -> NoReturn:
-        """Writes the last lines and ends the process, whatever its threads are at. Memory of a GPU
-        is given back with it."""
+        """Writes the last lines and ends the process, whatever its threads are doing. GPU memory is
+        freed with it."""
         with self._lock:
             for line in lines:
                 self._put(line)
@@ -153,7 +155,7 @@ class LineSink:
             os._exit(_FAILED)
 
     def _beat(self) -> None:
-        """Endlessly: writes a sign of life if nothing was written for a while."""
+        """Writes a sign of life whenever nothing was written for a while. Never returns."""
         while True:
             time.sleep(PULSE_SECONDS)
             with self._lock:
@@ -162,7 +164,8 @@ class LineSink:
 
 
 def control_of(line: bytes) -> Control | None:
-    """The control in a line like {"control": "pause"}; a line without one goes to the log."""
+    """The control in a line such as {"control": "pause"}; None for another line, which is
+    logged."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):

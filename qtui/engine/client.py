@@ -1,9 +1,9 @@
-"""The screen's end of the engine: starts the child, asks it, and outlives it.
+"""The screen's side of the engine: starts the child and sends it requests.
 
 Nothing here imports numpy or torch. The child is started by the first request. When it dies,
-is killed or says something that is no frame, every request in flight raises EngineLost and the
-client stays `lost` until `restart()`: a crash that was caused by the request must not repeat
-itself in a loop.
+is killed or writes something that is not a frame, every request in flight raises EngineLost and
+the client stays `lost` until `restart()`: a request that crashes the child must not crash it again
+in a loop.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ T = TypeVar("T")
 
 READ_BUFFER_BYTES = 1 << 20
 
-#: Hears how far a request is, 0 to 1, and a part of its answer as JSON has it; empty as a rule.
+#: Is called with the progress of a request (0 to 1) and, if there is one, a part of its answer as
+#: JSON; otherwise that is empty.
 ProgressCallback = Callable[[float, dict[str, Any]], None]
 
 
 class EngineState(StrEnum):
-    """`idle`: no child yet, or closed. `lost`: the child is gone and was not asked to go."""
+    """`idle`: no child yet, or closed. `lost`: the child ended without being asked to."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -61,22 +62,22 @@ StateListener = Callable[[EngineState, str], None]
 
 
 class EngineLost(QtuiError):
-    """The child process went away before it answered."""
+    """The child process ended before it answered."""
 
 
 class RequestCancelled(Exception):
-    """The request was cancelled, or a newer one of its kind took its place."""
+    """The request was cancelled, or a newer one of its kind replaced it."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a request: JSON, and arrays by the names of their fields."""
+    """The answer to a request: JSON, and arrays by field name."""
 
     data: dict[str, Any]
     arrays: dict[str, Array]
 
     def read(self, kind: type[T]) -> T:
-        """The answer that the operation gave. Raises CodecError where it is another."""
+        """The answer as the dataclass `kind`. Raises CodecError if it is not one."""
         return from_plain(kind, {**self.data, **self.arrays} if self.arrays else self.data)
 
 
@@ -98,10 +99,9 @@ SAME_AS_METHOD: Final = _Same()
 class EngineClient:
     """One child process and the requests in flight.
 
-    `log` receives what the child writes on stderr; the last lines are also kept in
-    `stderr_tail`. `on_state` is a first listener. `detail` is a sentence about the state,
-    empty when there is nothing to say: why the child is lost, or, of one that is there, that it
-    gives no sign of life although it was asked something.
+    `log` receives what the child writes on stderr; `stderr_tail` has the last lines. `on_state` is
+    a first listener. `detail` is a sentence about the state: why the child is lost, or that a child
+    with open requests gives no sign of life. It is empty if there is nothing to say.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class EngineClient:
         self._background: set[asyncio.Task[None]] = set()
         self._calls: dict[int, _Call] = {}
         self._cancelled: set[int] = set()
-        """Requests that were cancelled, until the child has said so."""
+        """Requests that were cancelled, until the child confirms it."""
         self._silence = Silence()
         self._watching: asyncio.Task[None] | None = None
         self._next_id = 0
@@ -138,7 +138,7 @@ class EngineClient:
         return bool(self._calls)
 
     def subscribe(self, listener: StateListener) -> Callable[[], None]:
-        """Have `listener(state, detail)` called with every change; returns how to stop it."""
+        """Calls `listener(state, detail)` at every change. Returns a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -150,13 +150,15 @@ class EngineClient:
         kind: str | _Same | None = SAME_AS_METHOD,
         on_progress: ProgressCallback | None = None,
     ) -> Reply:
-        """Ask the engine, starting it if need be, and wait for the answer. `params` are the
-        dataclass that the operation reads, or a mapping with its names.
+        """Sends a request, starting the child if needed, and waits for the answer. `params` is the
+        request dataclass of the operation, or a mapping of its fields.
 
-        A request supersedes the ones of its `kind` (its method, unless named; None supersedes
-        nothing): they raise RequestCancelled. Cancelling the awaiting task cancels the
-        request. Raises QtuiError (UsageError, ModelError) as the engine reports it, and
-        EngineLost when the child is gone.
+        A request replaces earlier ones of its `kind`, which raise RequestCancelled. The kind is the
+        method unless given; with None nothing is replaced. Cancelling the awaiting task cancels the
+        request.
+
+        Raises the QtuiError (UsageError, ModelError and so on) that the engine reports, and
+        EngineLost if the child is gone.
         """
         await self._ensure_running()
         self._next_id += 1
@@ -176,29 +178,29 @@ class EngineClient:
             self._calls.pop(request_id, None)
 
     def cancel(self, kind: str) -> None:
-        """Ask for the requests of a kind to be given up; their callers see RequestCancelled."""
+        """Cancels the requests of a kind; their callers get RequestCancelled."""
         for request_id, call in self._calls.items():
             if call.kind == kind:
                 self._send_cancel(request_id)
 
     async def start(self) -> None:
-        """Start the child now instead of with the first request."""
+        """Starts the child now instead of with the first request."""
         await self._ensure_running()
 
     async def restart(self) -> None:
-        """A fresh child, whatever state the old one is in."""
+        """Replaces the child by a new one, whatever state it is in."""
         self._drop("The engine was restarted.")
         self._set_state(EngineState.IDLE, "")
         await self._ensure_running()
 
     def kill(self) -> None:
-        """End the child at once (SIGKILL). Requests in flight raise EngineLost."""
+        """Kills the child (SIGKILL). Requests in flight raise EngineLost."""
         if self._process is None and self._start is None:
             return
         self._lose("The engine was stopped.")
 
     async def close(self) -> None:
-        """Let the child go: it exits when its stdin ends, and is killed when it does not."""
+        """Ends the child: closes its stdin, at which it exits, and kills it if it does not."""
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
             process.stdin.close()
@@ -257,7 +259,7 @@ class EngineClient:
     async def _process_ended(
         self, process: asyncio.subprocess.Process, stderr_task: asyncio.Task[None]
     ) -> None:
-        """The child closed its output: say how it ended, with its last words."""
+        """Called when the child has closed its output: reports how it ended."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(process.wait(), EXIT_SECONDS)
             await asyncio.wait_for(asyncio.shield(stderr_task), EXIT_SECONDS)
@@ -269,7 +271,7 @@ class EngineClient:
         self._set_state(EngineState.LOST, sentence)
 
     def _drop(self, sentence: str) -> None:
-        """Kill the child and fail what waits for it."""
+        """Kills the child; requests in flight fail with `sentence`."""
         if self._watching is not None and self._watching is not asyncio.current_task():
             self._watching.cancel()
         self._watching = None
@@ -278,7 +280,7 @@ class EngineClient:
         start, self._start = self._start, None
         if process is not None and process.returncode is None:
             end_group(process)
-        # The launch may be what is running right now; it ends by itself.
+        # If this is called from the launch itself, that ends by itself.
         if start is not None and start is not asyncio.current_task():
             start.cancel()
         for call in self._calls.values():
@@ -301,8 +303,8 @@ class EngineClient:
     # A child that does not answer
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Reports that the child gives no sign of life while a caller waits. If no caller waits and
-        the child does not give up what was cancelled, ends it."""
+        """Reports a child that gives no sign of life while a caller waits. Kills a child that does
+        not stop cancelled work while no caller waits."""
         unheeded = 0.0
         while process is self._process:
             await asyncio.sleep(LOOK_SECONDS)
@@ -318,7 +320,7 @@ class EngineClient:
                 self._set_state(self.state, self._silence_told())
 
     def _silence_told(self) -> str:
-        """The sentence that the child gives no sign of life; empty while it does."""
+        """A sentence if the child gives no sign of life, else empty."""
         return silence_of("The engine", self._silence.seconds)
 
     # Talking to the child
@@ -328,8 +330,8 @@ class EngineClient:
         if process is None or process.stdin is None:
             raise EngineLost(self.detail or "The engine was stopped.")
         process.stdin.write(line)
-        # A broken pipe means the child is dying; the reader sees the end of its output and
-        # tells every caller, this one included.
+        # A broken pipe means that the child is ending. The reader of its output notices that and
+        # fails every request, including this one.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await process.stdin.drain()
 
@@ -384,5 +386,5 @@ class EngineClient:
         try:
             call.on_progress(head.fraction, head.data or {})
         except Exception as error:
-            # The fault is the caller's, so it goes to the caller and not to this reader.
+            # An error of the caller's callback is raised to the caller, not in this reader.
             call.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""One element of a tensor under a scheme, without quantizing the whole tensor again."""
+"""One element of a tensor under a scheme, without quantizing the whole tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from qtui_core.schemes.scheme import Family
 
 
 class ElementRows(Protocol):
-    """Rows on request, float32; a shape of one number is a vector whose rows are elements."""
+    """A tensor that returns rows as float32. A tensor of one dimension returns elements."""
 
     shape: tuple[int, ...]
 
@@ -36,11 +36,12 @@ class ElementRows(Protocol):
 
 
 def element_under_scheme(x: ElementRows, plan: Plan, row: int, column: int) -> Element:
-    """Element [row, column] of the tensor seen as a matrix. Reads only the elements that share
-    what the plan shares among them: its group, or its row of column scales.
+    """Element [row, column] of the tensor seen as a matrix. Reads only the elements of its group,
+    or its row if scales are per column.
 
-    An element that is not finite has no error, and `quantized` is the value itself; one that
-    overflows has an infinity or NaN there. The scale is None also where it is kept in 16 bits.
+    For an element that is not finite, `quantized` is the value itself and `error` is NaN. For one
+    that overflows, `quantized` is infinite or NaN. The scale is None for an element in a column
+    kept in 16 bits.
     """
     rows, columns = elements_of(x).matrix
     index = row * columns + column
@@ -55,7 +56,7 @@ def element_under_scheme(x: ElementRows, plan: Plan, row: int, column: int) -> E
         prepared = prepare(plan, Segment(start, raw, _as_it_is), scratch)
         quantized = float(round_trip(plan, prepared, scratch)[index - start])
     if plan.scheme.family is Family.INTEGER or plan.coder.code_dtype == np.int8:
-        quantized += 0.0  # an integer code has no minus zero
+        quantized += 0.0  # turns -0.0 into 0.0, as an integer code has no minus zero
     scale: float | None = None
     zero_point: float | None = None
     kept = plan.decomposition is not None and column in plan.decomposition.columns
@@ -95,7 +96,7 @@ def _as_it_is(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _where(
     plan: Plan, full_shape: tuple[int, ...], shape: tuple[int, int], row: int, column: int
 ) -> str:
-    """Who shares the scale of an element, in words."""
+    """The elements that share the scale, in words."""
     match plan.scheme.granularity:
         case PerModel():
             return "the whole model"

@@ -1,4 +1,4 @@
-"""What travels between the screen and the engine.
+"""The protocol between the screen and the engine.
 
 A request is one line of JSON. An event is one line of JSON, followed by the raw bytes of
 the arrays that the line announces, in the announced order:
@@ -7,10 +7,10 @@ the arrays that the line announces, in the announced order:
      "arrays": [{"name": "cells", "dtype": "<f4", "shape": [40, 120], "nbytes": 19200}]}\\n
     <19200 bytes>
 
-Requests, heads of events and answers are dataclasses, and `qtui_core.codec` says how they look in
-JSON. Fields of an answer that are an Array follow as bytes. Numbers that JSON has no word for
-travel as `NaN`, `Infinity` and `-Infinity`: both ends are Python. Everything here is the standard
-library, so that the screen can read an array without importing numpy.
+Requests, events and answers are dataclasses, which `qtui_core.codec` turns into JSON and back.
+Fields of an answer that are an Array follow as bytes. NaN and infinities are written as `NaN`,
+`Infinity` and `-Infinity`, which Python reads although JSON has no such words. Only the standard
+library is imported here, so that the screen reads arrays without numpy.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from qtui_core.errors import QtuiError
 
 Head = TypeVar("Head")
 
-# Bounds that no honest frame reaches. They keep a corrupted length from asking for all the
-# memory of the machine: the index of a model of 100,000 tensors is about 15 MB of JSON, and
-# an array is a picture of at most a few hundred thousand cells.
+# No valid frame reaches these limits; they keep a corrupted length from allocating all memory. The
+# index of a model of 100,000 tensors is about 15 MB of JSON, and an array is a picture of at most a
+# few hundred thousand cells.
 MAX_HEAD_BYTES = 128 << 20
 MAX_ARRAY_BYTES = 64 << 20
 MAX_ARRAYS = 64
 MAX_REQUEST_BYTES = 1 << 20
 
-# numpy's name of a dtype -> the letter for `memoryview.cast`. Little-endian only, like every
-# machine that runs torch.
+# numpy's name of a dtype -> its letter for `memoryview.cast`. Little-endian, as is every machine
+# that runs torch.
 CAST_LETTERS: dict[str, Any] = {
     "|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i",
     "<u8": "Q", "<i8": "q", "<f4": "f", "<f8": "d",
@@ -45,30 +45,30 @@ ITEM_BYTES = {name: int(name[2:]) for name in CAST_LETTERS}
 
 
 class ProtocolError(QtuiError):
-    """The bytes on the wire are not a frame."""
+    """The received bytes are not a frame."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array as it came off the wire: C order, shape () to (…,), no numpy."""
+    """An array without numpy: its bytes in C order, with dtype and shape."""
 
     dtype: str
     shape: tuple[int, ...]
     data: bytes = field(repr=False)
 
     def view(self) -> memoryview:
-        """A flat typed view: `view()[row * columns + column]`."""
+        """A flat typed view of the elements: `view()[row * columns + column]`."""
         return memoryview(self.data).cast(CAST_LETTERS[self.dtype])
 
     def tolist(self) -> list[Any]:
-        """The elements, flat, as Python numbers."""
+        """The elements as a flat list of Python numbers."""
         return self.view().tolist()
 
 
 @dataclass(frozen=True)
 class Request:
     """A request: the name of an operation, and its parameters. A newer request of the same `kind`
-    supersedes it; with None it is never superseded."""
+    replaces it; with None it is never replaced."""
 
     id: int
     method: str
@@ -78,7 +78,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ArrayHead:
-    """An array that follows."""
+    """The name, dtype, shape and size of an array whose bytes follow the line."""
 
     name: str
     dtype: str
@@ -88,14 +88,16 @@ class ArrayHead:
 
 @dataclass(frozen=True)
 class Event:
-    """What the engine says: "ready", "alive", or of the request `id` "progress", "result", "error"
-    or "cancelled".
+    """A message of the engine.
 
     Attributes:
-        data: an answer, or a part of one as progress; as JSON has it where the event was read.
-        fraction: how far a request is, 0 to 1.
+        event: "ready" or "alive"; about the request `id` also "progress", "result", "error" or
+            "cancelled".
+        data: the answer, or a part of it as progress: a dataclass in the engine, JSON after
+            reading.
+        fraction: the progress of the request, 0 to 1.
         message, exit_code: of an error.
-        arrays: that follow the line.
+        arrays: the arrays whose bytes follow the line.
     """
 
     event: str
@@ -109,14 +111,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Frame:
-    """One event and the arrays behind it."""
+    """An event with its arrays."""
 
     head: Event
     arrays: dict[str, Array]
 
 
 def encode_request(request: Request) -> bytes:
-    """One request as a line. Raises ProtocolError where it is too long to be sane."""
+    """A request as a line. Raises ProtocolError if it is longer than MAX_REQUEST_BYTES."""
     line = to_line(request).encode() + b"\n"
     if len(line) > MAX_REQUEST_BYTES:
         raise ProtocolError(f"A request of {len(line):,} bytes is over {MAX_REQUEST_BYTES:,}.")
@@ -124,7 +126,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def parse_request(line: bytes) -> Request:
-    """The request of one line. Raises ProtocolError with what is wrong with it."""
+    """The request in a line. Raises ProtocolError if it is not one."""
     request = _parse(Request, line)
     if not isinstance(request.params, dict):
         raise ProtocolError("The `params` of a request are an object.")
@@ -132,7 +134,7 @@ def parse_request(line: bytes) -> Request:
 
 
 def encode_event(event: Event) -> bytes:
-    """One event, the arrays of its answer included, as the bytes to write in one go."""
+    """An event with the arrays of its answer, as the bytes of one write."""
     answer, arrays = event.data, {}
     if is_dataclass(answer) and not isinstance(answer, type):
         named = {each.name: getattr(answer, each.name) for each in fields(answer)}
@@ -148,10 +150,10 @@ def encode_event(event: Event) -> bytes:
 
 
 async def read_event(reader: asyncio.StreamReader) -> Frame | None:
-    """The next event, or None at a clean end of the stream (between two frames).
+    """The next event, or None if the stream ends between two frames.
 
-    Raises ProtocolError for a line that is not an event, an array whose length does not
-    match its shape, and a stream that ends inside a frame.
+    Raises ProtocolError for a line that is not an event, an array whose length does not match its
+    shape, and a stream that ends inside a frame.
     """
     line = await _read_line(reader)
     if not line:
@@ -191,10 +193,10 @@ def _parse(kind: type[Head], line: bytes) -> Head:
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """A line of any length up to MAX_HEAD_BYTES; without its newline only at the end.
+    """A line of up to MAX_HEAD_BYTES. Only the last line of a stream may lack its newline.
 
-    StreamReader.readline refuses lines over its buffer limit, and the index of a large
-    model is longer than any buffer worth reserving, so a long line is taken in pieces.
+    A line is read in pieces, because StreamReader.readline refuses lines over its buffer limit, and
+    the index of a large model is longer than a reasonable buffer.
     """
     pieces: list[bytes] = []
     length = 0

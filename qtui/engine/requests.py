@@ -1,8 +1,7 @@
-"""What the engine is asked: a dataclass for each kind of question.
+"""The requests of the engine, one dataclass for each kind.
 
-Its fields are the names that a request has on its line of JSON, and `qtui_core.codec` reads them.
-One that is not there has its default; one of another type is refused before anything is computed.
-No numpy here.
+`qtui_core.codec` reads them from the line of JSON. A missing field has its default, and a value of
+the wrong type is refused before anything is computed. Nothing here imports numpy.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import Literal
 from qtui.engine.answers.outliers import By
 from qtui_core.schemes.scheme import Scheme
 
-#: The stored tensor, or what was captured of the module whose weight it is.
+#: The stored tensor, or the captured input or output of the module with that weight.
 Source = Literal["weight", "input", "output"]
 
 
 @dataclass(frozen=True)
 class Injection:
-    """`value` in the place of element (row, column), or of the whole column where `row` is
-    None."""
+    """Replaces element (row, column), or the whole column if `row` is None, by `value`."""
 
     column: int
     value: float
@@ -31,15 +29,15 @@ class Injection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """About a model, named as the user typed it."""
+    """A request about a model, named as the user typed it."""
 
     model: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRequest(ModelRequest):
-    """About a tensor, or what was captured of the module whose weight it is; with an outlier put
-    into it where `inject` says which."""
+    """A request about a stored tensor, or about the captured input or output of the module with
+    that weight; with the outlier `inject`, if there is one."""
 
     tensor: str
     source: Source = "weight"
@@ -48,7 +46,7 @@ class TensorRequest(ModelRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramRequest(TensorRequest):
-    """`bins` of equal width from the smallest to the largest value."""
+    """A histogram with `bins` of equal width from the smallest to the largest value."""
 
     bins: int
 
@@ -77,15 +75,16 @@ class SchemesRequest(TensorRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class CodesRequest(SchemesRequest):
-    """The same side by side; `resized` where they were brought to equal bits."""
+    """The same side by side. `resized` says that they have been resized to equal bits."""
 
     resized: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureRequest(SchemesRequest):
-    """A map of `rows` x `columns` cells at most. `kind` is a MapKind and `pooling` a Pooling, by
-    their names; `window` is (first row, end, first column, end), None for the whole tensor."""
+    """A map of at most `rows` x `columns` cells. `kind` and `pooling` are names of a MapKind and a
+    Pooling. `window` is (first row, end row, first column, end column), None for the whole
+    tensor."""
 
     rows: int
     columns: int
@@ -111,8 +110,8 @@ class BudgetRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class OutliersRequest(TensorRequest):
-    """How outliers are detected. `limit` is in standard deviations, in the unit of the tensor, or
-    how many times the median column; None takes what is usual."""
+    """How outliers are detected. `limit` is in standard deviations, a magnitude in the unit of the
+    tensor, or a multiple of the median column, by `detection`; None means the default."""
 
     detection: By = "sigma"
     limit: float | None = None
@@ -120,8 +119,8 @@ class OutliersRequest(TensorRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class AttributionRequest(SchemeRequest):
-    """Where the error of a scheme is; `tries` columns are kept in 16 bits one by one. Outliers are
-    detected as in OutliersRequest."""
+    """Where the error of a scheme lies. `tries` is how many columns are tried one by one in 16
+    bits. Outliers are detected as in OutliersRequest."""
 
     tries: int
     detection: By = "sigma"
@@ -130,15 +129,15 @@ class AttributionRequest(SchemeRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class DecompositionRequest(SchemeRequest):
-    """LLM.int8() at this threshold among others; None takes what is usual."""
+    """LLM.int8() decomposition at this threshold and others; None means the default."""
 
     threshold: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureRequest(ModelRequest):
-    """The modules of the weights `tensors`, while the model reads `prompt` or the text of `file`;
-    the built-in text without either."""
+    """The modules with the weights `tensors`, while the model reads `prompt`, the text of `file`,
+    or without either the built-in text."""
 
     tensors: tuple[str, ...]
     prompt: str | None = None
@@ -154,15 +153,15 @@ class RangesRequest(SchemeRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputsRequest(SchemesRequest):
-    """The output of a captured layer; the sentence is about scheme number `active`."""
+    """The output of a captured layer. The sentence is about scheme number `active`, from 0."""
 
     active: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayersRequest(ModelRequest):
-    """The outputs of all linear layers whose weights are among `tensors`, while the model reads
-    the text of `file`. `full` reads every weight, else a sample."""
+    """The outputs of all linear layers whose weights are in `tensors`, while the model reads the
+    text of `file`. With `full` every row of the weights is read, else a sample."""
 
     tensors: tuple[str, ...]
     schemes: tuple[Scheme, ...]

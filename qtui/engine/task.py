@@ -16,15 +16,12 @@ Asked_co = TypeVar("Asked_co", covariant=True)
 
 
 class TaskCancelled(Exception):
-    """The request is no longer wanted. Unwinds an operation; the worker answers for it."""
+    """Raised in an operation whose request was cancelled; the worker then answers "cancelled"."""
 
 
 class Task(Generic[Asked_co]):
-    """A request as an operation sees it.
-
-    `asked` is the typed request. A newer request of the same `kind` supersedes it; with None it is
-    never superseded.
-    """
+    """A request for an operation. `asked` is the request dataclass. A newer request of the same
+    `kind` replaces it; with None it is never replaced."""
 
     def __init__(
         self,
@@ -48,25 +45,25 @@ class Task(Generic[Asked_co]):
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """Raise TaskCancelled where the request is no longer wanted. Call between chunks."""
+        """Raises TaskCancelled if the request was cancelled. Operations call it between chunks."""
         if self._cancelled.is_set():
             raise TaskCancelled
 
     def progress(self, fraction: float, data: Any = None) -> None:
-        """Tell the screen how far this is (0..1), at most twice a second; partial results in
-        `data`, a dataclass, are always sent."""
+        """Reports progress (0 to 1) to the screen, at most twice a second. Partial results `data`,
+        a dataclass, are always sent."""
         self._send_progress(fraction, data)
 
 
 @dataclass(frozen=True)
 class EngineOperation:
-    """Something the engine can be asked for.
+    """An operation that a request can name.
 
     Attributes:
-        run: answers with a dataclass, or None where progress has told all.
-        lane: operations of one lane run one after another in a thread of their own, so what must
-            answer at once has another lane than what takes seconds.
-        asked: the dataclass of its requests; None takes parameters as they come.
+        run: returns the answer as a dataclass, or None if all results were sent as progress.
+        lane: operations of one lane run one after the other in a thread of their own, so fast and
+            slow operations need different lanes.
+        asked: the dataclass of its requests; None passes the parameters unchecked.
     """
 
     run: Callable[[Task[Any]], Any]
@@ -74,7 +71,7 @@ class EngineOperation:
     asked: Any = None
 
     def read(self, method: str, params: Any) -> Any:
-        """The typed request. Raises UsageError if it is not one of this operation."""
+        """The request dataclass. Raises UsageError if the parameters do not make one."""
         if self.asked is None:
             return params
         try:
@@ -85,12 +82,12 @@ class EngineOperation:
             ) from None
 
 
-#: Operations by name: a function of the shared session and the task, its lane, and its requests.
+#: Operations by name: a function of the session and the task, its lane, the class of its requests.
 OperationTable = Mapping[str, tuple[Callable[..., Any], str, Any]]
 
 
 def operations_on(shared: object, *tables: OperationTable) -> dict[str, EngineOperation]:
-    """The operations of tables by name, bound to what they share."""
+    """The operations of all tables by name, bound to the `shared` session."""
     return {
         name: EngineOperation(partial(run, shared), lane, asked)
         for table in tables

@@ -1,4 +1,4 @@
-"""Open models and their tensors, as the engine's operations need them."""
+"""The open model and its tensors, for the operations of the engine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
 from qtui_core.models.files.arrays import decoder, read_float32
 
-# Every pass over a remote tensor would transfer its bytes again, so a tensor of up to this size
-# is kept while it is looked at.
+# Every pass over a remote tensor would transfer its bytes again. So the bytes of the current tensor
+# are kept, up to this size.
 REMOTE_BYTES_KEPT = 2 << 30
 # A transfer of a few megabytes costs little more than one of a few kilobytes.
 REMOTE_STRIP_BYTES = 8 << 20
 
 
 class OpenModels:
-    """The current model. Opening another one releases it."""
+    """The open model. Opening another one releases it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,23 +29,23 @@ class OpenModels:
         self._remote: RemoteRows | None = None
 
     def open(self, text: str, progress: Callable[[int, int], None] | None = None) -> ModelSource:
-        """Open a model afresh; `progress` hears of each file's header, done and in all.
-        Raises ModelError, and what `progress` raises."""
+        """Opens a model, even if it is open already. `progress` is called with the number of
+        headers read and of all files. Raises ModelError, and what `progress` raises."""
         source = open_model(text, progress=progress)
         with self._lock:
-            # The old source is dropped and not closed: a lane may be reading from it.
+            # The old source is not closed, because a lane may still read from it.
             self._text, self._source, self._remote = text, source, None
         return source
 
     def source(self, text: str) -> ModelSource:
-        """The open model, which is opened if it is not (after a restart of the engine)."""
+        """The model; opens it if it is not open, as after a restart of the engine."""
         with self._lock:
             if self._source is not None and self._text == text:
                 return self._source
         return self.open(text)
 
     def tensor(self, text: str, name: str) -> OpenTensor:
-        """A tensor to be measured. Raises ModelError where its dtype is not read."""
+        """A tensor of the model. Raises ModelError if qtui does not read its dtype."""
         source = self.source(text)
         info = source.tensor(name)
         if not info.readable:
@@ -60,11 +60,11 @@ class OpenModels:
 
 
 class OpenTensor:
-    """Rows on request.
+    """A stored tensor, read by rows.
 
     Attributes:
-        shape: of the matrix that a tensor is read as, which pictures and errors are about; `(n,)`
-            of a vector and () of a scalar, which are one row.
+        shape: (rows, columns) of the matrix as which it is read; (n,) for a vector and () for a
+            scalar, which count as one row.
         key: its name.
     """
 
@@ -78,8 +78,8 @@ class OpenTensor:
         self._remote = remote
 
     def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Rows [start, stop) of the matrix, float32 `[stop - start, elements of a row]`;
-        for a vector the elements, `[stop - start]`."""
+        """Rows [start, stop) of the matrix, float32 `[stop - start, columns]`; of a vector the
+        elements [start, stop), float32 `[stop - start]`."""
         if self._remote is not None:
             values = self._remote.rows(start, stop)
         else:
@@ -88,7 +88,7 @@ class OpenTensor:
 
 
 class RemoteRows:
-    """A remote tensor whose bytes stay here once they have come, strip by strip."""
+    """A remote tensor. Its bytes are fetched in strips and kept."""
 
     def __init__(self, source: ModelSource, info: TensorInfo) -> None:
         self.info = info

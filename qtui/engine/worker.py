@@ -1,9 +1,9 @@
 """The engine's child process: `python -m qtui.engine.worker`.
 
-The main thread only reads requests, so that a cancellation is seen while something is being
-computed; operations run in a few lanes (one thread each), in the order they came. Results
-leave on the descriptor that was stdout when the process started. Everything that libraries
-print goes to stderr instead, because one stray line would corrupt the stream.
+The main thread only reads requests, so that it sees a cancellation during a computation. Operations
+run in lanes, one thread each, in order of arrival. Events are written to the stdout with which the
+process started. What libraries print goes to stderr, because one stray line would corrupt the
+stream.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from qtui.engine.task import EngineOperation, Task, TaskCancelled
 from qtui.engine.waiting import PULSE_SECONDS
 from qtui_core.errors import QtuiError, UsageError
 
-# Twice a second is calm to look at, and few bytes over a slow line. A key pressed right after a
-# repaint waits for the next frame, so every needless repaint makes keys slower.
+# Twice a second is calm to look at, and few bytes over a slow connection. A key pressed right after
+# a repaint waits for the next frame, so needless repaints make keys slower.
 PROGRESS_SECONDS = 0.5
-# The computation gives way to the screen, which needs a few milliseconds now and then.
+# A lower priority than the screen, which needs a few milliseconds now and then.
 NICENESS = 10
 
 
 class EventSink:
-    """Writes whole events to the parent; a parent that is gone ends this process."""
+    """Writes events to the parent, from any thread. If the parent is gone, ends this process."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class EventSink:
 
 
 class Lane:
-    """One thread and its queue: operations of a lane run one after another."""
+    """A thread and its queue. The operations of a lane run one after the other."""
 
     def __init__(self, name: str, worker: Worker) -> None:
         self._worker = worker
@@ -65,7 +65,7 @@ class Lane:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, task: Task[Any]) -> None:
-        """Queue a task; one of the same kind that waits or runs gives up for it."""
+        """Queues a task, and cancels a waiting or running one of the same kind."""
         with self._changed:
             if task.kind is not None:
                 self._cancel(lambda other: other.kind == task.kind)
@@ -99,7 +99,7 @@ class Lane:
 
 
 class Worker:
-    """Reads requests from `source`, answers each with exactly one result, error or cancelled."""
+    """Answers each request with exactly one event: a result, an error or "cancelled"."""
 
     def __init__(self, sink: EventSink, operations: Mapping[str, EngineOperation]) -> None:
         self._sink = sink
@@ -108,14 +108,14 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being computed or waits to be."""
+        """Whether a task runs or waits."""
         return any(lane.busy for lane in tuple(self._lanes.values()))
 
     def serve(self, source: BinaryIO) -> None:
-        """Answer until the parent closes its end (or dies, which is the same)."""
+        """Reads requests from `source` until the parent closes it or ends."""
         while line := source.readline(MAX_REQUEST_BYTES + 1):
             if not line.endswith(b"\n") and len(line) <= MAX_REQUEST_BYTES:
-                break  # the parent died in the middle of a line
+                break  # the parent ended in the middle of a line
             try:
                 self._accept(parse_request(line))
             except ProtocolError as error:
@@ -146,7 +146,7 @@ class Worker:
         self._lanes[operation.lane].submit(task)
 
     def perform(self, task: Task[Any]) -> None:
-        """Run one task in the calling thread and send its answer."""
+        """Runs one task in the calling thread and sends its answer."""
         try:
             task.check()
             result = self._operations[task.method].run(task)
@@ -154,7 +154,7 @@ class Worker:
         except TaskCancelled:
             self.answer_cancelled(task)
         except QtuiError as error:
-            if task.is_cancelled():  # the library's own way of saying so
+            if task.is_cancelled():  # a function of qtui_core raised Cancelled
                 self.answer_cancelled(task)
             else:
                 self._sink.send(_error(task.id, error))
@@ -163,8 +163,8 @@ class Worker:
             sentence = f"The machine ran out of memory in {task.method}."
             self._sink.send(_error(task.id, QtuiError(sentence)))
         except Exception as error:
-            # Anything else is a fault of this program: the screen gets one line, the log
-            # everything, and the next request is served as if nothing had happened.
+            # Anything else is a bug: the screen gets one line, the log the traceback, and the
+            # next request is served.
             traceback.print_exc()
             sentence = f"Internal error in {task.method}: {type(error).__name__}: {error}"
             self._sink.send(_error(task.id, QtuiError(sentence)))
@@ -193,10 +193,10 @@ def _error(task_id: int | None, error: QtuiError) -> Event:
 
 
 def take_over_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The protocol's own ends of stdin and stdout.
+    """Duplicates of stdin and stdout for the protocol.
 
-    Afterwards descriptor 0 is empty and descriptor 1 is stderr, for this process, for C code
-    in it, and for what it starts.
+    Afterwards descriptor 0 is empty and descriptor 1 is stderr, for this process, its C code and
+    its children.
     """
     source, sink = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:
@@ -207,11 +207,9 @@ def take_over_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def main(build: Callable[[], Mapping[str, EngineOperation]], niceness: int = NICENESS) -> None:
-    """Serve the operations that `build` returns until stdin ends.
-
-    Never returns: lanes may be in the middle of a computation. `build` runs when the streams
-    are safe, because importing a library may print.
-    """
+    """Serves the operations that `build` returns until stdin ends, then ends the process, whatever
+    its lanes are computing. `build` is called after the streams are replaced, because importing a
+    library may print."""
     source, sink = take_over_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C belongs to the parent
     os.nice(niceness)
@@ -226,7 +224,7 @@ def main(build: Callable[[], Mapping[str, EngineOperation]], niceness: int = NIC
 
 
 def _beat(events: EventSink, working: Sequence[Callable[[], bool]]) -> None:
-    """Sends signs of life while this process works, so that the screen can tell a long computation
+    """Sends signs of life while a task runs, so that the screen can distinguish a long computation
     from a process that hangs."""
     while True:
         time.sleep(PULSE_SECONDS)

@@ -3,7 +3,7 @@ so that the screen, the report and a replay use the same object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
@@ -287,8 +287,3 @@ class LabFault:
 
 
 LabEvent = LabBegun | StepSeen | JobDone | LabResult | LabFault
-
-
-def listed(names: Sequence[str], word: str = "and") -> str:
-    """Joins names as a sentence does: "a, b and c"."""
-    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

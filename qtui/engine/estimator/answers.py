@@ -1,4 +1,4 @@
-"""What the estimator answers: made in its process, drawn in that of the screen."""
+"""The answers of the estimator: made in its process, drawn in the process of the screen."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.telemetry.readings import DeviceReading
 
-#: How much is known: a first answer without the allocator, or all of it.
+#: Whether an answer is the first one, without the allocator, or the full estimate.
 Stage = Literal["first", "full"]
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model. `dtype` is that of the checkpoint, `packed_as` the way it stores weights where it
-    is quantized (`ModelShape.packed_as`); `unknown` says why its family has no shape, and
-    is empty where it has one; `traceable` is whether it names a class that may be traced."""
+    """What is known of a model before any plan.
+
+    Attributes:
+        dtype: of the checkpoint.
+        packed_as: how a quantized checkpoint stores its weights (`ModelShape.packed_as`).
+        unknown: why there is no shape for its family; empty if there is one.
+        traceable: whether its config names a class of transformers that can be traced.
+    """
 
     id: str
     location: str
@@ -45,7 +50,7 @@ class ModelFacts:
 @dataclass(frozen=True)
 class Answer:
     """An estimate for drawing. Every option of `plan` has a value. In a first answer the reserved
-    bytes are unknown and allocated bytes are those of tensors."""
+    bytes are unknown, and the allocated bytes are the unrounded bytes of tensors."""
 
     stage: Stage
     origin: str
@@ -67,9 +72,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds an estimate: what saves memory, what it fits, what it means, and what is to
-    be known of how it was made. `weighed` is whether changes of the plan were estimated; `report`
-    is the object that `qtui memory --json` prints."""
+    """What is said about an estimate.
+
+    Attributes:
+        advice: changes of the plan that save memory; estimated only if `weighed`.
+        fits: whether it fits each device.
+        cures: changes that make a plan fit that does not.
+        sentence: what the estimate means.
+        notes: how it was made, as sentences.
+        report: the object that `qtui memory --json` prints.
+    """
 
     advice: tuple[Advice, ...]
     fits: tuple[Fit, ...]
@@ -82,7 +94,7 @@ class Around:
 
 @dataclass(frozen=True)
 class Traced:
-    """An estimate from the classes of transformers, and what surrounds it."""
+    """An estimate from a trace of the classes of transformers, and what is said about it."""
 
     answer: Answer
     around: Around
@@ -90,8 +102,8 @@ class Traced:
 
 @dataclass(frozen=True)
 class MapCell:
-    """A batch and a sequence: the peak of live bytes, and the verdict once it is known. `peak`
-    is None where the plan cannot be."""
+    """A cell of the map of what fits: a batch size and a sequence length. `peak_live_bytes` is None
+    if such a plan is refused; `verdict` is None until it is known."""
 
     batch: int
     sequence: int
@@ -101,7 +113,7 @@ class MapCell:
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """The figures of a worked case, which `key` names."""
+    """The figures of the worked case with this key."""
 
     key: str
     figures: tuple[Figure, ...]
@@ -109,14 +121,14 @@ class CaseFigures:
 
 @dataclass(frozen=True)
 class Readings:
-    """Every GPU at this moment."""
+    """Readings of every GPU at one moment."""
 
     gpus: tuple[DeviceReading, ...]
 
 
 @dataclass(frozen=True)
 class Operations:
-    """The operations of a step of a plan that leaves nothing open."""
+    """The operations of one step. Every option of `plan` has a value."""
 
     plan: RunPlan
     operations: tuple[Operation, ...]
@@ -124,8 +136,8 @@ class Operations:
 
 @dataclass(frozen=True)
 class MeasurementLine:
-    """A line of a measurement: first the device, then each rate when it is measured; or why there
-    is none, with the exit code of that error."""
+    """A line of a measurement: first the device, then each rate as soon as it is measured; or the
+    sentence and the exit code of the error that ended it."""
 
     device: DeviceFacts | None = None
     rate: MeasuredRate | None = None

@@ -1,4 +1,4 @@
-"""Asks a process of its own (tracing.py) for the recording of real classes; imports no torch."""
+"""Traces real classes in a process of its own (tracing.py). Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packings import STORED
 
-#: Lines of a failed process's output that are shown.
+#: The last lines of a failed process's output that are shown.
 _LINES = 3
-#: Seconds between two looks whether a trace was given up; it takes seconds or minutes.
+#: Seconds between two checks whether the trace was cancelled. A trace takes seconds or minutes.
 _CHECK_SECONDS = 0.2
 
 
 def _never() -> None:
-    """Stands for a check of a trace that is never given up."""
+    """The check of a trace that is never cancelled."""
 
 
 def traced_estimate(
@@ -39,8 +39,8 @@ def traced_estimate(
     device: Device | None = None,
     check: Callable[[], None] = _never,
 ) -> Estimate:
-    """The estimate of a run of `plan`, from a trace of the classes for `config`. `shape` is None
-    for a family that has none built in. Raises what `trace` and `check` do."""
+    """The estimate of a run of `plan`, from a trace of the classes for `config`. `shape` is None if
+    there is none for the family. Raises what `trace` and `check` raise."""
     resolved = resolve_for(stored_as(config) if shape is None else shape, plan)
     packing = packing_of(config)
     if packing is not None and resolved.quant == STORED:
@@ -57,9 +57,10 @@ def traced_estimate(
 def trace(
     config: Mapping[str, Any], plan: RunPlan, check: Callable[[], None] = _never
 ) -> Recording:
-    """The recording of a run of `plan`, which leaves nothing open, by the classes of the installed
-    transformers and peft, over tensors without values. `check` is called now and then; what it
-    raises ends the process.
+    """The recording of a run of `plan` with the classes of the installed transformers and peft, on
+    tensors without values. Every option of `plan` has a value. `check` is called repeatedly; if it
+    raises, the process is killed.
+
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
     trace or the process fails.

@@ -1,9 +1,9 @@
 """The estimator's child process: `python -m qtui.engine.estimator.child`.
 
-It answers what the Memory and the Hardware panel ask, as the engine answers other panels, and
-speaks as the engine does. It is a process of its own because estimates are plain Python: it needs
-no torch, so that it answers a moment after it was started, and no key waits for it or for the
-engine. With the argument "behind" it is the one for what may take long, and gives way to keys.
+It answers the requests of the Memory and the Hardware panel, with the protocol of the engine. It is
+a process of its own because estimates are plain Python: it needs no torch, so it answers a moment
+after its start, and keys wait for neither it nor the engine. With the argument "behind" it is the
+second process, for long work, and has a lower priority.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qtui.engine.estimator.subjects import Estimates
 from qtui.engine.task import EngineOperation, operations_on
 from qtui.engine.worker import main
 
-#: Niceness of the process for what may take long.
+#: Niceness of the process for long work.
 BEHIND: Final = 5
 
 
@@ -28,6 +28,6 @@ def build_operations() -> Mapping[str, EngineOperation]:
 
 
 if __name__ == "__main__":
-    # Keys wait for the one, which gives way to nothing. The other gives way to it, but less than
-    # the engine does: somebody waits for it too.
+    # Keys wait for the first process, so it has normal priority. The second one has a lower
+    # priority, but not as low as the engine: users wait for it too.
     main(build_operations, niceness=BEHIND if sys.argv[1:] == ["behind"] else 0)

@@ -1,7 +1,7 @@
-"""The screen's end of the estimator: two processes of it behind one client.
+"""The screen's side of the estimator: two processes behind one client.
 
-What a key waits for is answered by one, and what may take long by the other. Threads of one process
-would take turns, and a curve of 10 ms would wait for an estimate of a second.
+One process answers what a key waits for, the other what may take long. With threads of one process,
+a curve of 10 ms would wait for an estimate of a second.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from qtui.engine.client import (
     StateListener,
 )
 
-#: Questions that a key waits for; all others go to the second process.
+#: Requests that a key waits for; all others go to the second process.
 _QUICK: Final = ("first", "devices")
 _COMMAND: Final = (sys.executable, "-P", "-m", "qtui.engine.estimator.child")
 
 
 class EstimatorClient(EngineClient):
-    """An EngineClient of two processes: where one is lost, the other is ended too."""
+    """An EngineClient with two processes. If one is lost, the other is killed too."""
 
     def __init__(self, *, log: Path | None = None, on_state: StateListener | None = None) -> None:
         super().__init__(_COMMAND, log=log, on_state=on_state)
@@ -49,7 +49,7 @@ class EstimatorClient(EngineClient):
             return await super().request(method, params, **options)
         if method != "open":
             return await self._behind.request(method, params, **options)
-        # Both processes read the model again, as its files may have changed.
+        # Both processes must read the model again, because its files may have changed.
         reply, _ = await asyncio.gather(
             super().request(method, params, **options),
             self._behind.request(method, params, **options),

@@ -1,4 +1,4 @@
-"""What the estimator can be asked: a plan's memory on a model, what surrounds it, what fits."""
+"""The operations of the estimator: a plan's memory on a model, what is said about it, what fits."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def open_subject(estimates: Estimates, task: Task[SubjectRequest]) -> ModelFacts
 
 
 def first(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
-    """The first answer, while a knob is being turned: the curve of tensors, without the
-    allocator."""
+    """The first answer, fast enough for a knob that is being turned: the curve of tensor bytes,
+    without the allocator."""
     question = question_of(estimates, task.asked)
     drawn = quick_curve(question.shape, question.plan, question.device)
     return Answer(
@@ -101,8 +101,7 @@ def full(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
 
 
 def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
-    """The same from the classes of transformers, in a process of their own, and what surrounds
-    it."""
+    """The same from a trace of the classes of transformers, and what is said about it."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
     question = question_of(estimates, task.asked)
@@ -114,7 +113,7 @@ def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
 
 
 def around(estimates: Estimates, task: Task[AroundRequest]) -> Around:
-    """What would save memory, what the plan fits, what to do when it does not."""
+    """What would save memory, which devices the plan fits, and what to do if it fits none."""
     question = question_of(estimates, task.asked)
     found = run_cancellable(task, lambda: estimates.full(question))
     return _around(question, found, task)
@@ -149,9 +148,9 @@ def _around(question: Question, found: Estimate, task: Task[AroundRequest]) -> A
 
 
 def fit_map(estimates: Estimates, task: Task[FitMapRequest]) -> None:
-    """Which batches and sequences (both ascending) fit a device. Peaks come first, cell by cell,
-    then verdicts from whole estimates, but only along the boundary of what fits: more tokens never
-    need less."""
+    """Which batches and sequences (both ascending) fit a device. First the peaks are reported cell
+    by cell, then verdicts from full estimates. Only cells along the boundary are estimated, because
+    more tokens never need less memory."""
     question = question_of(estimates, task.asked)
     shape, plan, device = question.shape, question.asked, question.device
     batches, sequences = task.asked.batches, task.asked.sequences
@@ -184,7 +183,7 @@ def fit_map(estimates: Estimates, task: Task[FitMapRequest]) -> None:
     def verdict(column: int, row: int) -> str:
         task.check()
         if needs[column, row] > room:
-            return "no"  # without what the allocator keeps
+            return "no"  # the tensors alone are too large
         found = run_cancellable(task, lambda: estimate(shape, cell(column, row), device))
         return fit_on(found, device).verdict
 
@@ -199,7 +198,7 @@ def fit_map(estimates: Estimates, task: Task[FitMapRequest]) -> None:
 
 
 def _edge(rows: list[int], wanted: tuple[str, ...], verdict: Callable[[int], str]) -> int:
-    """How many of the first rows have a wanted verdict, by bisection."""
+    """How many rows from the first on have a wanted verdict, found by bisection."""
     low, high = 0, len(rows)
     while low < high:
         middle = (low + high) // 2
@@ -216,7 +215,7 @@ def devices(estimates: Estimates, task: Task[object]) -> Devices:
 
 
 def cases(estimates: Estimates, task: Task[object]) -> None:
-    """The worked cases with our figures, one by one."""
+    """Estimates the worked cases; each is reported as progress."""
     for case in CASES:
         task.check()
         task.progress(0.0, CaseFigures(case.key, figures_of(case)))
@@ -248,8 +247,8 @@ def _stacked(curve: Curve) -> StackedCurve:
     return stacked(curve.positions, components, curve.bytes, curve.spans)
 
 
-#: Lanes: "quick" for what a key waits for, "view" for what follows it, "background" for what may
-#: take long.
+#: Lanes: "quick" for what a key waits for, "view" for the full answer after it, "background" for
+#: what may take long.
 OPERATIONS: OperationTable = {
     "open": (open_subject, "quick", SubjectRequest),
     "first": (first, "quick", PlanRequest),

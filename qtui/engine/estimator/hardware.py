@@ -1,5 +1,5 @@
-"""What the Hardware panel asks the estimator's process: the GPUs as they are, the operations of a
-plan, and to have this machine measured (in a process of its own that has torch)."""
+"""The operations for the Hardware panel: readings of the GPUs, the operations of a plan, and the
+rates of this machine, which a process of its own with torch measures."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.plan.run_plan import plan_on, resolve_for
 from qtui_core.telemetry.readings import read_all
 
-#: Lines of a failed process's output that are shown.
+#: The last lines of a failed process's output that are shown.
 _LINES: Final = 3
-#: Seconds between looks at whether a measurement is still wanted.
+#: Seconds between two checks whether the measurement was cancelled.
 _LOOK: Final = 0.2
 
 
 def gpus(estimates: Estimates, task: Task[object]) -> Readings:
-    """Every GPU at this moment."""
+    """Readings of every GPU now."""
     return Readings(tuple(read_all()))
 
 
 def operations(estimates: Estimates, task: Task[OperationsRequest]) -> Operations:
-    """The operations of a step of a plan."""
+    """The operations of one step of a plan."""
     question = question_of(estimates, task.asked)
     shape, plan = question.shape, question.asked
     longest = shape.max_positions
@@ -45,8 +45,8 @@ def operations(estimates: Estimates, task: Task[OperationsRequest]) -> Operation
 
 
 def measure(estimates: Estimates, task: Task[RatesRequest]) -> RatesMeasured:
-    """The rates of a device, each reported when it is measured."""
-    # A file, because a full pipe would stop the child.
+    """The rates of a device. Each is reported as progress as soon as it is measured."""
+    # A file and not a pipe: a full pipe would block the child.
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         return _measure(task, stderr)
 
@@ -74,7 +74,7 @@ def _measure(task: Task[RatesRequest], stderr: IO[str]) -> RatesMeasured:
         with child:
             for line in child.stdout or ():
                 if not line.endswith("\n"):
-                    break  # it was killed meanwhile
+                    break  # the child was killed in the middle of a line
                 found = from_plain(MeasurementLine, json.loads(line))
                 if found.error:
                     raise error_of(found.error, found.code)
@@ -104,7 +104,8 @@ def _end_when_cancelled(
             return
 
 
-#: Lanes of their own: live values must not wait for an estimate, nor a key for a measurement.
+#: Each has a lane of its own: live values must not wait for an estimate, nor keys for a
+#: measurement.
 OPERATIONS: OperationTable = {
     "gpus": (gpus, "live", None),
     "operations": (operations, "view", OperationsRequest),

@@ -1,4 +1,4 @@
-"""What the estimator is asked: a dataclass for each kind of question, as in engine/requests.py."""
+"""The requests of the estimator, one dataclass for each kind, as in engine/requests.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectRequest:
-    """About `model`, as the user typed it, or about `case`, one of the worked cases."""
+    """A request about `model`, as the user typed it, or about `case`, the key of a worked case."""
 
     model: str | None = None
     case: str | None = None
@@ -17,8 +17,9 @@ class SubjectRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceAsked:
-    """A GPU by its `name` in the catalogue, or by the bytes it has: `capacity`, or of one of this
-    machine what is free on it. `label` is what answers call it."""
+    """A GPU by its `name` in the catalogue, or by its memory alone. `capacity` is the memory in
+    bytes that a run can use; for a GPU of this machine, what is free. `label` is its name in
+    answers."""
 
     name: str | None = None
     capacity: int | None = None
@@ -27,7 +28,7 @@ class DeviceAsked:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest(SubjectRequest):
-    """A plan as it was typed, on a GPU if one is meant."""
+    """A plan as the user typed it, and the GPU, if one is chosen."""
 
     plan: RunPlan
     device: DeviceAsked | None = None
@@ -35,14 +36,14 @@ class PlanRequest(SubjectRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class AroundRequest(PlanRequest):
-    """The same, judged on the GPUs `live` of this machine too."""
+    """The same; whether the plan fits is also said for `live`, the GPUs of this machine."""
 
     live: tuple[DeviceAsked, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitMapRequest(PlanRequest):
-    """The plan with each of `batches` and `sequences`, both rising."""
+    """The plan with each pair of `batches` and `sequences`, both ascending."""
 
     batches: tuple[int, ...]
     sequences: tuple[int, ...]
@@ -50,14 +51,15 @@ class FitMapRequest(PlanRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class OperationsRequest(PlanRequest):
-    """`usual`: the user did not choose the sequence length, so a model with fewer learned positions
-    may lower it."""
+    """`usual` says that the user did not choose the sequence length; then it is lowered for a model
+    with fewer learned positions."""
 
     usual: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatesRequest:
-    """The rates of a GPU by its number, of the "cpu", or of the first device there is ("auto")."""
+    """The rates of the GPU with this number, of the "cpu", or of the first GPU, else the CPU
+    ("auto")."""
 
     on: str = "auto"

@@ -1,7 +1,7 @@
-"""Whose memory is estimated: models and worked cases, by the names that requests have for them.
+"""The models and worked cases whose memory is estimated.
 
-A subject is named by `model`, as the user typed it, or by `case`, one of the worked cases. Its
-shape is read once.
+A request names its subject by `model`, as the user typed it, or by `case`, the key of a worked
+case. Each shape is read once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
 
-#: The estimates of as many plans are kept, for what is asked about them next.
+#: How many estimates are kept for later requests about the same plan.
 _KEPT = 4
 
 #: A subject's name, the plan, and the device's name, capacity and what was measured of it.
@@ -32,28 +32,28 @@ Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 @dataclass(frozen=True)
 class MemorySubject(ModelDescription):
-    """A model and its shape. That is None for a family that has none built in; `why` says so."""
+    """A model and its shape. `shape` is None if there is none for its family; `why` says so."""
 
     shape: ModelShape | None = None
     why: str = ""
 
     def known_shape(self) -> ModelShape:
-        """Raises UnknownFamily without one."""
+        """The shape. Raises UnknownFamily if there is none."""
         if self.shape is None:
             raise UnknownFamily(self.why)
         return self.shape
 
 
 class Estimates:
-    """Shapes and estimates that were requested, so that later requests can reuse them."""
+    """Caches shapes and estimates for later requests."""
 
     def __init__(self) -> None:
         self._subjects: dict[tuple[str, str], MemorySubject] = {}
         self._found: dict[Key, Estimate] = {}
 
     def subject(self, asked: SubjectRequest) -> MemorySubject:
-        """Raises ModelError for a model that cannot be had, UsageError for a configuration that
-        makes no sense."""
+        """The subject of a request. Raises ModelError for a model that cannot be opened, UsageError
+        for an invalid configuration."""
         case, model = asked.case or "", asked.model or ""
         key = ("case", case) if case else ("model", model)
         if key not in self._subjects:
@@ -61,11 +61,11 @@ class Estimates:
         return self._subjects[key]
 
     def forget(self, model: str) -> None:
-        """The model may be another one by now."""
+        """Forgets the shape of a model, whose files may have changed."""
         self._subjects.pop(("model", model), None)
 
     def full(self, question: Question) -> Estimate:
-        """The whole estimate, remembered."""
+        """The full estimate, from the cache if it is there."""
         subject, plan, device = question.subject, question.plan, question.device
         place = (device.name, device.capacity_bytes, device.calibration) if device else None
         key = (subject.name, plan, place)
@@ -100,7 +100,7 @@ def _of_case(key: str) -> MemorySubject:
 
 @dataclass(frozen=True)
 class Question:
-    """What a request is about. `asked` is the plan as it was typed."""
+    """The subject, plan and device of a request. `asked` is the plan as the user typed it."""
 
     subject: MemorySubject
     asked: RunPlan
@@ -108,22 +108,23 @@ class Question:
 
     @property
     def shape(self) -> ModelShape:
-        """Raises UnknownFamily if there is none."""
+        """The shape of the subject. Raises UnknownFamily if there is none."""
         return self.subject.known_shape()
 
     @cached_property
     def plan(self) -> RunPlan:
-        """The plan with nothing left open. Raises UsageError for one that cannot be."""
+        """The plan with a value for every option. Raises UsageError for an impossible plan."""
         return resolve_for(self.shape, self.asked)
 
 
 def question_of(estimates: Estimates, asked: PlanRequest) -> Question:
-    """The subject, plan and device that a request is about."""
+    """The subject, plan and device of a request."""
     return Question(estimates.subject(asked), asked.plan, device_of(asked.device))
 
 
 def device_of(asked: DeviceAsked | None) -> Device | None:
-    """A device by its name in the catalogue; of this machine, with what is free on it."""
+    """The requested device: from the catalogue, or one with the given memory; None if none is
+    requested."""
     if asked is None:
         return None
     capacity = asked.capacity

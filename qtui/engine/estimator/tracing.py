@@ -1,9 +1,9 @@
 """A trace in a process of its own: `python -m qtui.engine.estimator.tracing PID`.
 
-Reads {"config", "plan"} as JSON from stdin and writes {"events", "origin"}, or {"error", "code"}
-with the sentence and its exit code, to what was stdout when it started; what libraries print goes
-to stderr. A trace changes torch for the whole process, so it shares none. It ends with the process
-that asked, which is PID, and whose trace nobody reads any more.
+Reads {"config", "plan"} as JSON from stdin. Writes {"events", "origin"}, or {"error", "code"} with
+a sentence and its exit code, to the stdout with which it started; what libraries print goes to
+stderr. A trace changes torch for the whole process, so it has a process of its own. PID is the
+process that asked; when that ends, this one ends too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from qtui_core.memory.formulas.size import factors_of
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import ALLOCATE, Event, Label
 
-#: Between two looks whether the process that asked is still there.
+#: Seconds between two checks whether the process that asked still runs.
 _LOOK_SECONDS = 1.0
 
 
 def main() -> None:
     """One trace."""
-    # Whoever asked may be gone before this line is reached: it is not asked for here.
+    # PID is an argument and not os.getppid(): the parent may have ended before this line.
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,9 +1,9 @@
-"""What the engine can be asked for, one file for each kind of question.
+"""The operations of the engine, one module for each kind.
 
-An operation is a function of the session and the task, whose `asked` is the request; it answers
-with a dataclass. What is computed is computed by qtui_core. Each module lists its operations as
-`OPERATIONS`, name -> (function, lane, class of the request): "view" is what takes seconds, "quick"
-what the cursor waits for, "background" what may take minutes.
+An operation is a function of the session and the task, whose `asked` is the request. It calls
+qtui_core and returns a dataclass. `OPERATIONS` of each module lists them: name -> (function, lane,
+class of the request). The lane "quick" is for what the cursor waits for, "view" for seconds,
+"background" for minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running the model on a text, and what quantizing what flows through a module does."""
+"""Captures activations of the open model, and computes errors of quantized activations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtui.engine.answers.activations import (
     Way,
 )
 from qtui.engine.captures import Capture
-from qtui.engine.operations.session import Session, watched
+from qtui.engine.operations.session import Session, finite_or_none, watched
 from qtui.engine.requests import CaptureRequest, OutputsRequest, RangesRequest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.activations import (
@@ -48,8 +48,8 @@ OUTPUTS_SENT = 8
 
 
 def capture(session: Session, task: Task[CaptureRequest]) -> CapturesMade:
-    """Let the model run on `prompt`, on the text of `file`, or on the built-in text, and keep
-    what flows through the modules of the weights `tensors`. Progress tells the stage."""
+    """Runs the model on `prompt`, on the text of `file`, or on the built-in text, and keeps the
+    inputs and outputs of the modules with the weights `tensors`. Reports its stage as progress."""
     asked, model = task.asked, task.asked.model
     if not asked.tensors:
         raise UsageError("A capture needs a list of weights whose modules are wanted.")
@@ -68,8 +68,8 @@ def capture(session: Session, task: Task[CaptureRequest]) -> CapturesMade:
 
 
 def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
-    """The ways to quantize an activation in the format of `scheme`, on the calibration text
-    and on held-out text, and the channels that stand out."""
+    """The error of each way to quantize an activation in the format of `scheme`, on the calibration
+    text and on the held-out text, and the channels that stand out."""
     asked = task.asked
     found = session.captured.need(asked.model, asked.tensor, asked.source)
     side = cast(Side, asked.source)  # `need` refuses the weight
@@ -86,7 +86,7 @@ def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
         sampled=not (calibration.whole and (held_out is None or held_out.whole)),
         standing_out=len(standing_out(columns)),
         channels=tuple(
-            Channel(c.column, c.absmax, _finite(c.absmax_ratio))
+            Channel(c.column, c.absmax, finite_or_none(c.absmax_ratio))
             for c in columns.largest(CHANNELS_SENT)
         ),
         ways=tuple(map(_way, reports)),
@@ -95,9 +95,9 @@ def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
 
 
 def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
-    """The error of the layer's output with the weights, the activations or both quantized by
-    each of `schemes`: a table whose first row and column leave weights and activations as
-    they are. The sentence is about scheme number `active` for both."""
+    """The error of the layer's output with weights and activations quantized by each of `schemes`.
+    In row 0 weights are not quantized, in column 0 activations are not. The sentence is about
+    scheme number `active` for both."""
     asked, schemes = task.asked, task.asked.schemes
     found = session.captured.need(asked.model, asked.tensor, "input")
     if not schemes:
@@ -142,7 +142,7 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
 
 
 def _layer(session: Session, task: Task[OutputsRequest]) -> tuple[Float32, Float32 | None]:
-    """The weight as it is stored and the bias of a layer."""
+    """The weight of a layer, in the shape in which it is stored, and its bias if it has one."""
     model, name = task.asked.model, task.asked.tensor
     source = session.models.source(model)
     tensor = session.models.tensor(model, name)
@@ -213,12 +213,8 @@ def _short(capture: Capture) -> str:
     return printable(capture.calibration.module.rsplit(".", 1)[-1])
 
 
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
 OPERATIONS: OperationTable = {
-    # In a separate lane, so that weights can be looked at while the model runs.
+    # A lane of its own, so that operations on weights do not wait for the running model.
     "capture": (capture, "capture", CaptureRequest),
     "activation_ranges": (activation_ranges, "view", RangesRequest),
     "output_error": (output_error, "view", OutputsRequest),

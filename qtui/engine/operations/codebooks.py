@@ -1,4 +1,4 @@
-"""Codes of several schemes side by side: how often each is used, at what bits, and which scheme
+"""Codes of several schemes side by side: how often each is used, the bits, and which scheme
 wins."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from qtui_core.schemes.scheme import check_side_by_side
 
 
 def codebooks(session: Session, task: Task[CodesRequest]) -> CodesSideBySide:
-    """Codes, density and error of each of `schemes`; the sentence is about all of them, and
-    knows whether they were `resized` to equal bits."""
+    """Codes, density and error of each of `schemes`, and a sentence about all of them. `resized`
+    says that they have been resized to equal bits already."""
     tensor, schemes = session.tensor_of(task), _once(task.asked.schemes)
     check_side_by_side(schemes)
     found: list[Contender] = []
@@ -87,8 +87,8 @@ def equal_bits(session: Session, task: Task[BudgetRequest]) -> AtEqualBits:
 
 
 def bit_budget(session: Session, task: Task[BudgetRequest]) -> Budgets:
-    """Where the bits of each of `schemes` go in a tensor of `shape`, and what each would lose
-    on Gaussian values."""
+    """The bits of each of `schemes` by part in a tensor of `shape`, and its SQNR on Gaussian
+    values."""
     shape = _shape_of(task.asked)
     budgets = tuple(
         SchemeBudget(budget_of(scheme, shape), decibels(gaussian_relative_mse(scheme, shape)))
@@ -98,12 +98,12 @@ def bit_budget(session: Session, task: Task[BudgetRequest]) -> Budgets:
 
 
 def nf4_construction(session: Session, task: Task[object]) -> NF4Construction:
-    """How the levels of NF4 are made."""
+    """How the levels of NF4 are constructed."""
     return construct_nf4()
 
 
 def _once(schemes: Sequence[Scheme]) -> list[Scheme]:
-    """Without repetitions."""
+    """The schemes without repetitions."""
     return list(dict.fromkeys(schemes))
 
 

@@ -1,4 +1,4 @@
-"""What counts as an outlier: by sigma, by magnitude, by column; and what is found that way."""
+"""Detection of outliers: by standard deviations, by magnitude, or by column."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from qtui_core.quant.scan.columns import (
 SIGMA: Final = "sigma"
 THRESHOLD: Final = "threshold"
 COLUMN: Final = "column"
-#: LLM.int8()'s own, for activations (Dettmers et al. 2022).
+#: The threshold of LLM.int8() for activations (Dettmers et al. 2022).
 USUAL_THRESHOLD = 6.0
 #: Elements that are listed individually, the furthest first.
 LISTED = 40
@@ -38,13 +38,13 @@ class Detected:
 
     Attributes:
         by: SIGMA, THRESHOLD or COLUMN.
-        limit: standard deviations; a magnitude in the unit of the tensor; how many times the
-            median column's largest magnitude or root mean square.
-        elements: what is beyond; None by column, where no element is looked at by itself.
-        columns: the outlier columns, the one with most outliers, or the largest, first. By
-            sigma those that hold outliers and also stand out, or hold more than chance would
-            put there. By threshold all with an outlier, which LLM.int8() keeps in 16 bits. By
-            column those beyond the limit.
+        limit: for SIGMA in standard deviations; for THRESHOLD a magnitude in the tensor's unit; for
+            COLUMN a multiple of the largest magnitude or root mean square of the median column.
+        elements: the elements beyond the limit; None for COLUMN.
+        columns: the outlier columns, the one with most outliers (for COLUMN the largest) first. For
+            SIGMA the columns with outliers that also stand out, or that hold more outliers than
+            chance would give. For THRESHOLD all columns with an outlier, which LLM.int8() keeps in
+            16 bits. For COLUMN the columns beyond the limit.
     """
 
     by: By
@@ -67,8 +67,8 @@ def detect(
     start: float,
     stop: float,
 ) -> Detected:
-    """The outliers that the task's `detection` finds at its `limit`; without one at six sigma, at
-    the threshold of `threshold_of`, or at STANDS_OUT times the median.
+    """The outliers that the task's `detection` finds at its `limit`. Without a limit it is six
+    sigma, the threshold of `threshold_of`, or STANDS_OUT times the median column.
 
     Raises UsageError for an invalid limit.
     """
@@ -118,9 +118,9 @@ def columns_of(
 def threshold_of(
     session: Session, task: Task[TensorRequest], tensor: SessionTensor, columns: ColumnStatistics
 ) -> float:
-    """Where the threshold stands unless it is moved: of an activation at LLM.int8()'s own. A
-    weight has another unit: there where the columns that stand out, or the largest alone, are
-    kept."""
+    """The default threshold: for an activation that of LLM.int8(). Weights have another scale: for
+    them it is the largest threshold of the ladder that keeps as many columns as stand out, at
+    least one."""
     ladder = threshold_ladder(columns)
     if not ladder or task.asked.source != "weight":
         return USUAL_THRESHOLD

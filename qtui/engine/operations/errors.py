@@ -1,4 +1,4 @@
-"""Numbers of a tensor, and of its error under a scheme."""
+"""Statistics of a tensor, and its error under schemes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUTLIER_COLUMNS_SENT = 256
 
 
 def statistics(session: Session, task: Task[TensorRequest]) -> TensorNumbers:
-    """Statistics and outliers, two passes."""
+    """Statistics and outliers, in two passes."""
     tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.5)
     found = session.outliers_of(task, tensor, 0.5, 1.0)
@@ -50,12 +50,12 @@ def histogram(session: Session, task: Task[HistogramRequest]) -> BinCounts:
 
 
 def measure(session: Session, task: Task[SchemeRequest]) -> ErrorReport:
-    """The error of a scheme."""
+    """The error of a scheme on a tensor."""
     return session.errors_of(task, session.tensor_of(task), task.asked.scheme)
 
 
 def explain(session: Session, task: Task[SchemesRequest]) -> Explanation:
-    """A sentence about the error of the first of `schemes`; the others are alternatives."""
+    """A sentence about the error of the first scheme; it may recommend one of the others."""
     tensor, schemes = session.tensor_of(task), task.asked.schemes
     if not schemes:
         raise UsageError("An explanation needs a list of schemes.")
@@ -65,13 +65,13 @@ def explain(session: Session, task: Task[SchemesRequest]) -> Explanation:
     stored = session.stored_bits(task)
     sentence = explain_reports(reports, stats, outliers, stored_bits=stored)
     if task.asked.inject is not None:
-        # What it advises is for the tensor as it was made, which is not the model's.
+        # The advice is for the tensor with the injected outlier, not for that of the model.
         sentence = f"With the outlier that was put in: {sentence}"
     return Explanation(sentence)
 
 
 def element(session: Session, task: Task[ElementRequest]) -> Element:
-    """One element and the levels that its group can have."""
+    """One element, and the levels of its group."""
     tensor, row, column = session.tensor_of(task), task.asked.row, task.asked.column
     rows, columns = matrix_shape(tensor.shape)
     if not (0 <= row < rows and 0 <= column < columns):

@@ -1,4 +1,4 @@
-"""What each scheme for a weight does to the output of its layer, for all layers of a model."""
+"""The output error of every linear layer under each scheme for its weight."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from qtui.engine.task import OperationTable, Task
 from qtui_core.activations.text import read_text
 from qtui_core.inspection.layer_errors import layer_errors as errors_of
 
-#: The part of the work that is the forward pass.
+#: The share of the progress that the forward pass takes.
 _FORWARD = 0.5
 
 
 def layer_errors(session: Session, task: Task[LayersRequest]) -> LayersWeighed:
-    """The relative error of the output of every linear layer whose weight is among `tensors`,
-    under each of `schemes`, with the inputs it has while the model reads the text."""
+    """The relative error of the output of every linear layer whose weight is in `tensors`, under
+    each of `schemes`, on the inputs that the layer gets while the model reads the text."""
     asked = task.asked
     text = read_text(asked.file)
     source = session.models.source(asked.model)
     task.progress(0.0, StageProgress("running the model"))
-    # Imported here, because the import of torch takes seconds that few sessions need.
+    # Imported here, because torch takes seconds to import and few sessions need it.
     from qtui_core.activations.layer_inputs import layer_inputs
 
     inputs = layer_inputs(source, list(asked.tensors), text, **watched(task, 0.0, _FORWARD))

@@ -1,4 +1,4 @@
-"""Pictures of a tensor under one scheme or two."""
+"""Maps of a tensor under one or two schemes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def draw_map(session: Session, task: Task[PictureRequest]) -> MapCells:
-    """A map of a `kind` under `schemes` (as many as the kind takes), of the whole tensor or of
-    the `window`."""
+    """A map of the given `kind` under `schemes` (as many as the kind takes), of the whole tensor or
+    of the `window`."""
     tensor, asked = session.tensor_of(task), task.asked
     kind = _choice(MapKind, asked.kind, "map")
     schemes = asked.schemes[: kind.schemes]

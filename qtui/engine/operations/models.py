@@ -1,4 +1,4 @@
-"""Opening a model, and the devices of this machine."""
+"""Opens a model, and lists the devices of this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def open_model(session: Session, task: Task[ModelRequest]) -> ModelIndex:
 
 
 def model_index(session: Session, task: Task[ModelRequest]) -> ModelIndex:
-    """The index of the model that is open, which is opened only if it is not: what was found
-    out about it stays."""
+    """The index of a model. It is opened only if it is not open, so that cached results stay."""
     return _index(session.models.source(task.asked.model))
 
 
@@ -60,8 +59,8 @@ def _index(source: ModelSource) -> ModelIndex:
 
 
 def _parameters(source: ModelSource) -> int | None:
-    """Those of the tensors that are stored; without any, what the config alone says, and None
-    where it is of a family that is not known."""
+    """The number of stored parameters; without weights, what the config says; None if its family is
+    not known."""
     if source.tensors:
         return source.parameters
     try:

@@ -1,8 +1,7 @@
-"""Outliers of a tensor: which they are, what they cost, and what would confine them."""
+"""Outliers of a tensor: which elements and columns, how much error they cause, what limits it."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -26,7 +25,7 @@ from qtui.engine.operations.detection import (
     detect,
     threshold_of,
 )
-from qtui.engine.operations.session import Session, SessionTensor, watched
+from qtui.engine.operations.session import Session, SessionTensor, finite_or_none, watched
 from qtui.engine.requests import (
     AttributionRequest,
     DecompositionRequest,
@@ -50,14 +49,13 @@ from qtui_core.quant.verdicts.granularities import granularity_error, schemes_by
 
 COLUMNS_SENT = 64
 ROWS_SENT = 16
-#: What LLM.int8() is shown with where the scheme has no outlier columns.
+#: The scheme that is decomposed if the chosen one cannot have outlier columns.
 DECOMPOSED = "int8:row"
 
 
 def outliers(session: Session, task: Task[OutliersRequest]) -> OutlierNumbers:
-    """What the task's `detection` finds at its `limit`: elements (none by column) and the
-    columns that hold them; the columns that are outliers by it; the largest columns. `std` and
-    `mean` are those that sigmas are counted in, without an injected outlier."""
+    """The outliers that the task's `detection` finds at its `limit`, the outlier columns, and the
+    largest columns. Sigmas are those of the tensor without an injected outlier."""
     tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.3)
     detected = detect(session, task, tensor, 0.3, 1.0)
@@ -101,9 +99,10 @@ def outliers(session: Session, task: Task[OutliersRequest]) -> OutlierNumbers:
 
 
 def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColumn:
-    """The squared error of a scheme by column and row, and the gain of keeping columns in 16 bits:
-    `tries` of them individually, and together all columns that the task's `detection` makes outlier
-    columns. Those are tried first, alternating with others that are large or have much error."""
+    """The squared error of a scheme by column and row, and how much of it is gone if columns are
+    kept in 16 bits: `tries` columns one by one, and all outlier columns of the task's `detection`
+    together. Outlier columns are tried first, alternating with columns that are large or have much
+    error."""
     tensor, scheme, tries = session.tensor_of(task), task.asked.scheme, task.asked.tries
     extent = session.extent_of_model(task, scheme)
     steps = tries + 3.0
@@ -152,8 +151,8 @@ def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColu
 
 
 def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
-    """The error of a scheme's format under each granularity it can have; where an outlier was
-    put in, the same without it. Told one by one as progress."""
+    """The error of a scheme's format under each granularity that it can have; if an outlier is
+    injected, also without it. Each is reported as progress."""
     scheme, tensor = task.asked.scheme, session.tensor_of(task)
     original = session.original_of(task)
     subjects: list[tuple[str, SessionTensor]] = [("rows", tensor)]
@@ -192,9 +191,9 @@ def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
 
 
 def decomposition(session: Session, task: Task[DecompositionRequest]) -> DecompositionSweep:
-    """LLM.int8(): what keeping the columns of large elements in 16 bits costs and brings, for
-    a ladder of thresholds, the task's `threshold` among them (without one, that of
-    `threshold_of`). Of the scheme, where it can be decomposed, else of int8 per row."""
+    """LLM.int8() decomposition at several thresholds: storage and error. One of them is the task's
+    `threshold`, or that of `threshold_of` without one. Decomposes the scheme if it can have outlier
+    columns, else int8 per row."""
     tensor, scheme = session.tensor_of(task), task.asked.scheme
     why = ""
     try:
@@ -231,7 +230,7 @@ def decomposition(session: Session, task: Task[DecompositionRequest]) -> Decompo
 
 
 def _energy_added(session: Session, task: Task[TensorRequest], tensor: SessionTensor) -> float:
-    """How many times the energy of the original a tensor has with what was put into it."""
+    """The energy (sum of squares) of a tensor with an injected outlier over that without it."""
     original = session.original_of(task)
     if original.key == tensor.key:
         return 1.0
@@ -240,8 +239,8 @@ def _energy_added(session: Session, task: Task[TensorRequest], tensor: SessionTe
 
 
 def _over_original(point: SweepPoint, scheme: Scheme, added: float) -> ThresholdPoint:
-    """The error over the energy of the original values, as in the granularities: a huge outlier
-    is signal too, and would make the loss of all others look small."""
+    """The error relative to the energy of the original tensor, as for the granularities: the energy
+    of a huge injected outlier would make the error of all other elements look small."""
     relative, sqnr_db = point.relative_mse, point.sqnr_db
     if relative is not None and added != 1.0:
         relative *= added
@@ -258,8 +257,8 @@ def _over_original(point: SweepPoint, scheme: Scheme, added: float) -> Threshold
 
 
 def _sizes(columns: ColumnStatistics, detected: Detected) -> tuple[ColumnSize, ...]:
-    """The largest columns; by column those that are found first, which may be by their root
-    mean square."""
+    """The largest columns. Detection by column lists its outlier columns first, because some may be
+    large only by their root mean square."""
     first = detected.columns[:COLUMNS_SENT] if detected.by == COLUMN else ()
     ranked = dict.fromkeys((*first, *(c.column for c in columns.largest(COLUMNS_SENT))))
     return tuple(
@@ -267,8 +266,8 @@ def _sizes(columns: ColumnStatistics, detected: Detected) -> tuple[ColumnSize, .
             c.column,
             c.absmax,
             c.rms,
-            _finite(c.absmax_ratio),
-            _finite(c.rms_ratio),
+            finite_or_none(c.absmax_ratio),
+            finite_or_none(c.rms_ratio),
             c.column in detected,
         )
         for c in map(columns.magnitude, list(ranked)[:COLUMNS_SENT])
@@ -276,7 +275,8 @@ def _sizes(columns: ColumnStatistics, detected: Detected) -> tuple[ColumnSize, .
 
 
 def _largest_ratio(columns: ColumnStatistics) -> float | None:
-    """Of any column's size to that of the median column; None beside a median of 0."""
+    """The largest ratio of a column to the median column, by largest magnitude or root mean square;
+    None if one of the medians is 0."""
     if not columns.median_absmax or not columns.median_rms:
         return None
     return max(
@@ -289,16 +289,11 @@ def _kept(kept: Kept, absmax_ratio: float, outlier: bool) -> KeptColumns:
     return KeptColumns(
         outlier=outlier,
         columns=kept.columns,
-        absmax_ratio=_finite(absmax_ratio),
+        absmax_ratio=finite_or_none(absmax_ratio),
         own_share=kept.own_share,
         caused_share=kept.caused_share,
         sqnr_db=kept.sqnr_db,
     )
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
 
 
 OPERATIONS: OperationTable = {

@@ -1,4 +1,4 @@
-"""Which tensors a scheme hurts most."""
+"""The error of one scheme on every tensor of a model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from qtui_core.quant import measure
 
 
 def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
-    """SQNR of every tensor to which a scheme would be applied, from a bounded sample of rows,
-    reported one by one as progress."""
+    """The SQNR of every tensor to which a scheme would be applied, from a bounded sample of rows.
+    Each is reported as progress."""
     source, scheme = session.models.source(task.asked.model), task.asked.scheme
     extent = session.extent_of_weights(task, scheme)
     limit = REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT

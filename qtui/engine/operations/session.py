@@ -1,7 +1,8 @@
-"""The open model, and what was found out about its tensors."""
+"""The open model and cached results about its tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -34,15 +35,15 @@ from qtui_core.quant.segments.process import Plan, first_passes, make_plan
 
 OUTLIER_SIGMA = 6.0
 CACHED_RESULTS = 64
-#: Results about single columns and thresholds: many, small, and asked for again and again.
+#: Cached results about single columns and thresholds: small, many, and often requested again.
 CACHED_FINDINGS = 512
 
 T = TypeVar("T")
 
 
 class SessionTensor(Protocol):
-    """What operations look at: a stored tensor, or one made from it. `key` names it among all
-    that the session knows, so that answers can be kept."""
+    """The subject of operations: a stored tensor, a captured activation, or one of them with an
+    injected outlier. `key` identifies it in the caches."""
 
     key: str
     shape: tuple[int, ...]
@@ -51,7 +52,7 @@ class SessionTensor(Protocol):
 
 
 class Session:
-    """The open model and what was found out about it, for as long as the child lives."""
+    """The open model and cached results about it, as long as the process lives."""
 
     def __init__(self) -> None:
         self.models = OpenModels()
@@ -62,7 +63,7 @@ class Session:
         self._findings: dict[tuple[Any, ...], Any] = {}
 
     def forget(self) -> None:
-        """Another model is open now."""
+        """Clears the caches, because another model is open."""
         self.captured.forget()
         self._outliers.clear()
         self._plans.clear()
@@ -76,7 +77,7 @@ class Session:
         what: tuple[Any, ...],
         find: Callable[[], T],
     ) -> T:
-        """What `what` names of a tensor: from before, or what `find` finds."""
+        """The result that `what` names for a tensor: from the cache, or computed by `find`."""
         key = (task.asked.model, tensor.key, *what)
         if key not in self._findings:
             _remember(self._findings, key, find(), CACHED_FINDINGS)
@@ -84,15 +85,15 @@ class Session:
         return found
 
     def tensor_of(self, task: Task[TensorRequest]) -> SessionTensor:
-        """What a task is about: its `tensor`, or the captured `source` of the module whose
-        weight that is, with the outlier `inject` in it where one is given."""
+        """The subject of a task: its `tensor`, or the captured `source` of the module with that
+        weight; with the outlier `inject`, if there is one."""
         subject, inject = self.original_of(task), task.asked.inject
         if inject is None:
             return subject
         return Injected(subject, inject.row, inject.column, inject.value)
 
     def original_of(self, task: Task[TensorRequest]) -> SessionTensor:
-        """The same without the outlier."""
+        """The same without the injected outlier."""
         asked = task.asked
         if asked.source == "weight":
             return self.models.tensor(asked.model, asked.tensor)
@@ -100,7 +101,7 @@ class Session:
 
     def stored_bits(self, task: Task[TensorRequest]) -> float:
         """Bits per element of a task's subject without quantization: of a weight as in its file, of
-        an activation as in the model that runs, whose values have 16 bits or more."""
+        an activation as in the running model, at least 16."""
         info = self.models.source(task.asked.model).tensor(task.asked.tensor)
         bits = 8 * info.nbytes / max(1, info.elements)
         return bits if task.asked.source == "weight" else max(16.0, bits)
@@ -113,7 +114,7 @@ class Session:
         start: float = 0.0,
         stop: float = 1.0,
     ) -> list[Any]:
-        """The results of reducers: what was found before, and the rest in one scan."""
+        """The results of `reducers`: from the cache, and the others in one scan."""
         of_tensor = (task.asked.model, tensor.key)
         keys = [(*of_tensor, type(r).__name__, str(getattr(r, "scheme", ""))) for r in reducers]
         found = {key: self._findings[key] for key in keys if key in self._findings}
@@ -144,8 +145,8 @@ class Session:
         return stats
 
     def usual_of(self, task: Task[TensorRequest]) -> TensorStatistics:
-        """The statistics that define sigma everywhere: mean and standard deviation of a task's
-        subject, without an injected outlier."""
+        """The statistics whose mean and standard deviation define sigma: of a task's subject
+        without an injected outlier."""
         return self.statistics_of(task, self.original_of(task), 0.0, 0.0)
 
     def outliers_of(
@@ -180,7 +181,8 @@ class Session:
         start: float = 0.0,
         stop: float = 1.0,
     ) -> Plan:
-        """How a scheme works on a tensor; reads all of it where scales are shared widely."""
+        """The plan of a scheme for a tensor. Making it reads the whole tensor if scales depend on
+        all elements."""
         key = (task.asked.model, tensor.key, str(scheme))
         if key not in self._plans:
             extent = self.extent_of_model(task, scheme)
@@ -200,8 +202,8 @@ class Session:
     def extent_of_model(
         self, task: Task[TensorRequest], scheme: Scheme
     ) -> tuple[float, float] | None:
-        """The smallest and largest value of the model, or of an activation on the calibration
-        text; None where the scheme does not need them."""
+        """The smallest and largest value of the model, or of an activation on the calibration text;
+        None if the scheme does not need them."""
         asked = task.asked
         if not isinstance(scheme.granularity, PerModel) or asked.source == "weight":
             return self.extent_of_weights(task, scheme)
@@ -210,7 +212,8 @@ class Session:
     def extent_of_weights(
         self, task: Task[ModelRequest], scheme: Scheme
     ) -> tuple[float, float] | None:
-        """Those of the model, which is read in full once."""
+        """The smallest and largest weight of the model, which is read in full once; None if the
+        scheme does not need them."""
         if not isinstance(scheme.granularity, PerModel):
             return None
         model = task.asked.model
@@ -229,8 +232,8 @@ class Session:
 
 
 def watched(task: Task[Any], start: float = 0.0, stop: float = 1.0) -> dict[str, Any]:
-    """What makes a function of qtui_core stoppable and heard: its progress from 0 to 1 is
-    that of the task from `start` to `stop`."""
+    """Arguments with which a function of qtui_core can be cancelled and reports progress: its 0 to
+    1 is `start` to `stop` of the task."""
     return {
         "cancelled": task.is_cancelled,
         "progress": lambda fraction: task.progress(start + (stop - start) * fraction),
@@ -238,13 +241,18 @@ def watched(task: Task[Any], start: float = 0.0, stop: float = 1.0) -> dict[str,
 
 
 def array(values: npt.ArrayLike, dtype: str) -> Array:
-    """What travels of an array: its bytes, little-endian."""
+    """An array as it is sent: little-endian bytes."""
     held = np.ascontiguousarray(values, dtype)
     return Array(dtype, held.shape, held.tobytes())
 
 
+def finite_or_none(value: float) -> float | None:
+    """The number; None for infinity and NaN, which answers do not contain."""
+    return value if math.isfinite(value) else None
+
+
 def _remember(cache: dict[Any, Any], key: Any, value: Any, most: int = CACHED_RESULTS) -> None:
-    """Keep a result; the oldest goes when there are too many."""
+    """Stores a result; the oldest is dropped if there are more than `most`."""
     cache[key] = value
     if len(cache) > most:
         del cache[next(iter(cache))]

@@ -1,1 +1,1 @@
-"""A training run in a child of its own, and the end of it that listens."""
+"""A training run in a child process, and its client."""

@@ -1,4 +1,4 @@
-"""Whether a run on the CPU has room in this machine."""
+"""Whether a run on the CPU fits into the memory of this machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from qtui_core.telemetry.machine import Machine
 
 
 def warning_on_host(peak_bytes: int, parameters: int | None, dtype: str, machine: Machine) -> str:
-    """A sentence that warns of a run whose tensors the machine has no room for; empty where it
-    has, or does not say how much is free.
+    """A sentence that warns if the tensors of a run need more memory than the machine has free;
+    empty if they fit, or if the free memory is not known.
 
-    `peak_bytes` are those of the estimate. On a CPU all weights lie there in `dtype` before they
-    are quantized, which may be more.
+    `peak_bytes` is the estimated peak. On a CPU, all `parameters` are in memory in `dtype` before
+    they are quantized, which may need more.
     """
     known = [each for each in (machine.memory_available, machine.memory_limit) if each is not None]
     needed = max(peak_bytes, (parameters or 0) * SIZES[dtype])

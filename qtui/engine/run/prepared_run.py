@@ -1,7 +1,6 @@
-"""A run that is prepared: its model is open, its place found, its plan resolved, its memory
-predicted.
+"""Prepares a run: opens the model, finds the device, resolves the plan, predicts the memory.
 
-Nothing here imports torch, which is told by environment variables where to run.
+Nothing here imports torch, because environment variables that choose the device must be set before.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ from qtui_core.training.run.request import RunRequest
 from qtui_core.training.run.runnable import one_gpu
 from qtui_core.training.run.unused_options import unused_options
 
-#: What a run is made of, besides this program.
+#: Libraries whose versions a recording names.
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run that may begin.
+    """A run that is ready to start.
 
     Attributes:
         source: the open model.
-        order: what is to be done.
-        header: what is told of it first.
-        advice: what would save memory.
-        environment: variables to be set before torch is imported.
+        order: the model, plan and text of the run.
+        header: the first line of its recording.
+        advice: changes of the plan that would save memory.
+        environment: variables to set before torch is imported.
         notes: sentences for the log.
     """
 
@@ -64,11 +63,11 @@ class PreparedRun:
 
 
 def prepare_run(request: RunRequest) -> PreparedRun:
-    """What a request comes to on this machine.
+    """Prepares a request for this machine.
 
-    Raises MissingLibrary where what runs it is not installed, UsageError for a plan that cannot be
-    run, here or anywhere, ModelError for a model that
-    cannot be had, and NoGpu.
+    Raises MissingLibrary if a library of the run is not installed, UsageError for a plan that
+    cannot run, here or anywhere, ModelError for a model that cannot be opened, NoGpu if the
+    requested GPU does not exist.
     """
     require("A run", *EXTRAS["torch"])
     placement = place(request.device, os.environ)
@@ -81,7 +80,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         alone, note = one_gpu(request.plan)
         if request.usual:
             alone = _within_positions(alone, config)
-        # Workspaces are those of the torch that runs.
+        # The size of workspaces depends on the installed version of torch.
         alone = replace(alone, torch=_release(torch_version()))
         plan = resolve_for(stored_as(config), alone)
         check_runnable(plan, placement.device.kind)
@@ -122,7 +121,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
 
 
 def _check_language_model(config: Mapping[str, Any]) -> None:
-    """Raises UsageError for a class that learns nothing from a text."""
+    """Raises UsageError for a model whose class is not a language model."""
     named = config.get("architectures")
     if (
         isinstance(named, list)
@@ -138,8 +137,8 @@ def _check_language_model(config: Mapping[str, Any]) -> None:
 def _predicted(
     source: ModelSource, model: ModelDescription, plan: RunPlan, placement: Placement
 ) -> tuple[Predicted | None, str, Sequence[Advice], str]:
-    """The estimate for a header, or why there is none; the changes that would save memory; the
-    class."""
+    """(the estimate for the header, or None; why there is none; changes of the plan that would save
+    memory; the class of the model)."""
     device = _device_of(placement)
     tensors, used = placement.device.kind == "cpu", placement.used_bytes
     try:
@@ -163,7 +162,7 @@ def _predicted(
 
 
 def _device_of(placement: Placement) -> Device | None:
-    """The GPU in the catalogue, with the memory it has here; None on a CPU."""
+    """The GPU from the catalogue, with the memory that it has here; None for a CPU."""
     device = placement.device
     if device.kind != "cuda":
         return None
@@ -176,7 +175,8 @@ def _device_of(placement: Placement) -> Device | None:
 
 
 def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
-    """The plan with a sequence that the model has positions for, as far as its family is known."""
+    """The plan with its sequence lowered to the learned positions of the model, if its family is
+    known."""
     with suppress(UnknownFamily):
         return within_positions(shape_from_config(config), plan)
     return plan

@@ -1,17 +1,15 @@
 """The child process of a run: `python -P -m qtui.engine.run.worker`.
 
-Reads one line of JSON (qtui_core.training.run.request) from stdin, then controls, such as
-{"control": "pause"}. Writes what the run tells, a line each (qtui_core.live.lines), to what was
-stdout when it started: first the header, last an End. What libraries print goes to stderr, which
-is the log.
-Ends with the exit codes of the command line; a run that was told to stop is done, one that a signal
-ended has failed, since nobody who watches it sends one, and ends with 130. A second after either at
-most it is gone.
+Reads one line of JSON (qtui_core.training.run.request) from stdin, then controls such as
+{"control": "pause"}. Writes the events of the run as lines (qtui_core.live.lines) to the stdout
+with which it started: first the header, last an End. What libraries print goes to stderr, which is
+the log.
 
-Where there is nothing to tell for a while, lines that say `alive` do not let the reader wonder;
-recordings have none.
+Exit codes are those of the command line. A run that was asked to stop has exit code 0. A run that a
+signal ended has failed, with exit code 130. Both end within a second.
 
-With "behind" as its argument it is for an app: a run on the CPU then gives way to the screen.
+While there is nothing to report, lines `alive` show that the process works; recordings leave them
+out. With the argument "behind", a run on the CPU has a lower priority than the screen.
 """
 
 from __future__ import annotations
@@ -46,14 +44,14 @@ class _RunWork:
         self.child.tell(to_line(event))
 
     def work(self, request: bytes) -> int:
-        """From the request to the last step; returns the exit code."""
+        """Does the run of a request. Returns the exit code."""
         prepared = prepare_run(parse_request(request))
         self._tell(prepared.header)
         for note in prepared.notes:
             self._tell(Said(self._seconds, note))
         if prepared.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]:
-            os.nice(NICENESS)  # threads of torch are started by this one and take after it
-        # torch reads them when it is imported, and CUDA when it starts.
+            os.nice(NICENESS)  # threads of torch, which this thread starts, inherit it
+        # torch reads these variables when it is imported, and CUDA when it starts.
         os.environ.update(prepared.environment)
         self._tell(PhaseBegun(self._seconds, 0, "import"))
         from qtui_core.training.run.live import run_to_end
@@ -79,7 +77,7 @@ class _RunWork:
 
 
 def main() -> None:
-    """One run. Never returns."""
+    """Does one run. Never returns."""
     run = _RunWork()
     run.child.do(run.work)
 

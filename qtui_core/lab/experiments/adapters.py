@@ -20,12 +20,12 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import MissingLibrary, importing
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import convert, inner_linears
-from qtui_core.lab.results import Cell, Findings, LabColumn, LabFrontier, Picture, Point, listed
+from qtui_core.lab.results import Cell, Findings, LabColumn, LabFrontier, Picture, Point
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, best_rate, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.quant import quantize, quantized_bytes
-from qtui_core.quantities import format_bytes
+from qtui_core.quantities import format_bytes, phrase
 from qtui_core.schemes.scheme import Scheme
 
 #: The options of peft for each method, besides rank and alpha.
@@ -335,7 +335,7 @@ def _verdict(
         )
     if spoilt := [name for name, share in shares.items() if share < 0]:
         ends = "end" if spoilt[1:] else "ends"
-        said += f" {listed(spoilt)} {ends} worse than the model began: try a lower --adapter-lr."
+        said += f" {phrase(spoilt)} {ends} worse than the model began: try a lower --adapter-lr."
     return said + _frozen(runs, full)
 
 

@@ -17,8 +17,9 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES, Storage, unscaled
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.twins import See
+from qtui_core.quantities import phrase
 
 #: Numbers on which a term is tried, spread over one power of two.
 _COPIES: Final = 4096
@@ -284,7 +285,7 @@ def _cure(terms: Sequence[LabTerm], store: str) -> str:
     """What to keep in fp32, and the bytes: a master is there besides, the others in the place of
     what is stored."""
     more = [4 if term.name == "decay" else 4 - STORAGES[store].nbytes for term in terms]
-    kept = listed([_KEPT[term.name] for term in terms])
+    kept = phrase([_KEPT[term.name] for term in terms])
     return f"Keep {kept} in fp32 (+{sum(more):g} bytes a parameter)."
 
 

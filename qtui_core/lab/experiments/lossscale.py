@@ -23,10 +23,11 @@ from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.numerics.gradients import gradients_of, gradients_seen, quantized
 from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import Products, inner_linears, is_head
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture, listed
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture
 from qtui_core.lab.training.scaler import ScalerRun, scaler_run
 from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
 from qtui_core.lab.training.twins import See
+from qtui_core.quantities import phrase
 from qtui_core.training.measuring.ranges import magnitudes
 
 #: Formats of gradients, and the base-2 logarithms of the scales that are tried.
@@ -269,7 +270,7 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
             f"helps, so look for the cause there."
         )
     if own and not any(run.overflows or run.upstream for run in own.values()):
-        said.append(f"GradScaler, {listed(list(own))}, skipped no step.")
+        said.append(f"GradScaler, {phrase(list(own))}, skipped no step.")
     fell = {key: run for key, run in own.items() if run.overflows and not run.upstream}
     if fell:
         key, run = max(fell.items(), key=lambda item: item[1].overflows)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.lab.job import Job
-from qtui_core.lab.results import Cell, Findings, LabColumn, listed
+from qtui_core.lab.results import Cell, Findings, LabColumn
 from qtui_core.lab.training.comparison import (
     AGAIN,
     COLUMNS,
@@ -26,7 +26,7 @@ from qtui_core.lab.training.comparison import (
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
 from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
-from qtui_core.quantities import format_bytes
+from qtui_core.quantities import format_bytes, phrase
 
 #: A model with three values per weight needs more steps than this before it can show that it falls
 #: behind.
@@ -207,7 +207,7 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
     if alike := seen.get("no difference"):
         show = "show" if alike[1:] else "shows"
         words = [f"{name}{_less(name, runs)}" for name in alike]
-        said.append(f"{listed(words)} {show} no difference to fp32 that this run can see")
+        said.append(f"{phrase(words)} {show} no difference to fp32 that this run can see")
     worse = sorted(seen.get("worse", ()), key=lambda name: -(runs.compared[name].difference or 0))
     if worse:
         cures = {name: _cure(name, runs) for name in worse}
@@ -275,4 +275,4 @@ def _memory(runs: LabComparison) -> str:
     words = [f"{name}{less}" for name in known if (less := _less(name, runs))]
     if not words:
         return "All store as much as fp32 between steps: what is quantized is what they multiply."
-    return f"Of weights, gradients and states, between steps, less only in {listed(words)}."
+    return f"Of weights, gradients and states, between steps, less only in {phrase(words)}."

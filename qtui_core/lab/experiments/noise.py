@@ -21,9 +21,10 @@ from qtui_core.lab.numerics.gradients import gradients_of, quantized
 from qtui_core.lab.numerics.operands import TILES
 from qtui_core.lab.numerics.products import SCHEMES, inner_linears
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import See
+from qtui_core.quantities import phrase
 
 #: Half the width of a confidence interval, in standard errors.
 _ERRORS: Final = 2.0
@@ -207,7 +208,7 @@ def _verdict(found: Mapping[str, Noise]) -> str:
     if unseen:
         add = "add" if unseen[1:] else "adds"
         said.append(
-            f"{listed(unseen)} {add} nothing to a large batch that these micro batches can tell "
+            f"{phrase(unseen)} {add} nothing to a large batch that these micro batches can tell "
             f"from zero."
         )
     return " ".join([*said, *_stalled(found)])

@@ -27,10 +27,11 @@ from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.gradients import gradients_of, quantized
 from qtui_core.lab.numerics.operands import EXACT, Operand
 from qtui_core.lab.numerics.products import Products, QuantizedLinear, convert, inner_linears
-from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture
 from qtui_core.lab.training.comparison import AGAIN, NULL, TWIN, LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.quantities import phrase
 
 _WHOLE: Final = frozenset({"stochastic", "rotation", "tiles"})
 #: The parts of each recipe. "signs" draws new signs of the rotation for each product, while the
@@ -302,7 +303,7 @@ def _of_parts(found: LabParts | None) -> str:
     parts = {"stochastic": "stochastic", "rotation": "rotated", "tiles": "in tiles"}
     added = [f"{found.errors[f'+{part}'].dw:.3f} {how}" for part, how in parts.items()]
     return (
-        f"One dW is {plain.dw:.3f} off to nearest, {listed(added)}; the mean of {found.draws} with "
+        f"One dW is {plain.dw:.3f} off to nearest, {phrase(added)}; the mean of {found.draws} with "
         f"G alone rounded {plain.g_mean:.3f}, stochastic {drawn.g_mean:.3f}."
     )
 

@@ -18,12 +18,13 @@ import torch
 from qtui_core.lab.experiments.underflow import group_of
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
-from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture, listed
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture
 from qtui_core.lab.training import optimizers as libraries
 from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
 from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
 from qtui_core.lab.training.updates import EPSILON
+from qtui_core.quantities import phrase
 
 #: Optimizers of the table, with the seconds that a step of the demo takes on one thread.
 COSTS: Final = {
@@ -292,7 +293,7 @@ def _verdict(
         )
     if ill:
         costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
-        said.append(f"{listed(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
+        said.append(f"{phrase(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
     said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
     verdict = f"{'; '.join(said)}." if said else ""
     return " ".join(filter(None, (verdict, _of_embedding(runs, rows), _of_drift(rows))))
@@ -305,7 +306,7 @@ def _of_drift(rows: Sequence[Mapping[str, Cell]]) -> str:
         return ""
     names = [str(row["states"]) for row in moved]
     move = "move" if names[1:] else "moves"
-    return f"Here {listed(names)} {move} parameters that never had a gradient."
+    return f"Here {phrase(names)} {move} parameters that never had a gradient."
 
 
 def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:

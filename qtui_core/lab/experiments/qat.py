@@ -22,12 +22,12 @@ from qtui_core.errors import ModelError
 from qtui_core.extras import require
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.products import inner_linears
-from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn, listed
+from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn
 from qtui_core.lab.training.comparison import seeds_counted, steps_counted
 from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
 from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, apart, null, train
-from qtui_core.quantities import format_bytes
+from qtui_core.quantities import format_bytes, phrase
 
 #: Default learning rates: at these, few bits still learn and many bits are not spoiled.
 _RATES: Final = {2: 3e-4, 3: 1e-4}
@@ -348,7 +348,7 @@ def _verdict(
         by = abs(fmean(width.better))
         said.append(f"{by:.2g} nats {width.seen} at {width.bits} bits{back}")
     if even:
-        said.append(f"no difference at {listed(even)} bits that this run can see")
+        said.append(f"no difference at {phrase(even)} bits that this run can see")
     text = (
         f"QAT beside equal training and then PTQ, {steps_counted(settings)}, {seeds}: "
         f"{'; '.join(said)}."
@@ -371,7 +371,7 @@ def _against_ptq(
     ]
     if not spoilt:
         return ""
-    bits = listed([str(width.bits) for width in spoilt])
+    bits = phrase([str(width.bits) for width in spoilt])
     cure = "a lower --lr" if settings["schedule"] == "linear" else "--schedule linear"
     return (
         f" At {bits} bits PTQ of the model as it is stays ahead of both, because training itself "

@@ -18,8 +18,9 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.twins import See
+from qtui_core.quantities import phrase
 
 #: At most; as many as fill whole blocks.
 ELEMENTS: Final = 8192
@@ -176,12 +177,12 @@ def _verdict(
         worst = min(low, key=ratios.__getitem__)
         times = math.sqrt(exact / ratios[worst]) if ratios[worst] > 0 else math.inf
         below = (
-            f" In {listed(low)} it falls too far: in {worst} "
+            f" In {phrase(low)} it falls too far: in {worst} "
             + ("to zero" if math.isinf(times) else f"steps become {times:.2g} times too large")
             + "."
         )
     if not stuck:
-        alike = "every map that was tried falls" if not low else f"{listed(falls)} fall"
+        alike = "every map that was tried falls" if not low else f"{phrase(falls)} fall"
         said = f"At beta2 {beta2:g} {alike} as fp32 does." if falls else f"At beta2 {beta2:g}:"
         return said + below
     worst = max(stuck, key=stuck.__getitem__)
@@ -190,7 +191,7 @@ def _verdict(
     follow = [f"{n} ({_nbytes(n):g})" for n in falls]
     follow.insert(0, f"fp32 ({_nbytes('fp32'):g} bytes an element)")
     said = (
-        f"At beta2 {beta2:g} a second moment in {listed(list(stuck))} {how}; {listed(follow)} "
+        f"At beta2 {beta2:g} a second moment in {phrase(list(stuck))} {how}; {phrase(follow)} "
         f"{'follow' if falls else 'follows'}. In {worst} it stays {stuck[worst] / exact:.2g} times "
         f"fp32's, so its steps are {math.sqrt(stuck[worst] / exact):.2g} times too small.{below}"
     )

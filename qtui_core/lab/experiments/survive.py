@@ -18,11 +18,12 @@ from qtui_core.lab.experiments.dead import thresholds
 from qtui_core.lab.experiments.underflow import ENOUGH
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
-from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, listed
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import LabTask, subject_of
 from qtui_core.lab.training.twins import See
 from qtui_core.lab.training.updates import reach, wanted_updates
 from qtui_core.models.opening import open_model
+from qtui_core.quantities import phrase
 
 STORED: Final = ("bf16", "fp16", "e4m3")
 #: The learning rates that are tried: four per decade.
@@ -227,7 +228,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     cures[0] = cures[0].replace(")", " bytes more a parameter)").capitalize()
     return (
         f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}. "
-        f"{listed(cures, 'or')} would do.{from_lr}{states}"
+        f"{phrase(cures, 'or')} would do.{from_lr}{states}"
     )
 
 

@@ -29,7 +29,7 @@ from qtui_core.lab.numerics.walks import (
     told_of_scales,
     walks_chart,
 )
-from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture, listed
+from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
 from qtui_core.lab.training.comparison import LabComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
 from qtui_core.lab.training.twins import (
@@ -41,6 +41,7 @@ from qtui_core.lab.training.twins import (
     train,
 )
 from qtui_core.lab.training.updates import Sums, reach, wanted_updates
+from qtui_core.quantities import phrase
 
 #: A format counts as good enough if it keeps this share of a step.
 ENOUGH: Final = 0.9
@@ -297,7 +298,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if first == "stochastic rounding" and drawn is not None:
         cures[first] += f", kept {drawn:.0%}"
     words = [f"{name} ({nbytes})" for name, nbytes in cures.items()]
-    said = f"{said}; {listed(words, 'or')} would help."
+    said = f"{said}; {phrase(words, 'or')} would help."
     if here.kept > ENOUGH:
         return said
     alone = found.enough.get(store)
