@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -25,7 +25,6 @@ from qtui_core.memory.shape.heads import (
 )
 from qtui_core.training.model.build import DTYPES, Built
 from qtui_core.training.model.optimizers import host_tensors, optimizer_tensors
-from qtui_core.training.run.marks import Marks
 from qtui_core.training.run.scaling import scaler_tensors
 from qtui_core.training.tracing.tracker import Tracker
 
@@ -285,3 +284,24 @@ def _value(loss: torch.Tensor) -> float | None:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return None if isinstance(loss, FakeTensor) else float(loss.detach())
+
+
+class Marks(Protocol):
+    """Receives the beginning of phases, and tensors that stay with their component."""
+
+    @property
+    def at(self) -> Phase | None:
+        """The phase that began last."""
+
+    def phase(self, phase: Phase) -> None:
+        """A phase begins."""
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        """Names tensors that stay."""
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Excludes tensors that a step on a GPU keeps on the host."""

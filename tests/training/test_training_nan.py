@@ -21,7 +21,7 @@ from qtui_core.models.demo import DEMO_FOLDER
 torch = LazyImport("torch")
 load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
 not_a_number = LazyImport("qtui_core.training.run.faults", "not_a_number")
-not_finite = LazyImport("qtui_core.training.run.nonfinite_weights", "not_finite")
+not_finite = LazyImport("qtui_core.training.run.faults", "not_finite")
 
 
 BROKEN = "model.layers.1.mlp.up_proj.weight"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qtui.engine.run.host_memory import warning_on_host
-from qtui.engine.run.prepared_run import prepare_run
+from qtui.engine.run.prepared_run import prepare_run, warning_on_host
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine

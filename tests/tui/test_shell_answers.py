@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qtui.screen.panel.answers import KEPT, Answers, Key
+from qtui.screen.panel.feed import KEPT, Answers, Key
 
 
 def test_an_answer_is_asked_for_once_until_it_is_outdated_or_pushed_out() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from qtui.engine.cancellation import run_cancellable
 from qtui.engine.estimator.client import EstimatorClient
-from qtui.engine.task import Task, TaskCancelled
+from qtui.engine.task import Task, TaskCancelled, run_cancellable
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 

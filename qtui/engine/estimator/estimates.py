@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any
 
 from qtui.engine.answers.tensors import Devices
-from qtui.engine.cancellation import run_cancellable
 from qtui.engine.estimator.answers import (
     Answer,
     Around,
@@ -24,7 +23,7 @@ from qtui.engine.estimator.requests import (
     SubjectRequest,
 )
 from qtui.engine.estimator.subjects import Estimates, Question, device_of, question_of
-from qtui.engine.task import OperationTable, Task
+from qtui.engine.task import OperationTable, Task, run_cancellable
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.capacity import Verdict, fit_on

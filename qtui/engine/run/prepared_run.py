@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from qtui.engine.run.host_memory import warning_on_host
 from qtui.profiles import calibrated
 from qtui_core.activations.text import read_text
 from qtui_core.codec import printed
@@ -24,12 +23,14 @@ from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.report import report_of_plan
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
+from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
 from qtui_core.memory.shape.description import ModelDescription, describe, stored_as
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS
 from qtui_core.models import ModelSource, open_model
-from qtui_core.telemetry.machine import read_machine
+from qtui_core.quantities import format_bytes
+from qtui_core.telemetry.machine import Machine, read_machine
 from qtui_core.training.limits import check_runnable
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
@@ -184,3 +185,21 @@ def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
 
 def _release(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def warning_on_host(peak_bytes: int, parameters: int | None, dtype: str, machine: Machine) -> str:
+    """A sentence that warns if the tensors of a run need more memory than the machine has free;
+    empty if they fit, or if the free memory is not known.
+
+    `peak_bytes` is the estimated peak. On a CPU, all `parameters` are in memory in `dtype` before
+    they are quantized, which may need more.
+    """
+    known = [each for each in (machine.memory_available, machine.memory_limit) if each is not None]
+    needed = max(peak_bytes, (parameters or 0) * SIZES[dtype])
+    if not known or needed <= min(known):
+        return ""
+    return (
+        f"This run may not fit: its tensors take {format_bytes(needed)}, and this machine has "
+        f"{format_bytes(min(known))} free; the system may end it, or something else. Take a "
+        f"smaller model, --batch or --seq."
+    )

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
-from qtui.report.memory.compute import compute_facts
 from qtui.report.memory.explain import explain_sections
 from qtui_core.codec import printed
 from qtui_core.memory.advice.capacity import Fit, Largest
 from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
 from qtui_core.memory.advice.conclude import conclude_memory
 from qtui_core.memory.advice.report import MemoryReport
+from qtui_core.memory.compute.totals import Compute
+from qtui_core.memory.devices.finding import DEVICES
 from qtui_core.memory.estimate import Estimate
 from qtui_core.quantities import format_bytes, format_count, plural, signed_bytes
 
@@ -276,3 +277,53 @@ def _cure(cure: Cure, report: MemoryReport) -> tuple[str, str]:
     if cure.kind == FRAGMENTATION and native and not tries_segments(estimate):
         return "--segments expandable", f"at most {format_bytes(cure.needs_bytes)}"
     return "nothing in the plan" if report.weighed else "not known", "–"
+
+
+#: The GPUs whose times are shown if no GPU was named.
+_TIMED = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")
+
+
+def compute_facts(report: MemoryReport, compute: Compute) -> Facts:
+    """The operations by the rule C = 6ND (Kaplan et al. 2020; 2ND without a backward pass), the
+    operations of the plan, and their least time on a device."""
+    plan = report.estimate.plan
+    times, step = (6, "step") if plan.trains else (2, "prompt" if plan.generate else "pass")
+    rule = times * compute.matrix_parameters * compute.tokens
+    parts = f"{compute.total:.3g}: "
+    if plan.trains:
+        parts += (
+            f"forward {compute.forward:.3g}, computed again {compute.recompute:.3g}, backward "
+            f"{compute.backward:.3g}; "
+        )
+    parts += f"attention is {compute.attention:.3g} of it"
+    if plan.generate:
+        parts += "; the prompt alone, not what is generated after it"
+    pairs = [
+        (
+            f"C = {times}ND",
+            f"{times} x {compute.matrix_parameters:,} parameters in products x "
+            f"{compute.tokens:,} tokens = {rule:.3g}",
+        ),
+        ("of this plan", parts),
+    ]
+    devices = [report.device] if report.device else [d for d in DEVICES if d.name in _TIMED]
+    for device in devices:
+        seconds = report.seconds_on(device)
+        if seconds is not None:
+            pairs.append(
+                (
+                    f"on {device.name}",
+                    f"no less than {seconds:.3g} s a {step}: a bound, at the highest rate of "
+                    f"{compute.dtype} that the vendor states; real ones take two to five times "
+                    "as long",
+                )
+            )
+        elif device.rates:
+            known = ", ".join(device.rates)
+            pairs.append(
+                (
+                    f"on {device.name}",
+                    f"no bound: its vendor states no rate of {compute.dtype} but of {known}",
+                )
+            )
+    return Facts(tuple(pairs))

@@ -17,7 +17,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, Sampler
-from qtui_core.training.measuring.cpu_differences import held_on_cpu
+from qtui_core.training.measuring.meter_cpu import held_on_cpu
 from qtui_core.training.measuring.meters import open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
@@ -29,8 +29,7 @@ from qtui_core.training.model.weights import is_random, load_weights, settle, wa
 from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.course import Course, Tell
 from qtui_core.training.run.data import encode, fill, text_of
-from qtui_core.training.run.faults import fault_of, not_a_number
-from qtui_core.training.run.nonfinite_weights import not_finite
+from qtui_core.training.run.faults import fault_of, not_a_number, not_finite
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.runnable import kernels_of, rate_of, use_liger
 from qtui_core.training.run.scaling import left_out, make_scaler, scale_of, unscaled

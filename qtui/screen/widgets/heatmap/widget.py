@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -20,7 +20,6 @@ from qtui.screen.widgets.drawing import Drawing, Ramp
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.heatmap.cells import HeatPicture
 from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
-from qtui.screen.widgets.heatmap.keys import HEATMAP_BINDINGS
 from qtui.screen.widgets.heatmap.legend import scale_segments
 from qtui.screen.widgets.heatmap.places import HeatPlaces
 
@@ -51,7 +50,28 @@ class Heatmap(DrawnLines, can_focus=True):
         &:ansi > .heatmap--cursor { color: ansi_bright_magenta; text-style: bold reverse; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = HEATMAP_BINDINGS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(0, -1)", "Left", show=False, id="heatmap.left",
+                tooltip="Move the cursor one cell left"),
+        Binding("right,l", "move(0, 1)", "Right", show=False, id="heatmap.right",
+                tooltip="Move the cursor one cell right"),
+        Binding("up,k", "move(-1, 0)", "Up", show=False, id="heatmap.up",
+                tooltip="Move the cursor one cell up"),
+        Binding("down,j", "move(1, 0)", "Down", show=False, id="heatmap.down",
+                tooltip="Move the cursor one cell down"),
+        Binding("shift+left,H", "push(0, -1)", "Far left", show=False, id="heatmap.far_left",
+                tooltip="Ten cells left, or the window when zoomed in"),
+        Binding("shift+right,L", "push(0, 1)", "Far right", show=False, id="heatmap.far_right",
+                tooltip="Ten cells right, or the window when zoomed in"),
+        Binding("shift+up,K", "push(-1, 0)", "Far up", show=False, id="heatmap.far_up",
+                tooltip="Ten cells up, or the window when zoomed in"),
+        Binding("shift+down,J", "push(1, 0)", "Far down", show=False, id="heatmap.far_down",
+                tooltip="Ten cells down, or the window when zoomed in"),
+        Binding("full_stop", "peak", "Peak", id="heatmap.peak",
+                tooltip="Move the cursor to the largest magnitude"),
+        Binding("enter", "choose", "To Formats", id="heatmap.choose",
+                tooltip="Show this element in Formats"),
+    ]  # fmt: skip
 
     titles: reactive[tuple[str, ...]] = reactive(("",))
     """Titles from the longest to the shortest; the first that leaves room for the scale is

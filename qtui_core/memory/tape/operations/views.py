@@ -1,4 +1,4 @@
-"""Parts of tensors, and concatenations."""
+"""Parts of tensors, concatenations, and writing into a part in place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ CAT: Final = Label("cat")
 EXPAND: Final = Label("clone")
 SUM: Final = Label("sum")
 COPY: Final = Label("clone")
+WHOLE: Final = Label("new_empty_strided")
+ZEROS: Final = Label("zeros_like")
 
 
 def part(tape: Tape, x: Tensor, elements: int) -> Tensor:
@@ -123,3 +125,26 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
 
 def _view(x: Tensor, elements: int) -> Tensor:
     return Tensor(elements, x.dtype, x.buffer, False, True)
+
+
+def write(tape: Tape, base: Tensor, source: Tensor, elements: int) -> Tensor:
+    """`base[..., a:b].copy_(source)`, a part of `elements`, to which `source` is broadcast. Returns
+    the base with its new history.
+
+    Its backward function copies the whole gradient, clones the source's part, and makes zeros for
+    the overwritten part of the base, if the base had a history (CopySlices in
+    torch/csrc/autograd/functions/tensor.cpp).
+    """
+    full = base.elements
+    base_wanted = base.requires_grad
+
+    def backward(gradient: Tensor) -> Gradients:
+        result = tape.new(full, gradient.dtype, WHOLE)
+        of_source = tape.new(elements, gradient.dtype, COPY)
+        if not base_wanted:
+            return None, of_source
+        _overwritten = tape.new(elements, gradient.dtype, ZEROS)
+        return result, of_source
+
+    node = tape.node("copy_", (base, source), backward)
+    return tape.output(node, Tensor(full, base.dtype, base.buffer))

@@ -16,8 +16,7 @@ from qtui_core.memory.tape.blocks.linear.state import Pass
 from qtui_core.memory.tape.blocks.linear.weights import Weights
 from qtui_core.memory.tape.operations.attention import Heads
 from qtui_core.memory.tape.operations.pointwise import add, mul, mul_complex, subtract
-from qtui_core.memory.tape.operations.views import cat, expand, part, split, transposed
-from qtui_core.memory.tape.operations.writes import write
+from qtui_core.memory.tape.operations.views import cat, expand, part, split, transposed, write
 from qtui_core.memory.tape.tape import Tape, Tensor
 
 KEYS: Final = Label("new_empty")

@@ -13,8 +13,7 @@ from qtui_core.memory.tape.blocks.attention.rotary import rotate
 from qtui_core.memory.tape.blocks.linear.linear import project
 from qtui_core.memory.tape.blocks.linear.state import Pass
 from qtui_core.memory.tape.blocks.linear.weights import Weights
-from qtui_core.memory.tape.operations.attention import Heads
-from qtui_core.memory.tape.operations.composed import composed
+from qtui_core.memory.tape.operations.attention import Heads, composed
 from qtui_core.memory.tape.operations.pointwise import clone
 from qtui_core.memory.tape.operations.routing import lookup
 from qtui_core.memory.tape.operations.views import part, repeat
