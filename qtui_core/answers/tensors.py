@@ -105,7 +105,7 @@ class ErrorReport:
         even_mse: for integers, the mse of values spread evenly between the levels: the mean of
             step² / 12 (step² / 3 with truncation, / 6 with stochastic rounding). None for other
             formats and with columns in 16 bits.
-        outlier_columns: columns kept in 16 bits.
+        outlier_columns: how many columns the scheme keeps in 16 bits.
         subnormal: nonzero finite elements below the smallest normal number of a cast's format,
             where its steps no longer shrink with the value.
         mse: mean of (x - dequantized x)^2, in the square of the tensor's unit.
@@ -115,9 +115,13 @@ class ErrorReport:
         max_abs_error_index: its first occurrence, as (row, column) of the tensor seen as a matrix;
             None for a tensor without elements.
         bits_per_parameter, bytes: storage, with scales and zero points.
-        gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: what independent normal elements with
-            the same mean square would give in a tensor of this shape; None where relative_mse is
-            None, and where `gaussian_relative_mse` is.
+        gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: the expected error of independent
+            normal elements with the same mean square in a tensor of this shape; None if
+            relative_mse is None, or if `qtui_core.quant.gaussian_relative_mse` returns None.
+        outliers: the outliers that the scheme keeps apart, as `find_beyond` reports them at its
+            threshold: elements of at least that magnitude, and the columns that they lie in, which
+            are kept in 16 bits. Set by `measure`; None for a scheme that keeps no outliers apart.
+            `find_outliers` finds those of a tensor without a scheme, by standard deviations.
     """
 
     scheme: Scheme
@@ -140,6 +144,7 @@ class ErrorReport:
     outlier_columns: int = 0
     signal: float = 0.0
     even_mse: float | None = None
+    outliers: OutlierReport | None = None
 
     PRINTED = (
         "scheme",

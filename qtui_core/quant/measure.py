@@ -8,6 +8,7 @@ quantization).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.scan.outliers import find_beyond
 from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.segment_error import (
     NO_ERROR,
@@ -127,11 +129,16 @@ def measure(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> ErrorReport:
-    """Quantizes, dequantizes and compares, without keeping codes or values. Arguments and errors
-    are those of `scan`."""
+    """The error of a scheme on a tensor: quantizes, dequantizes and compares, without keeping codes
+    or values. Arguments and errors are those of `scan`. A scheme with an outlier threshold takes
+    two more readings, which find the outliers of the report; progress does not include them."""
     found = ErrorScan(scheme)
     scan(x, [found], model_absmax=model_absmax, **watch)
-    return found.result()
+    report = found.result()
+    if scheme.outlier_threshold is None:
+        return report
+    unheard = Watch(cancelled=watch.get("cancelled"), threads=watch.get("threads"))
+    return replace(report, outliers=find_beyond(x, scheme.outlier_threshold, **unheard))
 
 
 def report_of(

@@ -130,6 +130,27 @@ def test_shapes(shape, options):
         np.testing.assert_array_equal(back[:, kept], matrix[:, kept].astype(np.float16))
 
 
+def test_outliers_of_a_report_are_the_elements_that_the_scheme_keeps_apart():
+    x = with_outliers()
+    x[0, 3], x[1, 7] = np.nan, np.inf
+    finite = np.where(np.isfinite(x), x, 0)
+    beyond = np.abs(finite) >= 6
+    hits = beyond.sum(axis=0)
+    scheme = Scheme.parse("int8:row:outliers6.0")
+    found = measure(x, scheme).outliers
+    assert (found.sigma, found.threshold, found.count) == (None, 6.0, beyond.sum())
+    assert found.energy_share == pytest.approx(
+        np.square(finite[beyond], dtype=np.float64).sum() / np.square(finite).sum(), rel=1e-5
+    )
+    assert {c.column: c.count for c in found.columns} == {
+        int(c): hits[c] for c in hits.nonzero()[0]
+    }
+    assert sorted(c.column for c in found.columns) == quantize(x, scheme).outlier_columns.tolist()
+    assert (found.top[0].row, found.top[0].column, found.top[0].value) == (4, 129, -90.0)
+    assert measure(x, Scheme.parse("int8:row:outliers1000")).outliers.count == 0
+    assert measure(x, Scheme.parse("int8:row")).outliers is None
+
+
 def test_expected_error_where_the_threshold_is_out_of_reach_and_none_where_it_is_not():
     plain = gaussian_relative_mse(Scheme.parse("int8:row"), (100, 100))
     assert gaussian_relative_mse(Scheme.parse("int8:row:outliers9"), (100, 100)) == plain
