@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qtui.cli.progress import progress_on_stderr
@@ -18,7 +18,11 @@ from qtui_core.inspection.sensitivity.report import Sensitivity
 from qtui_core.inspection.sensitivity.weighing import Weighing, weigh_by_outputs, weigh_by_weights
 
 if TYPE_CHECKING:
+    from qtui.cli.options import ReportOptions
+    from qtui.report.document import Document
+    from qtui_core.files import Target
     from qtui_core.inspection import Inspection
+    from qtui_core.inspection.recipes.targets import RecipeTarget
     from qtui_core.models import ModelSource
 
 Progress = Callable[[float, dict[str, Any]], None]
@@ -56,6 +60,50 @@ def assign(
     if budget is None:
         return assign_schemes(weighing, default_budget(inspection))
     return assign_schemes(weighing, budget.nbytes(weighing.parameters))
+
+
+def export_targets(
+    exports: Sequence[str], report: ReportOptions, target: Target | None, *inputs: str | None
+) -> list[tuple[RecipeTarget, Target]]:
+    """The tools and files of `--export`. Raises what `target_of` raises, and UsageError for an
+    unknown tool or a file that is named twice."""
+    from qtui_core.files import STDOUT, target_of
+    from qtui_core.inspection.recipes.targets import target_of_export
+
+    found: list[tuple[RecipeTarget, Target]] = []
+    for text in exports:
+        tool, name = target_of_export(text)
+        if name == STDOUT:
+            raise UsageError(f"--export {text} needs a file: the report goes to stdout.")
+        file = target_of(name, force=report.force, inputs=inputs)
+        others = [each.path for _, each in found] + ([target.path] if target else [])
+        if file.path in others:
+            raise UsageError(
+                f"--export {text} names the file {name!r} a second time: give another."
+            )
+        found.append((tool, file))
+    return found
+
+
+def write_recipes(
+    exports: Sequence[tuple[RecipeTarget, Target]],
+    source: ModelSource,
+    inspection: Inspection,
+    found: Sensitivity,
+    document: Document,
+) -> Document:
+    """Writes the recipes; the report with what is in them. Raises QtuiError if a file cannot be
+    written, MissingLibrary where a recipe takes one."""
+    from qtui.report.inspection.recipes import with_recipes
+    from qtui_core.inspection.recipes.recipe import tensors_of
+
+    tensors = tensors_of(inspection, found)
+    written = []
+    for tool, file in exports:
+        recipe = tool.recipe(tensors, source.config)
+        file.write(recipe.text)
+        written.append((tool.name, file.name, recipe))
+    return with_recipes(document, written)
 
 
 def _weigh_by_outputs(

@@ -60,6 +60,14 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     "and not the error of the weights. Neither is the loss of the model: try both.",
 )
 @click.option(
+    "--export",
+    "exports",
+    multiple=True,
+    metavar="TOOL[=FILE]",
+    help="For --sensitivity: write the assignment as llama-quantize, llm-compressor, torchao, "
+    "bitsandbytes, gptqmodel or vllm takes it. May be given several times.",
+)
+@click.option(
     "--against",
     metavar="MODEL",
     help="Compare with this model, which has the same weights, quantized or trained further.",
@@ -79,6 +87,7 @@ def command(
     sensitivity: bool,
     budget: str | None,
     calibration: str | None,
+    exports: tuple[str, ...],
     against: str | None,
     report: ReportOptions,
     gates: GateOptions,
@@ -97,7 +106,11 @@ def command(
         raise UsageError("--full reads every element and --headers reads none: choose one.")
     if headers and ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
         raise UsageError("--headers reads no values to apply --schemes to: choose one.")
-    for option, value in (("--budget", budget), ("--calibration", calibration)):
+    for option, value in (
+        ("--budget", budget),
+        ("--calibration", calibration),
+        ("--export", exports or None),
+    ):
         if value is not None and not sensitivity:
             raise UsageError(f"{option} is for --sensitivity: give both.")
     if headers and sensitivity:
@@ -122,10 +135,12 @@ def command(
     parsed = _parse_schemes(wanted)
     limit = None
     if sensitivity:
+        from qtui.cli.sensitivity import export_targets
         from qtui_core.inspection.sensitivity.weighing import refuse_shared_scales
 
         refuse_shared_scales(parsed)
         limit = _check_inputs(budget, calibration)
+        recipes = export_targets(exports, report, target, model, calibration, gates.baseline)
     with open_model(model) as source:
         if source.origin != "config":
             source.require_weights()
@@ -137,11 +152,13 @@ def command(
             inspection = _measure(source, parsed, full=full, pattern=tensors)
         document = inspection_document(inspection, all_tensors=chosen != "text")
         if sensitivity:
-            from qtui.cli.sensitivity import assign
+            from qtui.cli.sensitivity import assign, write_recipes
             from qtui.report.inspection.sensitivity import with_sensitivity
 
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
+            if recipes:
+                document = write_recipes(recipes, source, inspection, found, document)
         document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
     write_gated(report, document, target, gated)
 

@@ -1,0 +1,146 @@
+"""The recipe of llama-quantize: a type of ggml for each tensor, by its name in GGUF."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qtui_core.extras import require
+from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe, is_plain
+from qtui_core.models.files.ggml_types import BY_NAME
+from qtui_core.schemes.scheme import Family, Scheme
+
+#: Schemes that are a type of ggml, but for how it stores scales (16 bits) and breaks ties.
+_SAME: Final = {
+    "int4:group32:signed": "q4_0",
+    "int5:group32:signed": "q5_0",
+    "int8:group32": "q8_0",
+    "int4:group32:asym:zpfloat": "q4_1",
+    "mxfp4": "mxfp4",
+    "bf16": "bf16",
+    "fp16": "f16",
+    "tf32": "f32",
+}
+#: Format, or format and "asym" -> the nearest types, best first; the first with whole blocks is
+#: taken, and f16 if none has.
+_NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
+    "int2": ("q2_k", "q4_0"),
+    "int3": ("q3_k", "q4_0"),
+    "int4": ("q4_0",),
+    "int4:asym": ("q4_k", "q4_1"),
+    "int5": ("q5_0",),
+    "int5:asym": ("q5_k", "q5_1"),
+    "int6": ("q6_k", "q8_0"),
+    "e3m2": ("q6_k", "q8_0"),
+    "e2m3": ("q6_k", "q8_0"),
+    "mxfp6-e3m2": ("q6_k", "q8_0"),
+    "mxfp6-e2m3": ("q6_k", "q8_0"),
+    "nf4": ("iq4_nl",),
+    "fp4": ("iq4_nl",),
+    "e2m1": ("iq4_nl",),
+    "e3m0": ("iq4_nl",),
+    "mxfp4": ("mxfp4",),
+    "nvfp4": ("nvfp4", "iq4_nl"),
+    "ternary": ("tq2_0", "q2_k", "q4_0"),
+}
+_STORED: Final = {"BF16": "bf16", "F16": "f16", "F32": "f32", "F64": "f32"}
+#: model_type of config.json -> architecture of GGUF, where the names differ.
+_ARCHITECTURES: Final = {
+    "mistral": "llama", "mixtral": "llama", "gpt_neox": "gptneox", "phi": "phi2",
+    "gemma3_text": "gemma3", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "phimoe": "phimoe", "smollm3": "smollm3",
+}  # fmt: skip
+_LAYER: Final = re.compile(r"\.(\d+)\.")
+_EXPERT: Final = re.compile(r"\.experts\.\d+\.")
+
+
+def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> ToolRecipe:
+    """The file of `--tensor-type-file`: `regular expression=type` a line. llama-quantize takes the
+    first whose expression is found in the name.
+
+    Experts that the converter stacks into one tensor get the type with the most bits among theirs.
+    Raises MissingLibrary without gguf, which has the names.
+    """
+    names = _gguf_names([tensor.name for tensor in tensors], model_type)
+    chosen: dict[str, str] = {}
+    left: list[StandIn] = []
+    for tensor in tensors:
+        name = names.get(tensor.name)
+        if name is None:
+            if tensor.scheme is not None:
+                why = "GGUF has no name for it, so that llama-quantize chooses"
+                left.append(StandIn(tensor.name, str(tensor.scheme), "the type of the file", why))
+            continue
+        kind = _type_of(tensor)
+        before = chosen.get(name)
+        if before is None or _bits(kind) > _bits(before):
+            chosen[name] = kind
+    for tensor in tensors:
+        name = names.get(tensor.name)
+        if tensor.scheme is not None and name is not None:
+            left += _stands_in(tensor, chosen[name], _type_of(tensor))
+    lines = [f"^{re.escape(name)}$={kind}" for name, kind in chosen.items()]
+    return ToolRecipe(
+        "\n".join(lines) + "\n",
+        "llama-quantize --tensor-type-file FILE model-bf16.gguf model.gguf Q4_0",
+        tuple(left),
+        ("ggml keeps scales in 16 bits; qtui counts 32.",),
+    )
+
+
+def _type_of(tensor: RecipeTensor) -> str:
+    """The type for a tensor: of its own scheme, the nearest, or that in which it is stored."""
+    scheme = tensor.scheme
+    if scheme is None:
+        return _STORED.get(tensor.dtype, "f16")
+    same = _SAME.get(str(scheme))
+    key = f"{scheme.format}{':asym' * (not scheme.symmetric)}"
+    nearest = _NEAREST.get(key) or _NEAREST.get(scheme.format) or ("q8_0",)
+    fitting = ([same] if same else []) + list(nearest)
+    return next((k for k in fitting if tensor.columns % BY_NAME[k.upper()].block == 0), "f16")
+
+
+def _bits(kind: str) -> float:
+    """Bits per parameter of a type of ggml."""
+    found = BY_NAME[kind.upper()]
+    return 8 * found.nbytes / found.block
+
+
+def _stands_in(tensor: RecipeTensor, kind: str, own: str) -> list[StandIn]:
+    scheme = tensor.scheme
+    assert scheme is not None
+    if kind != own:
+        why = "experts of a layer are one tensor in GGUF, which has one type"
+    elif _is_same(scheme, kind):
+        return []
+    elif kind == "f16" and scheme.family is not Family.CAST:
+        why = f"no type has blocks that divide rows of {tensor.columns}"
+    else:
+        why = "the nearest type of ggml"
+    return [StandIn(tensor.name, str(scheme), kind, why)]
+
+
+def _is_same(scheme: Scheme, kind: str) -> bool:
+    return is_plain(scheme) and _SAME.get(str(scheme)) == kind
+
+
+def _gguf_names(names: Sequence[str], model_type: str | None) -> dict[str, str]:
+    """Name in the checkpoint -> name in GGUF, for those that have one."""
+    if any(name.startswith(("blk.", "token_embd.")) for name in names):
+        return {name: name for name in names}
+    require("--export llama-quantize", "gguf")
+    import gguf
+
+    wanted = _ARCHITECTURES.get(model_type or "", (model_type or "").replace("_", ""))
+    known = {text: arch for arch, text in gguf.MODEL_ARCH_NAMES.items()}
+    layers = [int(number) for name in names for number in _LAYER.findall(name)[:1]]
+    table = gguf.get_tensor_name_map(
+        known.get(wanted, gguf.MODEL_ARCH.LLAMA), max(layers, default=0) + 1
+    )
+    found: dict[str, str] = {}
+    for name in names:
+        stacked = _EXPERT.sub(".experts.", name)
+        if gguf_name := table.get_name(stacked, try_suffixes=(".weight", ".bias")):
+            found[name] = gguf_name
+    return found

@@ -1,0 +1,167 @@
+"""What a recipe is made of, and what stands in it for schemes that a tool does not have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.inspection.report import Inspection
+from qtui_core.inspection.sensitivity.report import Sensitivity
+from qtui_core.models import Reading
+from qtui_core.models.quoting import listed
+from qtui_core.quantities import plural
+from qtui_core.schemes.granularity import PerBlock, PerGroup, PerRow, PerTensor
+from qtui_core.schemes.scheme import Family, Scheme
+
+#: What stands for a scheme where the tool leaves the weight as it is.
+UNQUANTIZED: Final = "unquantized"
+_EMBEDDING: Final = re.compile(
+    r"(.*\.)?(embed_tokens|embed_in|embed_positions|tok_embeddings|wte|wpe|word_embeddings"
+    r"|position_embeddings|token_type_embeddings|token_embd)\.weight"
+)
+_HEAD: Final = re.compile(r"(.*\.)?(lm_head|embed_out|output)\.weight")
+
+
+@dataclass(frozen=True)
+class RecipeTensor:
+    """A matrix of the model with the scheme that it was given; None keeps it as stored. `rows` and
+    `columns` are those that quantization sees, `dtype` is safetensors' name."""
+
+    name: str
+    scheme: Scheme | None
+    rows: int
+    columns: int
+    dtype: str
+    reading: Reading = Reading.MATRIX
+
+    @property
+    def module(self) -> str:
+        """The name of the module whose weight it is."""
+        return self.name.removesuffix(".weight")
+
+    @property
+    def is_embedding(self) -> bool:
+        return _EMBEDDING.fullmatch(self.name) is not None
+
+    @property
+    def is_head(self) -> bool:
+        return _HEAD.fullmatch(self.name) is not None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the weight of a linear layer, which is what most tools quantize."""
+        weight = self.name.endswith(".weight") and self.reading is Reading.MATRIX
+        return weight and not self.is_embedding
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the scheme is a dtype that tools call unquantized."""
+        return self.scheme is None or self.scheme.family is Family.CAST
+
+    @property
+    def group(self) -> int | None:
+        """Elements of a row that share a scale; -1 for a whole row, 0 for the whole tensor, None
+        for anything else. Blocks of the flattened tensor are groups if rows are whole blocks."""
+        match self.scheme.granularity if self.scheme else None:
+            case PerGroup(size):
+                return size
+            case PerBlock(size):
+                return size if self.columns % size == 0 else None
+            case PerRow():
+                return -1
+            case PerTensor():
+                return 0
+        return None
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A tensor for whose scheme the tool has no type: what it gets `instead`, and why, if the
+    scheme alone does not say it."""
+
+    tensor: str
+    scheme: str
+    instead: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ToolRecipe:
+    """What a tool takes.
+
+    Attributes:
+        text: of the file.
+        use: how to give it to the tool.
+        stand_ins: where the recipe is not what was assigned.
+        notes: what the tool does besides, as sentences.
+    """
+
+    text: str
+    use: str
+    stand_ins: tuple[StandIn, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def sentences(self, tool: str) -> tuple[str, ...]:
+        """What the tool cannot express, by scheme, with the tensors; then the notes."""
+        kinds: dict[tuple[str, str, str], list[str]] = {}
+        for each in self.stand_ins:
+            kinds.setdefault((each.scheme, each.instead, each.why), []).append(each.tensor)
+        told = []
+        for (scheme, instead, why), names in kinds.items():
+            what = plural(len(names), "tensor")
+            left = "stays unquantized" if instead == UNQUANTIZED else f"becomes {instead}"
+            reason = why or f"{tool} has no such type"
+            told.append(f"{scheme} of {what} {left} ({reason}): {listed(names)}.")
+        return (*told, *self.notes)
+
+
+def tensors_of(inspection: Inspection, found: Sensitivity) -> tuple[RecipeTensor, ...]:
+    """The matrices of the chosen tensors, with the schemes of the assignment."""
+    chosen = {choice.name: choice.scheme for choice in found.choices}
+    return tuple(
+        RecipeTensor(
+            tensor.info.name,
+            Scheme.parse(text) if (text := chosen.get(tensor.info.name)) else None,
+            *tensor.info.matrix,
+            tensor.info.dtype,
+            tensor.info.reading,
+        )
+        for tensor in inspection.tensors
+        if tensor.info.reading is not Reading.VECTOR
+    )
+
+
+def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
+    """The integers that are nearest to a scheme: (bits, group, symmetric), group as
+    `RecipeTensor.group` has it. They never have fewer bits; codebooks and small floats of 4 bits
+    become asymmetric integers of the same group, whose error on weights is about the same."""
+    scheme = tensor.scheme
+    assert scheme is not None
+    group = -1 if tensor.group is None else tensor.group
+    if scheme.family is Family.INTEGER:
+        return scheme.bits, group, scheme.symmetric
+    symmetric = scheme.bits != 4
+    return scheme.bits, group, symmetric
+
+
+def is_plain(scheme: Scheme) -> bool:
+    """Whether elements are rounded to the nearest level, beyond the range to the last one, and no
+    column is left out: what tools do."""
+    return scheme.rounding == "nearest" and scheme.saturate and scheme.outlier_threshold is None
+
+
+def short_group(tensor: RecipeTensor, group: int) -> str:
+    """Why groups of a tensor are not whole; "" if they are."""
+    if group <= 0 or tensor.columns % group == 0:
+        return ""
+    return f"rows of {tensor.columns} are no multiple of the group {group}"
+
+
+def most_common(kinds: Sequence[tuple[str, int]]) -> str | None:
+    """The kind with the most parameters, of (kind, parameters); None without any."""
+    totals: dict[str, int] = {}
+    for kind, parameters in kinds:
+        totals[kind] = totals.get(kind, 0) + parameters
+    return max(totals, key=lambda kind: totals[kind], default=None)

@@ -1,0 +1,59 @@
+"""The tools that `--export` writes for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.inspection.recipes.llama_cpp import llama_quantize
+from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
+from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe
+from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
+from qtui_core.models.quoting import quoted
+
+
+@dataclass(frozen=True)
+class RecipeTarget:
+    """A tool: its name, the suffix of its file, and a function of the tensors and the model_type of
+    the config that makes the recipe."""
+
+    name: str
+    suffix: str
+    make: Callable[[Sequence[RecipeTensor], str | None], ToolRecipe]
+
+    def recipe(
+        self, tensors: Sequence[RecipeTensor], config: Mapping[str, Any] | None
+    ) -> ToolRecipe:
+        """The recipe for the tensors of a model with this config.json."""
+        model_type = (config or {}).get("model_type")
+        return self.make(tensors, model_type if isinstance(model_type, str) else None)
+
+
+TARGETS: Final = {
+    target.name: target
+    for target in (
+        RecipeTarget("llama-quantize", ".txt", llama_quantize),
+        RecipeTarget("llm-compressor", ".yaml", lambda tensors, _: llm_compressor(tensors)),
+        RecipeTarget("torchao", ".json", lambda tensors, _: torchao(tensors)),
+        RecipeTarget("bitsandbytes", ".json", lambda tensors, _: bitsandbytes(tensors)),
+        RecipeTarget("gptqmodel", ".json", lambda tensors, _: gptqmodel(tensors)),
+        RecipeTarget("vllm", ".json", lambda tensors, _: vllm(tensors)),
+    )
+}
+
+
+def target_of_export(text: str) -> tuple[RecipeTarget, str]:
+    """The tool and the file of `TOOL` or `TOOL=FILE`; without a file it is named after the tool.
+
+    Raises UsageError for an unknown tool.
+    """
+    name, _, file = text.partition("=")
+    target = TARGETS.get(name.strip().lower())
+    if target is None:
+        raise UsageError(
+            f"{quoted(name)} is no tool to export for: choose one of {', '.join(TARGETS)}, or "
+            f"write TOOL=FILE."
+        )
+    return target, file or f"{target.name}{target.suffix}"

@@ -1,0 +1,403 @@
+"""Recipes: their exact text, what they tell, and the libraries that read them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from every import every, over
+
+from qtui_core.errors import UsageError
+from qtui_core.inspection.recipes.llama_cpp import llama_quantize
+from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
+from qtui_core.inspection.recipes.recipe import UNQUANTIZED, RecipeTensor
+from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
+from qtui_core.inspection.recipes.targets import TARGETS, target_of_export
+from qtui_core.quant import quantize
+from qtui_core.schemes.scheme import Scheme
+
+
+def tensor(name, scheme, rows=128, columns=256, dtype="BF16"):
+    return RecipeTensor(name, Scheme.parse(scheme) if scheme else None, rows, columns, dtype)
+
+
+SCHEMES = [
+    "int2", "int3", "int4", "int4:asym", "int4:asym:zpfloat", "int5", "int6", "int7", "int8",
+    "int8:tensor", "int8:group32", "int4:group32:signed", "int4:column", "int8:outliers6.0",
+    "int4:truncate", "e4m3", "e4m3:row", "e4m3:tile128x128", "e5m2", "e3m2", "e2m1", "nf4",
+    "nf4:dq", "fp4", "nf4:block128", "mxfp4", "mxfp4:even", "mxfp6-e3m2",
+    "mxfp8-e4m3", "mxint8", "nvfp4", "ternary", "bf16", "fp16", "tf32",
+]  # fmt: skip
+LAYER = "model.layers.0."
+SMALL = (
+    tensor("model.embed_tokens.weight", None),
+    tensor(f"{LAYER}self_attn.q_proj.weight", "int4:group64:full"),
+    tensor(f"{LAYER}mlp.up_proj.weight", "int4:group64:full"),
+    tensor(f"{LAYER}mlp.down_proj.weight", "e4m3:row"),
+    tensor("lm_head.weight", None),
+)
+NF4 = tuple(
+    tensor(each.name, {"int4:group64:full": "nf4:dq", "e4m3:row": "int8:row"}.get(str(each.scheme)))
+    for each in SMALL
+)
+
+
+def text_of(recipe):
+    return recipe.text
+
+
+def test_llama_quantize_takes_a_regular_expression_and_a_type_a_line():
+    pytest.importorskip("gguf")
+    assert text_of(llama_quantize(SMALL, "llama")) == (
+        "^token_embd\\.weight$=bf16\n"
+        "^blk\\.0\\.attn_q\\.weight$=q4_0\n"
+        "^blk\\.0\\.ffn_up\\.weight$=q4_0\n"
+        "^blk\\.0\\.ffn_down\\.weight$=q8_0\n"
+        "^output\\.weight$=bf16\n"
+    )
+
+
+def test_llm_compressor_takes_groups_of_modules():
+    assert text_of(llm_compressor(SMALL)) == (
+        "quant_stage:\n"
+        "  quant_modifiers:\n"
+        "    QuantizationModifier:\n"
+        "      ignore:\n"
+        '        - "lm_head"\n'
+        "      config_groups:\n"
+        "        group_0:\n"
+        "          weights: {num_bits: 4, type: int, symmetric: true, strategy: group, "
+        "group_size: 64}\n"
+        "          targets:\n"
+        '            - "model.layers.0.self_attn.q_proj"\n'
+        '            - "model.layers.0.mlp.up_proj"\n'
+        "        group_1:\n"
+        "          weights: {num_bits: 8, type: float, symmetric: true, strategy: channel}\n"
+        "          targets:\n"
+        '            - "model.layers.0.mlp.down_proj"\n'
+    )
+
+
+def test_torchao_takes_a_config_for_each_module():
+    found = json.loads(text_of(torchao(SMALL)))
+    int4 = {
+        "_type": "IntxWeightOnlyConfig",
+        "_version": 2,
+        "_data": {
+            "weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+            "granularity": {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 64}},
+            "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
+        },
+    }
+    e4m3 = {
+        "_type": "Float8WeightOnlyConfig",
+        "_version": 2,
+        "_data": {
+            "weight_dtype": {"_type": "torch.dtype", "_data": "float8_e4m3fn"},
+            "granularity": {"_type": "PerRow", "_version": 1, "_data": {"dim": -1}},
+        },
+    }
+    configs = {
+        f"{LAYER}self_attn.q_proj": int4,
+        f"{LAYER}mlp.up_proj": int4,
+        f"{LAYER}mlp.down_proj": e4m3,
+    }
+    assert found == {"_type": "FqnToConfig", "_version": 1, "_data": {"fqn_to_config": configs}}
+
+
+def test_bitsandbytes_takes_one_type_and_a_list_of_modules_to_skip():
+    recipe = bitsandbytes(NF4)
+    assert json.loads(recipe.text) == {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "llm_int8_skip_modules": [f"{LAYER}mlp.down_proj", "lm_head"],
+    }
+    (told,) = recipe.stand_ins
+    assert (told.tensor, told.instead) == (f"{LAYER}mlp.down_proj.weight", UNQUANTIZED)
+
+
+def test_gptqmodel_takes_rules_beside_a_base():
+    recipe = gptqmodel(SMALL)
+    assert json.loads(recipe.text) == {
+        "quant_method": "gptq",
+        "checkpoint_format": "gptq",
+        "bits": 4,
+        "group_size": 64,
+        "sym": True,
+        "desc_act": False,
+        "lm_head": False,
+        "dynamic": {
+            r"+:^model\.layers\.0\.mlp\.down_proj$": {"bits": 8, "group_size": -1, "sym": True},
+            r"-:^lm_head$": {},
+        },
+    }
+    (told,) = recipe.stand_ins
+    assert told.instead == "int8 of a row, scale absmax/127.5"
+
+
+def test_vllm_takes_a_type_and_a_list_to_ignore_or_a_type_for_each():
+    only = tuple(
+        tensor(each.name, "e4m3:row" if each.scheme and "mlp" in each.name else None)
+        for each in SMALL
+    )
+    assert json.loads(text_of(vllm(only))) == {
+        "linear": "fp8_per_channel",
+        "moe": "fp8_per_channel",
+        "ignore": [f"{LAYER}self_attn.q_proj", "lm_head"],
+    }
+    mixed = (*only[:3], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4"), only[4])
+    assert json.loads(text_of(vllm(mixed))) == {
+        "targets": {
+            r"re:^model\.layers\.0\.mlp\.up_proj$": "fp8_per_channel",
+            r"re:^model\.layers\.0\.mlp\.down_proj$": "mxfp4",
+        }
+    }
+
+
+def test_vllm_gets_one_type_for_the_modules_that_it_fuses():
+    def shards(q, k, v):
+        schemes = {"q_proj": q, "k_proj": k, "v_proj": v}
+        names = {name: tensor(f"{LAYER}self_attn.{name}.weight", s) for name, s in schemes.items()}
+        recipe = vllm(tuple(names.values()))
+        return json.loads(recipe.text), {each.tensor.split(".")[-2] for each in recipe.stand_ins}
+
+    found, told = shards("mxfp4", "mxfp4", "e4m3:row")
+    assert (found["linear"], found["ignore"], told) == ("fp8_per_channel", [], {"q_proj", "k_proj"})
+    found, told = shards("mxfp4", None, "mxfp4")
+    assert len(found["ignore"]) == 3
+    assert told == {"q_proj", "v_proj"}
+
+
+def test_what_no_tool_has_is_told_with_its_tensors():
+    sentences = llm_compressor(NF4).sentences("llm-compressor")
+    assert sentences[0] == (
+        "nf4:block64:dq of 2 tensors becomes int4 of groups of 64, asymmetric (llm-compressor has "
+        "no such type): 'model.layers.0.self_attn.q_proj.weight', "
+        "'model.layers.0.mlp.up_proj.weight'."
+    )
+    short = (tensor(f"{LAYER}mlp.down_proj.weight", "int4:group128:full", columns=704),)
+    for make in (llm_compressor, torchao, gptqmodel):
+        (told,) = make(short).stand_ins
+        assert told.instead == UNQUANTIZED
+        assert told.why == "rows of 704 are no multiple of the group 128"
+
+
+def test_every_scheme_is_expressed_or_told():
+    """A recipe never changes a scheme silently: it has the scheme's own numbers, or a stand-in."""
+    expressed = {
+        "llama-quantize": {"int4:group32:signed", "int8:group32", "mxfp4", "bf16", "fp16", "tf32"},
+        "llm-compressor": {"int4:group64:asym", "e4m3:tensor", "e4m3:row", "e4m3:tile128x128",
+                           "mxfp4:even", "nvfp4", "bf16"},
+        "torchao": {"int4:group64:asym", "e4m3:tensor", "e4m3:row", "e5m2:tensor", "bf16"},
+        "bitsandbytes": {"nf4:block64", "nf4:block64:dq", "fp4:block64", "int8:row", "bf16",
+                         "fp16", "tf32"},
+        "gptqmodel": {"int4:group64:asym", "bf16"},
+        "vllm": {"e4m3:tensor", "e4m3:row", "e4m3:tile128x128", "mxfp4", "mxfp4:even",
+                 "mxfp8-e4m3", "bf16", "fp16", "tf32"},
+    }  # fmt: skip
+    pytest.importorskip("gguf")
+    for name, exact in expressed.items():
+        found = set()
+        for text in SCHEMES:
+            one = (tensor(f"{LAYER}mlp.down_proj.weight", text),)
+            if not TARGETS[name].recipe(one, {"model_type": "llama"}).stand_ins:
+                found.add(str(one[0].scheme))
+        assert found == exact, name
+
+
+def test_types_of_ggml_are_those_of_the_library():
+    gguf = pytest.importorskip("gguf")
+    for text in SCHEMES:
+        given = (tensor("lm_head.weight", text, columns=columns) for columns in (256, 704, 70))
+        for one in given:
+            name, _, kind = llama_quantize((one,), "llama").text.strip().partition("=")
+            block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]]
+            assert one.columns % block == 0
+            assert name == r"^output\.weight$"
+
+
+def test_experts_that_gguf_stacks_get_the_type_with_the_most_bits():
+    pytest.importorskip("gguf")
+    names = [f"{LAYER}block_sparse_moe.experts.{n}.w1.weight" for n in range(2)]
+    given = [tensor(names[0], "int4:group32:signed"), tensor(names[1], "int8:group32")]
+    recipe = llama_quantize(given, "mixtral")
+    assert recipe.text == "^blk\\.0\\.ffn_gate_exps\\.weight$=q8_0\n"
+    (told,) = recipe.stand_ins
+    assert (told.tensor, told.instead) == (names[0], "q8_0")
+
+
+def test_a_type_of_ggml_has_whole_blocks():
+    pytest.importorskip("gguf")
+    for columns, scheme, expected in (
+        (256, "int6", "q6_k"),
+        (704, "int6", "q8_0"),
+        (70, "int6", "f16"),
+        (704, "int4:asym", "q4_1"),
+    ):
+        recipe = llama_quantize((tensor("lm_head.weight", scheme, columns=columns),), "llama")
+        assert recipe.text.endswith(f"={expected}\n")
+
+
+def test_the_tools_are_refused_by_name():
+    assert target_of_export("vllm") == (TARGETS["vllm"], "vllm.json")
+    assert target_of_export("VLLM=a=b.json") == (TARGETS["vllm"], "a=b.json")
+    with pytest.raises(UsageError, match="'vlm' is no tool"):
+        target_of_export("vlm=x")
+
+
+# The libraries.
+
+TORCHAO = ("int4:group64:full", "int4:group64:asym", "int3:group32:full", "int2:row:full",
+           "int8:row:full", "int8:tensor:full", "int8:group64:full", "int8:row:asym",
+           "int6:group64:asym", "e4m3:row", "e4m3:tensor", "e4m3:group64", "e5m2:row")  # fmt: skip
+
+
+def test_torchao_quantizes_by_its_recipe_to_the_numbers_that_were_measured():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchao")
+    from torchao.core.config import config_from_dict
+    from torchao.quantization import quantize_
+
+    model = torch.nn.ModuleDict({str(n): torch.nn.Linear(128, 64) for n in range(len(TORCHAO))})
+    model["table"] = torch.nn.Embedding(32, 128)
+    model["kept"] = torch.nn.Linear(128, 8)
+    before = {name: each.weight.detach().clone() for name, each in model.items()}
+    tensors = [tensor(f"{n}.weight", text, 64, 128, "F32") for n, text in enumerate(TORCHAO)]
+    recipe = torchao([*tensors, tensor("kept.weight", None, 8, 128, "F32")])
+    assert recipe.stand_ins == ()
+    quantize_(model, config_from_dict(json.loads(recipe.text)), filter_fn=None)
+    assert torch.equal(model["kept"].weight, before["kept"])
+
+    def check(n, text):
+        expected = quantize(before[str(n)].numpy(), Scheme.parse(text)).dequantize()
+        found = model[str(n)].weight.dequantize().float().numpy()
+        np.testing.assert_array_equal(found, expected)
+
+    every(enumerate(TORCHAO), check)
+
+
+def test_compressed_tensors_takes_the_groups_and_targets():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("compressed_tensors")
+    yaml = pytest.importorskip("yaml")
+    from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
+
+    texts = ("int4:group64:full", "int8:row:full", "int4:group64:asym", "int8:tensor:full",
+             "e4m3:row", "e4m3:tensor", "e4m3:tile128x128", "mxfp4:even", "nvfp4",
+             "mxfp8-e4m3")  # fmt: skip
+    model = torch.nn.ModuleDict({f"m{n}": torch.nn.Linear(128, 128) for n in range(len(texts))})
+    model["kept"] = torch.nn.Linear(128, 8)
+    tensors = [tensor(f"m{n}.weight", text, 128, 128) for n, text in enumerate(texts)]
+    recipe = llm_compressor([*tensors, tensor("kept.weight", None)])
+    found = yaml.safe_load(recipe.text)["quant_stage"]["quant_modifiers"]["QuantizationModifier"]
+    config = QuantizationConfig(
+        quant_method="compressed-tensors", format="fakequant",
+        config_groups=found["config_groups"], ignore=found["ignore"],
+    )  # fmt: skip
+    apply_quantization_config(model, config)
+    assert not hasattr(model["kept"], "quantization_scheme")
+
+    def check(n, text):
+        weights, scheme = model[f"m{n}"].quantization_scheme.weights, Scheme.parse(text)
+        assert weights.num_bits == scheme.bits
+        assert weights.symmetric == scheme.symmetric
+        assert (weights.type == "float") == (not scheme.format.startswith("int"))
+
+    every(enumerate(texts), check)
+
+
+def test_transformers_takes_the_options_of_bitsandbytes_and_skips_the_list():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    bnb = pytest.importorskip("bitsandbytes")
+    from transformers.integrations.bitsandbytes import replace_with_bnb_linear
+
+    for text, layer in (("nf4:dq", bnb.nn.Linear4bit), ("int8:row", bnb.nn.Linear8bitLt)):
+        names = ("a", "lm_head", "aa", "lm_head2")
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(64, 64) for name in names})
+        given = {"a": text, "aa": text, "lm_head2": None, "lm_head": None}
+        recipe = bitsandbytes([tensor(f"{n}.weight", s, 64, 64) for n, s in given.items()])
+        config = transformers.BitsAndBytesConfig(**json.loads(recipe.text))
+        assert config.quantization_method() == {"nf4:dq": "nf4", "int8:row": "llm_int8"}[text]
+        replace_with_bnb_linear(model, config.llm_int8_skip_modules, config)
+        quantized = {name for name, module in model.items() if isinstance(module, layer)}
+        assert quantized == {"a", "aa"}
+
+
+def test_llm_compressor_reads_its_recipe(tmp_path):
+    pytest.importorskip("llmcompressor")
+    from llmcompressor.recipe import Recipe
+
+    path = tmp_path / "recipe.yaml"
+    path.write_text(llm_compressor(SMALL).text)
+    (modifier,) = Recipe.create_instance(str(path)).modifiers
+    assert type(modifier).__name__ == "QuantizationModifier"
+    assert modifier.ignore == ["lm_head"]
+    groups = modifier.resolved_config.config_groups.values()
+    assert [(len(g.targets), g.weights.num_bits, g.weights.type) for g in groups] == [
+        (2, 4, "int"), (1, 8, "float"),
+    ]  # fmt: skip
+
+
+def test_gptqmodel_reads_its_config():
+    pytest.importorskip("gptqmodel")
+    from gptqmodel.quantization.config import QuantizeConfig, dynamic_get
+
+    config = QuantizeConfig.from_quant_config(json.loads(gptqmodel(SMALL).text))
+    assert (config.bits, config.group_size, config.sym, config.lm_head) == (4, 64, True, False)
+    assert dynamic_get(config.dynamic, "lm_head") is False
+    assert dynamic_get(config.dynamic, f"{LAYER}mlp.down_proj", "bits", config.bits) == 8
+    assert dynamic_get(config.dynamic, f"{LAYER}mlp.up_proj", "bits", config.bits) == 4
+
+
+def test_vllm_reads_its_config():
+    pytest.importorskip("vllm")
+    from vllm.config.quantization import resolve_quantization_config
+
+    for given in (SMALL, (*SMALL[:2], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4"))):
+        data = json.loads(vllm(given).text)
+        found = resolve_quantization_config("online", data)
+        assert list(found.ignore) == data.get("ignore", [])
+        assert found.targets == data.get("targets")
+
+
+@over("name", list(TARGETS))
+def test_export_writes_the_file_and_tells_what_is_in_it(qtui, tmp_path, name):
+    if name == "llama-quantize":
+        pytest.importorskip("gguf")
+    args = ("inspect", "demo", "--sensitivity", "--schemes", "int4:group64:full,nf4:dq")
+    done = qtui(*args, "--tensors", "*.0.*", "--export", name, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    (entry,) = data["exports"]
+    target = TARGETS[name]
+    assert entry["file"] == f"{name}{target.suffix}"
+    assert entry["file"] in entry["use"]
+    text = (tmp_path / entry["file"]).read_text()
+    assert text
+    assigned = {row["tensor"] for row in data["sensitivity"]["assignment"] if row["scheme"]}
+    assert {each["tensor"] for each in entry["stand_ins"]} <= assigned
+    again = qtui(*args, "--export", name, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+
+
+@over(
+    ("args", "words"),
+    [
+        (("--export", "vllm"), "is for --sensitivity"),
+        (("--sensitivity", "--export", "nothing"), "is no tool"),
+        (("--sensitivity", "--export", "vllm=-"), "needs a file"),
+        (("--sensitivity", "--export", "vllm=a", "--export", "torchao=a"), "a second time"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(qtui, tmp_path, args, words):
+    done = qtui("inspect", "demo", *args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not re.search("Traceback", done.stderr)
+    assert list(tmp_path.iterdir()) == []
