@@ -1,5 +1,5 @@
 """Checks the shape of the whole tree: class names, base classes, circles of imports, folders, code
-without a use. There are no exceptions."""
+without a use. The few exceptions are named with their reasons."""
 
 from __future__ import annotations
 
@@ -46,20 +46,18 @@ def name_of(node: ast.expr) -> str:
 
 
 def bases_with_one_subclass() -> set[str]:
-    """Base classes that only one other class extends."""
+    """Base classes that only one other class extends, without errors that are caught."""
     named = {node.name for _, node in classes()}
     subclasses = Counter(
         name for _, node in classes() for name in {name_of(base) for base in node.bases} & named
     )
-    used: Counter[str] = Counter()
+    caught: set[str] = set()
     for tree in trees().values():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                used[name_of(node.func)] += 1
-            elif isinstance(node, ast.ExceptHandler) and node.type is not None:
-                caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-                used.update(map(name_of, caught))
-    return {name for name, count in subclasses.items() if count == 1 and not used[name]}
+            if isinstance(node, ast.ExceptHandler) and node.type is not None:
+                kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+                caught.update(map(name_of, kinds))
+    return {name for name, count in subclasses.items() if count == 1} - caught
 
 
 @cache
@@ -199,7 +197,17 @@ def folders() -> dict[str, int]:
 
 
 def test_a_base_class_has_two_subclasses() -> None:
-    assert bases_with_one_subclass() == set()
+    built = {
+        # Also built themselves; the subclass stands where the class may, and does something else.
+        "CachingAllocator": "ExpandableAllocator maps pages where this one takes whole segments",
+        "CurvePicture": "RunPicture draws measured lines over the same curve",
+        "EngineClient": "EstimatorClient answers the same requests from two processes",
+        "Field": "TypingField is there only while something is typed",
+        "SubjectRequest": "PlanRequest asks about a plan besides, and three requests extend it",
+        "TextPicture": "GranularityBars takes keys that ask for another outlier",
+        "Tracker": "CpuTracker corrects what a dispatch mode does not see on a CPU",
+    }
+    assert bases_with_one_subclass() == built.keys()
 
 
 def test_nothing_is_there_for_tests_alone() -> None:

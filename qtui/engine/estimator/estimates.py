@@ -49,18 +49,18 @@ def open_subject(estimates: Estimates, task: Task[SubjectRequest]) -> ModelFacts
     subject = estimates.subject(task.asked)
     shape = subject.shape
     return ModelFacts(
-        id=subject.name,
-        location=subject.location,
-        architecture=subject.architecture,
+        id=subject.model.name,
+        location=subject.model.location,
+        architecture=subject.model.architecture,
         parameters=None if shape is None else parameter_count(shape),
         layers=None if shape is None else len(shape.encoder) + len(shape.layers),
         dtype=None if shape is None else shape.dtype,
         packed_as=None if shape is None else shape.packed_as,
         max_positions=None if shape is None else shape.max_positions,
-        quantized=subject.quantized,
+        quantized=subject.model.quantized,
         notes=() if shape is None else tuple(shape.notes),
         unknown=subject.why,
-        traceable=bool(subject.config.get("model_type")),
+        traceable=bool(subject.model.config.get("model_type")),
     )
 
 
@@ -106,7 +106,7 @@ def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
     question = question_of(estimates, task.asked)
     subject = question.subject
     found = traced_estimate(
-        subject.config, subject.shape, question.asked, question.device, task.check
+        subject.model.config, subject.shape, question.asked, question.device, task.check
     )
     return Traced(_answer(found, found.curve), _around(question, found, task))
 
@@ -128,7 +128,7 @@ def _around(question: Question, found: Estimate, task: Task[AroundRequest]) -> A
 
     here = map(device_of, task.asked.live)
     report = report_of(
-        subject,
+        subject.model,
         found,
         None if subject.shape is None or not_built_in(subject.shape, found.plan) else peaks,
         here=[device for device in here if device is not None],

@@ -31,10 +31,11 @@ Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 
 @dataclass(frozen=True)
-class MemorySubject(ModelDescription):
+class MemorySubject:
     """A model and its shape. `shape` is None if there is none for its family; `why` says so."""
 
-    shape: ModelShape | None = None
+    model: ModelDescription
+    shape: ModelShape | None
     why: str = ""
 
     def known_shape(self) -> ModelShape:
@@ -68,7 +69,7 @@ class Estimates:
         """The full estimate, from the cache if it is there."""
         subject, plan, device = question.subject, question.plan, question.device
         place = (device.name, device.capacity_bytes, device.calibration) if device else None
-        key = (subject.name, plan, place)
+        key = (subject.model.name, plan, place)
         found = self._found.pop(key, None)
         if found is None or found.shape is not subject.shape:
             shape = question.shape
@@ -82,20 +83,17 @@ class Estimates:
 def _of_model(model: str) -> MemorySubject:
     with open_model(model) as source:
         found = describe(source)
-    shape, why = None, ""
     try:
-        shape = found.read_shape()
+        return MemorySubject(found, found.read_shape())
     except UnknownFamily as error:
-        why = str(error)
-    return MemorySubject(**vars(found), shape=shape, why=why)
+        return MemorySubject(found, None, str(error))
 
 
 def _of_case(key: str) -> MemorySubject:
     case = case_of(key)
     shape = shape_from_config(case.config)
-    return MemorySubject(
-        case.title, case.source, case.config, shape.architecture, False, shape=shape
-    )
+    model = ModelDescription(case.title, case.source, case.config, shape.architecture, False)
+    return MemorySubject(model, shape)
 
 
 @dataclass(frozen=True)
