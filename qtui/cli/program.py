@@ -20,6 +20,10 @@ COMMANDS = {
         "qtui.cli.commands.inspect",
         "What quantizing a model would cost, tensor by tensor.",
     ),
+    "eval": (
+        "qtui.cli.commands.eval",
+        "How far a quantized model is from the original: KL, loss, agreement.",
+    ),
     "memory": (
         "qtui.cli.commands.memory",
         "What a run needs on a GPU, byte by byte, before it runs.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qtui.engine.answers.outliers import By
+from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.schemes.scheme import Scheme
 
 #: The stored tensor, or the captured input or output of the module with that weight.
@@ -167,3 +168,12 @@ class LayersRequest(ModelRequest):
     schemes: tuple[Scheme, ...]
     file: str
     full: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest(ModelRequest):
+    """A model and its candidates on a text. `done` are the parts that are known, (batch, candidate)
+    by number."""
+
+    settings: EvaluationSettings
+    done: tuple[tuple[int, int], ...] = ()

@@ -41,9 +41,8 @@ def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
         built = _empty(model_class, config)
     except Exception:
         return ""  # the constructor failed; the caller has its message
-    prefix = f"{built.base_model_prefix}."
     for name, parameter in built.named_parameters():
-        for stored in (name, prefix + name, name.removeprefix(prefix)):
+        for stored in spellings(built, name):
             info = source.tensors.get(stored)
             if info is not None and info.shape != tuple(parameter.shape):
                 return (
@@ -51,6 +50,33 @@ def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
                     f"{tuple(parameter.shape)} by its config.json."
                 )
     return ""
+
+
+def spellings(model: Any, name: str) -> tuple[str, str, str]:
+    """The names that a checkpoint may have for a parameter: a base model and a model with a head
+    name it with and without a prefix."""
+    prefix = f"{model.base_model_prefix}."
+    return name, prefix + name, name.removeprefix(prefix)
+
+
+def has_own_names(source: ModelSource, model_class: Any, config: Any) -> bool:
+    """Whether every parameter of the class is stored as a tensor of its own name and shape. Then
+    loading only maps the files. A head that is tied to the embedding need not be stored."""
+    try:
+        built = _empty(model_class, config)
+    except Exception:
+        return False  # the constructor failed; loading has the message
+    others = {
+        name: tuple(parameter.shape)
+        for name, parameter in built.named_parameters()
+        if not any(
+            stored in source.tensors and source.tensors[stored].shape == tuple(parameter.shape)
+            for stored in spellings(built, name)
+        )
+    }
+    embedding = tuple(built.get_input_embeddings().weight.shape)
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    return not others or (tied and list(others.values()) == [embedding])
 
 
 def _empty(model_class: Any, config: Any) -> Any:

@@ -15,7 +15,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 from transformers.utils import logging
 
-from qtui_core.activations.config_match import check_belonging, differing_shapes
+from qtui_core.activations.config_match import (
+    check_belonging,
+    differing_shapes,
+    has_own_names,
+    spellings,
+)
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.files.local import LocalFile
@@ -120,11 +125,9 @@ class LoadedModel:
         return path
 
     def _module(self, name: str) -> tuple[str, Any] | None:
-        """The module of that name and its name here. A base model and a model with a head name the
-        same module with and without a prefix."""
-        prefix = f"{self.model.base_model_prefix}."
+        """The module of that name and its name here."""
         modules = dict(self.model.named_modules())
-        for path in (name, prefix + name, name.removeprefix(prefix)):
+        for path in spellings(self.model, name):
             if path in modules:
                 return path, modules[path]
         return None
@@ -146,6 +149,29 @@ def load_model(source: ModelSource) -> LoadedModel:
     check_plain(source, "Activations are captured from")
     config = _config(source)
     model_class = _class_of(source, config)
+    check_memory(source)
+    model = with_weights(source, model_class, config, _DTYPES[_main_dtype(source)])
+    return LoadedModel(source, model.eval(), folder_of(source))
+
+
+def map_language_model(source: ModelSource) -> LoadedModel:
+    """The causal language model of a source, with its head. Its weights are mapped as in
+    `load_model`; if all are stored under the names of the parameters, nothing is read, so a model
+    larger than memory can be mapped.
+
+    Raises:
+        ModelError: it does not predict the next token, or cannot be run here.
+    """
+    check_plain(source, "An evaluation is of")
+    config = _config(source)
+    if not _is_causal(source, config):
+        raise ModelError(
+            f"{quoted(source.id)} is a {source.architecture}, which has no head that predicts the "
+            f"next token: an evaluation is of causal language models (…ForCausalLM)."
+        )
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if not has_own_names(source, model_class, config):
+        check_memory(source)
     model = with_weights(source, model_class, config, _DTYPES[_main_dtype(source)])
     return LoadedModel(source, model.eval(), folder_of(source))
 
@@ -160,7 +186,6 @@ def with_weights(
         ModelError: the weights do not belong to the class, or some are missing.
     """
     logging.disable_progress_bar()
-    _check_memory(source)
     try:
         check_belonging(source, model_class, config)
         model, info = model_class.from_pretrained(
@@ -263,7 +288,7 @@ def _class_of(source: ModelSource, config: Any) -> Any:
     encoders."""
     name = source.architecture or ""
     named = "architectures" in (source.config or {})
-    if named and name.endswith(_CAUSAL) and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if _is_causal(source, config):
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if (not named or name.endswith(_BASE)) and type(config) in MODEL_MAPPING:
         found: Any = MODEL_MAPPING[type(config)]
@@ -274,6 +299,13 @@ def _class_of(source: ModelSource, config: Any) -> Any:
         f"{quoted(source.id)} is a {name}; activations are captured from text models that are "
         f"causal (…ForCausalLM) or encoders (BertModel, RobertaForMaskedLM and their like)."
     )
+
+
+def _is_causal(source: ModelSource, config: Any) -> bool:
+    """Whether the config.json names a class that predicts the next token."""
+    named = "architectures" in (source.config or {})
+    ends = (source.architecture or "").endswith(_CAUSAL)
+    return named and ends and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
 def _tensors(source: ModelSource) -> dict[str, torch.Tensor]:
@@ -301,7 +333,8 @@ def _map(file: Any) -> mmap.mmap:
         raise ModelError(f"{quoted(file.path)} cannot be mapped into memory: {error}.") from error
 
 
-def _check_memory(source: ModelSource) -> None:
+def check_memory(source: ModelSource) -> None:
+    """Raises ModelError if the weights of a source are more than the free memory."""
     free = available_memory()
     if free is not None and source.nbytes > free:
         raise ModelError(

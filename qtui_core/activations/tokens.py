@@ -112,6 +112,11 @@ class Tokenizer:
         """The number of special tokens in a window."""
         return len(self._prefix) + len(self._suffix)
 
+    @property
+    def prefix(self) -> Ids:
+        """The special tokens before a text, int64 `[tokens]`: often one, for its beginning."""
+        return np.array(self._prefix, np.int64)
+
     def wrap(self, ids: Ids) -> Ids:
         """The ids with the special tokens that the model expects around text."""
         return np.array([*self._prefix, *ids.tolist(), *self._suffix], np.int64)

@@ -81,7 +81,7 @@ def inspect_model(
     readable = [i for i in infos if i.readable and i.elements]
     extent = None
     if any(isinstance(s.granularity, PerModel) for s in schemes):
-        extent = _model_extent(source, readable, limit)
+        extent = model_extent(source, readable, limit)
     total = sum(i.elements for i in readable)
     reports = {info.name: TensorReport(info, sampled_parameters=0) for info in infos}
     done = 0
@@ -111,10 +111,11 @@ def inspect_model(
     )
 
 
-def _model_extent(
+def model_extent(
     source: ModelSource, infos: Sequence[TensorInfo], limit: int | None
 ) -> tuple[float, float] | None:
-    """The smallest and largest value in the tensors to which schemes are applied."""
+    """The smallest and largest value in the tensors to which schemes are applied, of as many
+    elements of each as `limit` says, None for all. None if there is no finite value."""
     matrices = [info for info in infos if is_quantizable(info)]
     found = [statistics(rows) for _, rows, _ in read_ahead(source, matrices, limit)]
     low = [s.min for s in found if s.min is not None]
@@ -203,7 +204,7 @@ def _describe_sample(tensors: Sequence[TensorReport]) -> str:
 
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
     """The total of `scheme`, which is number `index` among the errors of each tensor."""
-    nbytes = _model_scale_bytes(scheme)
+    nbytes = model_scale_bytes(scheme)
     squared_error = signal = 0.0
     expected: float | None = 0.0
     worst, worst_sqnr = None, math.inf
@@ -248,7 +249,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
     )
 
 
-def _model_scale_bytes(scheme: Scheme) -> int:
+def model_scale_bytes(scheme: Scheme) -> int:
     """Bytes of the scale and zero point of a whole model, which belong to no tensor."""
     if not isinstance(scheme.granularity, PerModel):
         return 0

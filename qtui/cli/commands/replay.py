@@ -17,14 +17,15 @@ def command(
     file: str,
     report: ReportOptions,
 ) -> None:
-    """Show a recording of `qtui train --record`, `qtui lab --record` or the app. A training run
-    plays in the app; without a terminal, or with --format, its report is printed. Of an experiment
-    the report is printed.
+    """Show a recording of `qtui train --record`, `qtui lab --record`, `qtui eval --record` or the
+    app. A training run plays in the app; without a terminal, or with --format, its report is
+    printed. Of an experiment or an evaluation the report is printed.
     """
     from functools import reduce
 
     from qtui.report.lab.document import lab_replay
     from qtui.report.train.document import train_document
+    from qtui_core.evaluation.results import is_evaluation_recording, read_evaluation_recording
     from qtui_core.lab.recording import is_lab_recording, read_lab_recording
     from qtui_core.live.recording import read_recording
     from qtui_core.live.state import RunState, after
@@ -33,6 +34,12 @@ def command(
     if is_lab_recording(file):
         experiment = lab_replay(read_lab_recording(file), f"qtui replay {file}")
         report.write(experiment, target)
+        return
+    if is_evaluation_recording(file):
+        from qtui.report.evaluation.document import evaluation_replay
+
+        found = evaluation_replay(read_evaluation_recording(file), f"qtui replay {file}")
+        report.write(found, target)
         return
     recording = read_recording(file)
     if report.format is None and report.output is None and not terminal_problem():

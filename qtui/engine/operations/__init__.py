@@ -12,6 +12,7 @@ from qtui.engine.operations import (
     activations,
     codebooks,
     errors,
+    evaluation,
     layer_errors,
     maps,
     models,
@@ -30,6 +31,7 @@ MODULES = (
     outliers,
     activations,
     layer_errors,
+    evaluation,
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qtui_core.activations.load import check_plain, with_weights
+from qtui_core.activations.load import check_memory, check_plain, with_weights
 from qtui_core.errors import ModelError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.allocator import warm_up_bytes
@@ -44,6 +44,7 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
         model = _with_random_weights(model_class, configuration, dtype, implementation)
     else:
         check_plain(source, "A run starts from")
+        check_memory(source)
         model = with_weights(
             source, model_class, configuration, dtype, attn_implementation=implementation
         )

@@ -1,0 +1,156 @@
+"""`qtui eval` from start to end: asks the engine, narrates on stderr, records if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from qtui.cli.progress import progress_on_stderr
+from qtui.cli.sensitivity import ask_engine
+from qtui.ending import say
+from qtui.engine.answers.evaluation import EvaluationHeard
+from qtui_core.codec import from_plain
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.evaluation.results import (
+    EVALUATION_LINES,
+    Evaluation,
+    EvaluationBegun,
+    EvaluationRecording,
+    EvaluationTold,
+    PartScored,
+)
+from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.evaluation.summary import summarize
+from qtui_core.files import Target
+from qtui_core.recorded_lines import Recorder
+
+#: Steps of the progress bar.
+_STEPS: Final = 1000
+
+
+@dataclass(frozen=True)
+class EvaluationOutcome:
+    """How an evaluation ended: what was found, whether Ctrl-C ended it, and whether the disk did
+    not take all of its recording."""
+
+    found: Evaluation
+    interrupted: bool
+    unrecorded: bool
+
+
+def run_to_end(
+    model: str,
+    settings: EvaluationSettings,
+    record: Target | None,
+    earlier: EvaluationRecording | None = None,
+) -> EvaluationOutcome:
+    """Evaluates in a child process. `earlier` is a recording to go on from.
+
+    Raises QtuiError (UsageError, ModelError) as the child reports it, and KeyboardInterrupt where
+    it was interrupted before the first part.
+    """
+    with progress_on_stderr("evaluating") as show, _Recorded(record) as recorded:
+        run = _PartsHeard(show, recorded, earlier)
+        interrupted = False
+        try:
+            asked = {"settings": settings, "done": run.done}
+            ask_engine(model, "evaluate", asked, run.hear)
+        except KeyboardInterrupt:
+            if run.begun is None:
+                raise
+            interrupted = True
+        assert run.begun is not None
+        found = summarize(run.begun, run.parts, "stopped" if interrupted else "done")
+        recorded.write(found)
+        return EvaluationOutcome(found, interrupted, recorded.failed)
+
+
+class _PartsHeard:
+    """What was heard so far."""
+
+    def __init__(
+        self,
+        show: Callable[[int, int, str], None] | None,
+        recorded: _Recorded,
+        earlier: EvaluationRecording | None,
+    ) -> None:
+        self._show, self._recorded, self._earlier = show, recorded, earlier
+        self.begun: EvaluationBegun | None = None
+        self.parts: list[PartScored] = [] if earlier is None else list(earlier.parts)
+        self.done = tuple((part.batch, part.candidate) for part in self.parts)
+
+    def hear(self, fraction: float, data: dict[str, Any]) -> None:
+        heard = from_plain(EvaluationHeard, data) if data else EvaluationHeard()
+        if heard.begun is not None:
+            self._begin(heard.begun)
+        if heard.part is not None and self.begun is not None:
+            self.parts.append(heard.part)
+            self._recorded.write(heard.part)
+            if self._show is None:
+                self._narrate(self.begun, heard.part)
+        if self._show is not None:
+            self._show(round(_STEPS * fraction), _STEPS, heard.doing)
+
+    def _begin(self, begun: EvaluationBegun) -> None:
+        if self._earlier is not None:
+            _check_same(begun, self._earlier.begun)
+        self.begun = begun
+        self._recorded.write(begun)
+        for part in self.parts:
+            self._recorded.write(part)
+        if self._show is None:
+            text = begun.text
+            say(
+                f"qtui: {text.windows:,} windows of {text.window:,} tokens, "
+                f"{len(begun.candidates):,} candidates, {begun.device}."
+            )
+
+    def _narrate(self, begun: EvaluationBegun, part: PartScored) -> None:
+        name = begun.candidates[part.candidate].name
+        done = f"{len(self.parts):,} of {begun.parts:,}"
+        say(f"qtui: {name}, batch {part.batch + 1} ({done}): {part.seconds:.1f} s")
+
+
+def _check_same(begun: EvaluationBegun, recorded: EvaluationBegun) -> None:
+    """Raises UsageError if the recorded parts are of another model or text than is read now."""
+    for what, now, before in (
+        ("model", (begun.nbytes, begun.parameters), (recorded.nbytes, recorded.parameters)),
+        ("text", begun.text.digest, recorded.text.digest),
+        ("list of candidates", begun.candidates, recorded.candidates),
+        ("division into batches", begun.batches, recorded.batches),
+    ):
+        if now != before:
+            raise UsageError(
+                f"The recording is of another {what} than there is now: run without --resume."
+            )
+
+
+class _Recorded:
+    """The recording, if one is wanted. If the disk is full, it ends and the evaluation goes on."""
+
+    def __init__(self, target: Target | None) -> None:
+        lines = EVALUATION_LINES.to_line
+        self._recorder: Recorder[EvaluationTold] | None = None
+        if target is not None:
+            self._recorder = Recorder(target, lines)
+        self.failed = False
+
+    def write(self, told: EvaluationTold) -> None:
+        if self._recorder is None or self.failed:
+            return
+        try:
+            self._recorder.write(told)
+        except OSError as error:
+            self.failed = True
+            say(
+                f"qtui: The recording {self._recorder.target.name!r} ends here "
+                f"({error.strerror or error}); the evaluation goes on."
+            )
+
+    def __enter__(self) -> _Recorded:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._recorder is not None:
+            self._recorder.__exit__(*error)

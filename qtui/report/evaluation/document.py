@@ -1,0 +1,128 @@
+"""The document of `qtui eval`: the candidates as rows, and their divergence against their bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from qtui.report.document import Block, Column, Document, Facts, Plotted, Section, Table, Tone
+from qtui.report.numbers import format_value
+from qtui_core.codec import printed
+from qtui_core.evaluation.results import Evaluation, EvaluationRecording, EvaluationRow
+from qtui_core.evaluation.summary import summarize
+from qtui_core.lab.results import LabFrontier, Point
+from qtui_core.quantities import format_bytes, plural
+
+_NOTE = (
+    "KL is the Kullback-Leibler divergence of a candidate's distribution of the next token from "
+    "the original's, in nats a token; ± is the standard error of its mean, from the means of the "
+    "windows. Same top: the share of tokens whose most likely successor stays."
+)
+
+
+def evaluation_document(found: Evaluation, command: str) -> Document:
+    """The report on an evaluation, finished or not. `command` is the command line."""
+    sections = [Section("Text and model", (Facts(tuple(_facts(found))),))]
+    if found.rows:
+        blocks: list[Block] = [_table(found.rows), *_picture(found.rows)]
+        sections.append(Section("Candidates", tuple(blocks)))
+    if found.begun.notes:
+        sections.append(Section("Notes", found.begun.notes))
+    return Document(command, tuple(sections), found.conclusion, printed(found))
+
+
+def evaluation_replay(recording: EvaluationRecording, command: str) -> Document:
+    """The report on a recorded evaluation, which may have stopped early."""
+    begun, parts = recording.begun, recording.parts
+    ended = "done" if len(parts) >= begun.parts else "stopped"
+    document = evaluation_document(summarize(begun, parts, ended), command)
+    if not recording.complaint:
+        return document
+    above = Section("Recording", (recording.complaint,))
+    return replace(document, sections=(above, *document.sections))
+
+
+def _facts(found: Evaluation) -> Iterator[tuple[str, str]]:
+    begun, text = found.begun, found.begun.text
+    yield "model", f"{begun.model}, {begun.architecture}"
+    yield "text", f"{text.origin}: {plural(text.available, 'token')}, {text.tokenizer}"
+    read = plural(found.windows, "window")
+    if found.windows < text.windows:
+        read = f"{found.windows:,} of {plural(text.windows, 'window')}"
+    yield "read", f"{read} of {text.window:,} tokens, spread over the text"
+    which = "the second half of each window" if begun.settings.scored == "half" else "all"
+    yield "scored", f"{plural(found.tokens, 'token')}: {which}, {text.scored:,} a window"
+    if begun.settings.keep:
+        yield "kept as stored", ", ".join(begun.settings.keep)
+    if begun.settings.assignment is not None:
+        yield "assignment", begun.settings.assignment
+    yield "computed on", begun.device
+    seconds = sum(row.seconds for row in found.rows)
+    if seconds:
+        yield "took", f"{seconds:.1f} s, {seconds / len(found.rows):.1f} s a row"
+    yield "versions", ", ".join(f"{name} {version}" for name, version in begun.versions.items())
+
+
+def _table(rows: Sequence[EvaluationRow]) -> Table:
+    most = max((row.kl_mean or 0.0 for row in rows), default=0.0)
+    return Table(
+        columns=(
+            Column("weights + inputs", key=True),
+            Column("bits/param", numeric=True),
+            Column("bytes", numeric=True),
+            Column("KL", numeric=True),
+            Column("±", numeric=True),
+            Column("median", numeric=True),
+            Column("99.9%", numeric=True),
+            Column("loss", numeric=True),
+            Column("perplexity", numeric=True),
+            Column("same top", numeric=True),
+        ),
+        rows=tuple(_cells(row) for row in rows),
+        tones=tuple(_tone(row) for row in rows),
+        bars=tuple((row.kl_mean or 0.0) / most if most else 0.0 for row in rows),
+        bar_title="KL",
+        note=_NOTE,
+    )
+
+
+def _cells(row: EvaluationRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        f"{row.bits_per_parameter:.3f}",
+        format_bytes(row.nbytes),
+        format_value(row.kl_mean, 3),
+        format_value(row.kl_stderr, 2),
+        format_value(row.kl_median, 3),
+        format_value(row.kl_p999, 3),
+        "–" if row.loss is None else f"{row.loss:.4f}",
+        format_value(row.perplexity, 5),
+        f"{row.top1_agreement:.2%}",
+    )
+
+
+def _tone(row: EvaluationRow) -> Tone:
+    return "bad" if row.nonfinite else ""
+
+
+def _picture(rows: Sequence[EvaluationRow]) -> list[Block]:
+    """The divergence of each candidate against its bits, and the line of those that no other beats
+    in both; empty for fewer than two that have a divergence."""
+    places = [
+        (row.bits_per_parameter, math.log10(row.kl_mean), row.name) for row in rows if row.kl_mean
+    ]
+    if len(places) < 2:
+        return []
+    line: list[tuple[float, float]] = []
+    for bits, height, _ in sorted(places):
+        if not line or height < line[-1][1]:
+            line.append((bits, height))
+    picture = LabFrontier(
+        "KL divergence against bits",
+        "bits per parameter",
+        "log10 of KL, nats a token",
+        tuple(line),
+        tuple(Point(name, bits, height) for bits, height, name in places),
+    )
+    return [Plotted(picture)]

@@ -1,0 +1,248 @@
+"""What a candidate does to the weights of the original: the values of each tensor, and the bytes of
+all. Needs numpy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
+from qtui_core.inspection.inspect import is_quantizable, model_extent, model_scale_bytes
+from qtui_core.models import ModelSource, TensorInfo
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.packed.views import Rows
+from qtui_core.quant import PerModel, quantize, quantized_bytes
+from qtui_core.quant.segments.elements import Float32
+from qtui_core.schemes.scheme import Scheme
+
+#: The most bytes of a file with an assignment: a hundred thousand tensors take some ten MB.
+_MOST_BYTES = 64 << 20
+_HELP = (
+    "write one with `qtui inspect MODEL --sensitivity --json -o FILE`, or an object of tensor "
+    "names and schemes"
+)
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A weight of the model that runs.
+
+    Attributes:
+        info: of the tensor; the name is that of the checkpoint where it has the weight so.
+        rows: reads its values.
+    """
+
+    info: TensorInfo
+    rows: Rows
+
+    def values(self) -> Float32:
+        """All values as stored, float32 in the tensor's shape."""
+        return self.rows.rows(0, self.rows.shape[0]).reshape(self.info.shape)
+
+
+#: Gives the values of a weight, float32 in its shape.
+Values = Callable[[StoredWeight], Float32]
+
+
+class WeightChange:
+    """A change of the weights of a model.
+
+    Attributes:
+        name: how its row is called.
+    """
+
+    def __init__(self, name: str, source: ModelSource) -> None:
+        self.name = name
+        self.source = source
+
+    def values(self, weight: StoredWeight) -> Float32:
+        """The values of a weight under the change."""
+        return weight.values()
+
+    def nbytes(self) -> int:
+        """Bytes of the whole model under the change. Of a scheme that keeps outlier columns they
+        are known once every weight was read."""
+        return self.source.nbytes
+
+    def changes_inputs(self, weight: StoredWeight) -> bool:
+        """Whether the inputs of a layer with this weight are quantized too, where a candidate
+        quantizes activations."""
+        return is_quantizable(weight.info)
+
+
+class QuantizedWeights(WeightChange):
+    """Weights that are rounded. `scheme_of` gives the scheme of a tensor, None where it stays as it
+    is stored; `shared` is the scheme whose scale belongs to the whole model, if there is one."""
+
+    def __init__(
+        self,
+        name: str,
+        source: ModelSource,
+        scheme_of: Callable[[TensorInfo], Scheme | None],
+        shared: Scheme | None = None,
+    ) -> None:
+        super().__init__(name, source)
+        self._scheme_of = scheme_of
+        self._columns: dict[str, int] = {}
+        self._shared = shared
+        self._extent = None
+        if shared is not None:
+            infos = [info for info in source.tensors.values() if scheme_of(info)]
+            self._extent = model_extent(source, infos, None)
+
+    def values(self, weight: StoredWeight) -> Float32:
+        scheme = self._scheme_of(weight.info)
+        if scheme is None:
+            return super().values(weight)
+        found = quantize(weight.rows, scheme, model_absmax=self._extent)
+        if found.outlier_columns is not None:
+            self._columns[weight.info.name] = int(found.outlier_columns.size)
+        return found.dequantize().reshape(weight.info.shape)
+
+    def nbytes(self) -> int:
+        total = 0 if self._shared is None else model_scale_bytes(self._shared)
+        for name, info in self.source.tensors.items():
+            scheme = self._scheme_of(info)
+            columns = self._columns.get(name, 0)
+            total += quantized_bytes(scheme, info.matrix, columns) if scheme else info.nbytes
+        return total
+
+    def changes_inputs(self, weight: StoredWeight) -> bool:
+        return self._scheme_of(weight.info) is not None
+
+
+class OtherCheckpoint(WeightChange):
+    """The weights of another checkpoint of the same model, decoded where they are packed."""
+
+    def __init__(self, source: ModelSource, other: ModelSource) -> None:
+        super().__init__(other.id, source)
+        self._other = other
+        found = pair_weights(source, other)
+        self._pairs: dict[str, Pair] = {pair.a.name: pair for pair in found.pairs}
+        if found.shapes:
+            name, mine, theirs = found.shapes[0]
+            raise UsageError(
+                f"{quoted(name)} is {mine} in {source.id} and {theirs} in {other.id}: --against "
+                f"takes a checkpoint of the same model."
+            )
+        self.missing = found.only_a
+        self.notes = found.notes
+
+    def values(self, weight: StoredWeight) -> Float32:
+        pair = self._pairs.get(weight.info.name)
+        if pair is None:
+            return super().values(weight)
+        _, rows = open_pair(self.source, self._other, pair)
+        return rows.rows(0, rows.shape[0]).reshape(weight.info.shape)
+
+    def nbytes(self) -> int:
+        return self._other.nbytes
+
+    def changes_inputs(self, weight: StoredWeight) -> bool:
+        pair = self._pairs.get(weight.info.name)
+        return pair is not None and pair.b.quantized
+
+
+def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> QuantizedWeights:
+    """One scheme for every matrix, as `qtui inspect` applies it, but for the names that match a
+    pattern of `keep`. Raises UsageError if a pattern matches nothing, or if nothing is left."""
+    matrices = [info.name for info in source.tensors.values() if is_quantizable(info)]
+    for pattern in keep:
+        if not any(fnmatchcase(name, pattern) for name in matrices):
+            raise UsageError(
+                f"--keep {pattern!r} matches no matrix of {source.id}. Names look like "
+                f"{matrices[len(matrices) // 2] if matrices else 'lm_head.weight'!r}; `*` matches "
+                f"any characters."
+            )
+
+    def scheme_of(info: TensorInfo) -> Scheme | None:
+        kept = any(fnmatchcase(info.name, pattern) for pattern in keep)
+        return scheme if is_quantizable(info) and not kept else None
+
+    if not any(map(scheme_of, source.tensors.values())):
+        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.")
+    shared = scheme if _is_shared(scheme) else None
+    return QuantizedWeights(str(scheme), source, scheme_of, shared)
+
+
+def read_assignment(path: str) -> dict[str, Scheme | None]:
+    """A scheme for each tensor, None for one that stays as stored, from a JSON file: a report of
+    `qtui inspect --sensitivity`, or an object of names and schemes.
+
+    Raises UsageError if the file cannot be read or is neither.
+    """
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"The assignment {path!r} cannot be read: {reason}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The assignment {path!r} is no JSON: {_HELP}.") from error
+    rows = _rows_of(found)
+    if not rows:
+        raise UsageError(f"{path!r} has no assignment of schemes to tensors: {_HELP}.")
+    return {name: None if text is None else Scheme.parse(text) for name, text in rows.items()}
+
+
+def _rows_of(found: Any) -> dict[str, str | None]:
+    """Tensor name -> text of a scheme; empty if the JSON has another form."""
+    if not isinstance(found, dict):
+        return {}
+    report = found.get("sensitivity")
+    if isinstance(report, dict):
+        rows = report.get("assignment")
+        choices = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        found = {row.get("tensor"): row.get("scheme") for row in choices}
+    if all(isinstance(n, str) and isinstance(s, str | None) for n, s in found.items()):
+        return found
+    return {}
+
+
+def assigned(
+    name: str, source: ModelSource, schemes: Mapping[str, Scheme | None]
+) -> QuantizedWeights:
+    """The change of an assignment. Raises UsageError if it names what is no matrix of the model, or
+    a scheme whose scale belongs to the whole model."""
+    wrong = [n for n in schemes if n not in source.tensors]
+    if wrong:
+        raise UsageError(
+            f"The assignment names {listed(wrong)}, which {source.id} does not have: it is of "
+            f"another model."
+        )
+    for tensor, scheme in schemes.items():
+        if scheme is not None and not is_quantizable(source.tensors[tensor]):
+            raise UsageError(
+                f"The assignment gives {scheme} to {quoted(tensor)}, which no scheme "
+                f"is applied to: only matrices of plain numbers are quantized."
+            )
+        if scheme is not None and _is_shared(scheme):
+            raise UsageError(
+                f"{scheme} shares one scale among all tensors, so it cannot be given to some of "
+                f"them: write {scheme.format}:tensor in the assignment."
+            )
+    return QuantizedWeights(name, source, lambda info: schemes.get(info.name))
+
+
+def _is_shared(scheme: Scheme) -> bool:
+    return isinstance(scheme.granularity, PerModel)
+
+
+class HeldRows:
+    """Rows of a weight that transformers put together itself, such as experts that are stored one
+    by one: `matrix`, any dtype, `[rows, columns]`."""
+
+    def __init__(self, matrix: Any) -> None:
+        self._matrix = matrix
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+
+    def rows(self, start: int, stop: int) -> Float32:
+        found: Float32 = np.asarray(self._matrix[start:stop].float().numpy())
+        return found

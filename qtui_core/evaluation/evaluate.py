@@ -1,0 +1,253 @@
+"""Runs the original and each candidate on a text, and tells the scores of every token. Needs torch.
+
+Windows go through a model in batches. A batch is a part for each candidate: a part that was told
+need not be computed again. Batches are large, as the weights are read and quantized anew for each.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtui_core.activations.text import Text, builtin_text, read_text
+from qtui_core.activations.tokens import Tokenizer, positions_of
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.evaluation.changes import (
+    OtherCheckpoint,
+    WeightChange,
+    assigned,
+    read_assignment,
+    uniform,
+)
+from qtui_core.evaluation.results import (
+    Candidate,
+    EvaluatedText,
+    EvaluationBegun,
+    PartScored,
+)
+from qtui_core.evaluation.scores import TokenScores, score
+from qtui_core.evaluation.settings import ASSIGNMENT, ORIGINAL, EvaluationSettings
+from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
+from qtui_core.evaluation.windows import TextWindows, cut_windows
+from qtui_core.extras import installed_version
+from qtui_core.models import ModelSource, open_model
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.quant import Cancelled, Scheme
+from qtui_core.training.run.placement import NoGpu
+
+#: The most tokens of a batch: at this number reading and rounding a weight takes a tenth of the
+#: time of its product on a CPU. And the most bytes of the logits of a batch, which are there twice.
+BATCH_TOKENS = 4096
+LOGIT_BYTES = 1 << 30
+PROSE = Path(__file__).parents[1] / "lab" / "text" / "prose_held_back.txt"
+_LIBRARIES = ("torch", "transformers")
+
+#: Hears how far the work is, 0 to 1, and what is done now.
+Advance = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """All that an evaluation runs on. `ways` belong to the candidates, by number."""
+
+    begun: EvaluationBegun
+    model: StreamedModel
+    windows: TextWindows
+    ways: tuple[ForwardPass, ...]
+
+
+def evaluate(
+    source: ModelSource,
+    settings: EvaluationSettings,
+    tell: Callable[[EvaluationBegun | PartScored], None],
+    *,
+    done: Collection[tuple[int, int]] = (),
+    advance: Advance = lambda fraction, words: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> None:
+    """Tells an EvaluationBegun and then every PartScored that is not `done` ((batch, candidate) by
+    number), batch by batch.
+
+    Raises:
+        Cancelled: `cancelled()` was true; it is asked before each layer.
+        NoGpu: `settings.device` is "cuda", and there is none.
+        UsageError: the text is too short, or a scheme, assignment or checkpoint does not fit.
+        ModelError: the model cannot be run here, has no head for the next token, or its logits are
+            not finite.
+    """
+    settings = settings.settled()
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise NoGpu("There is no GPU to run on: PyTorch finds none. Use --device cpu.")
+    with ExitStack() as stack:
+        advance(0.0, "opening the model")
+        work = _prepare(source, settings, stack)
+        tell(work.begun)
+        count, steps = len(work.ways), work.begun.parts * work.model.units
+        taken, last = 0, 0
+        for batch, size in enumerate(work.begun.batches):
+            windows, last = work.windows.ids[last : last + size], last + size
+            missing = [c for c in range(count) if (batch, c) not in done]
+            taken = batch * count * work.model.units
+            if not missing:
+                continue
+            original: torch.Tensor | None = None
+            for number in sorted({0, *missing}):
+                name = work.begun.candidates[number].name
+                taken = (batch * count + number) * work.model.units
+
+                def step(name: str = name, batch: int = batch) -> None:
+                    nonlocal taken
+                    if cancelled():
+                        raise Cancelled("The evaluation was cancelled.")
+                    place = f", batch {batch + 1} of {len(work.begun.batches)}"
+                    advance(min(1.0, taken / steps), name + place)
+                    taken += 1
+
+                began = time.perf_counter()
+                found, logits = _part(work, number, windows, original, step)
+                original = logits if original is None else original
+                if number in missing:
+                    tell(_told(batch, number, work, found, time.perf_counter() - began))
+
+
+def _part(
+    work: _Prepared,
+    number: int,
+    windows: np.ndarray[Any, np.dtype[np.int64]],
+    original: torch.Tensor | None,
+    step: Callable[[], None],
+) -> tuple[TokenScores, torch.Tensor]:
+    way = work.ways[number]
+    scored = work.windows.scored
+    logits = work.model.logits(windows, scored, ForwardPass(way.change, way.activations, step))
+    if original is None and not bool(logits.isfinite().any(-1).all()):
+        broken = work.model.broken
+        why = f"{quoted(broken)} has NaN or infinite values" if broken else "a layer overflows"
+        raise ModelError(
+            f"{quoted(work.begun.model)} itself gives logits that are not finite ({why}), so "
+            f"there is nothing to compare with: find out where they come from first."
+        )
+    targets = torch.from_numpy(windows[:, -scored:]).to(logits.device)
+    with torch.inference_mode():
+        return score(logits, original, targets), logits
+
+
+def _told(
+    batch: int, number: int, work: _Prepared, found: TokenScores, seconds: float
+) -> PartScored:
+    def text(values: np.ndarray[Any, Any], dtype: str) -> str:
+        return b64encode(np.ascontiguousarray(values, dtype).tobytes()).decode()
+
+    return PartScored(
+        batch,
+        number,
+        work.ways[number].change.nbytes(),
+        text(found.loss, "<f4"),
+        text(found.divergence, "<f4") if number else "",
+        text(found.agreement, "|u1"),
+        seconds,
+    )
+
+
+def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack) -> _Prepared:
+    # What a person may have mistyped is read first; the model takes longer.
+    text = _text_of(source, settings)
+    chosen = None if settings.assignment is None else read_assignment(settings.assignment)
+    source.require_weights()
+    changes: list[WeightChange] = [WeightChange(ORIGINAL, source)]
+    changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
+    notes: list[str] = []
+    if chosen is not None:
+        changes.append(assigned(ASSIGNMENT, source, chosen))
+    if settings.against is not None:
+        other = stack.enter_context(open_model(settings.against))
+        other.require_weights()
+        against = OtherCheckpoint(source, other)
+        changes.append(against)
+        notes += against.notes
+        if against.missing:
+            notes.append(
+                f"{quoted(other.id)} lacks {listed(list(against.missing))}: those of "
+                f"{quoted(source.id)} are used."
+            )
+    model = StreamedModel(source, settings.device)
+    notes += _notes_on(model, chosen)
+    tokenizer = Tokenizer(model.loaded)
+    ids = tokenizer.encode(text.content)
+    limit = positions_of(model.loaded.model)
+    windows = cut_windows(ids, tokenizer, settings, limit, source.parameters)
+    ways: list[tuple[WeightChange, Scheme | None]] = []
+    for number, change in enumerate(changes):
+        ways.append((change, None))
+        if number:
+            ways += [(change, scheme) for scheme in settings.activations]
+    begun = EvaluationBegun(
+        model=source.id,
+        architecture=source.architecture or "",
+        parameters=source.parameters,
+        nbytes=source.nbytes,
+        settings=settings,
+        text=EvaluatedText(
+            origin=text.origin,
+            tokenizer=tokenizer.words,
+            available=windows.available,
+            digest=windows.digest,
+            window=windows.ids.shape[1],
+            scored=windows.scored,
+            windows=len(windows.ids),
+        ),
+        candidates=tuple(Candidate(c.name, None if a is None else str(a)) for c, a in ways),
+        batches=_batches(windows, model.loaded.vocabulary),
+        device=_device_words(settings.device),
+        notes=tuple(notes),
+        versions={name: installed_version(name) or "" for name in _LIBRARIES},
+    )
+    return _Prepared(begun, model, windows, tuple(ForwardPass(c, a) for c, a in ways))
+
+
+def _notes_on(model: StreamedModel, chosen: dict[str, Scheme | None] | None) -> list[str]:
+    if not model.unnamed:
+        return []
+    whole = {weight.info.name for weight in model.weights} - set(model.unnamed)
+    lost = [name for name in chosen or () if name not in whole]
+    if lost:
+        raise ModelError(
+            f"The model that runs has {listed(lost)} as a part of a larger tensor, so the "
+            f"assignment cannot be given to it: --schemes can."
+        )
+    return [
+        f"transformers puts {listed(list(model.unnamed))} together from tensors of the checkpoint: "
+        f"schemes are applied to the whole, which stays in memory."
+    ]
+
+
+def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
+    """The text of the file; else one that the demo was not trained on, and prose for others."""
+    if settings.text is not None:
+        return read_text(settings.text, "an evaluation")
+    if source.origin == "demo":
+        return builtin_text()
+    return Text(PROSE.read_text(encoding="utf-8"), "prose inside qtui (Python's documentation)")
+
+
+def _batches(windows: TextWindows, vocabulary: int) -> tuple[int, ...]:
+    """How many windows there are in each batch."""
+    total, length = windows.ids.shape
+    by_logits = LOGIT_BYTES // (4 * windows.scored * vocabulary)
+    size = max(1, min(BATCH_TOKENS // length, by_logits))
+    return tuple(min(size, total - start) for start in range(0, total, size))
+
+
+def _device_words(device: str) -> str:
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name(0)}, float32"
+    count = torch.get_num_threads()
+    return f"CPU, {count} thread{'s' * (count != 1)}, float32"

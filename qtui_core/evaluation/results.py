@@ -1,0 +1,254 @@
+"""What an evaluation tells, part by part, and what is made of it: standard library only, so that
+the command, a recording and the screen use the same objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.recorded_lines import LineKinds, RecordingReader
+
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that is compared with the original: how its weights were changed, and the scheme of
+    the inputs of its linear layers, if they are quantized too."""
+
+    scheme: str
+    activations: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How sentences and tables call it."""
+        return self.scheme if self.activations is None else f"{self.scheme} + {self.activations}"
+
+
+@dataclass(frozen=True)
+class EvaluatedText:
+    """What the models read.
+
+    Attributes:
+        origin: where the text comes from.
+        tokenizer: how it was tokenized, in words.
+        available: tokens of the text.
+        digest: of the windows' tokens, by which a recording knows its text.
+        window: tokens of a window, the special ones before it included.
+        scored: tokens of each window whose prediction counts, the last ones.
+        windows: how many there are.
+    """
+
+    origin: str
+    tokenizer: str
+    available: int
+    digest: str
+    window: int
+    scored: int
+    windows: int
+
+
+@dataclass(frozen=True)
+class EvaluationBegun:
+    """The first that an evaluation tells.
+
+    Attributes:
+        model: as the user named it.
+        nbytes, parameters: of the original as stored.
+        candidates: the original first.
+        batches: how many windows go through each candidate at once.
+        device: what computes, in words.
+        notes: what to bear in mind, as sentences.
+    """
+
+    model: str
+    architecture: str
+    parameters: int
+    nbytes: int
+    settings: EvaluationSettings
+    text: EvaluatedText
+    candidates: tuple[Candidate, ...]
+    batches: tuple[int, ...]
+    device: str
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def parts(self) -> int:
+        """The number of parts: each candidate on each batch of windows."""
+        return len(self.batches) * len(self.candidates)
+
+
+@dataclass(frozen=True)
+class PartScored:
+    """A candidate on a batch of windows, both by number.
+
+    Attributes:
+        nbytes: of the candidate, with scales and zero points.
+        loss, divergence: of each scored token, nats: float32 `[windows, scored]`, little-endian, as
+            base64 text. The divergence is empty for the original.
+        agreement: whether its most likely token is that of the original: uint8 in the same shape.
+    """
+
+    batch: int
+    candidate: int
+    nbytes: int
+    loss: str
+    divergence: str
+    agreement: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """A candidate over all scored tokens.
+
+    Attributes:
+        bits_per_parameter, nbytes: of the whole model as stored, with scales and zero points. Of a
+            quantization of activations nothing is stored.
+        kl_mean, kl_median, kl_p999: of the KL divergence of the candidate's distribution of the
+            next token from the original's, nats. None where a token's is not finite.
+        kl_stderr: the standard error of the mean, from the means of the windows, as tokens of one
+            window are correlated. None for one window.
+        loss: the mean cross entropy of the next token, nats; `perplexity` is its exponential.
+        top1_agreement: the share of tokens for which the most likely next token is that of the
+            original; of equally likely ones the first counts.
+        nonfinite: tokens with a loss or divergence that is not finite.
+        seconds: that it took.
+    """
+
+    scheme: str
+    activations: str | None
+    bits_per_parameter: float
+    nbytes: int
+    kl_mean: float | None
+    kl_stderr: float | None
+    kl_median: float | None
+    kl_p999: float | None
+    loss: float | None
+    perplexity: float | None
+    top1_agreement: float
+    nonfinite: int = 0
+    seconds: float = 0.0
+
+    PRINTED = (
+        ("scheme", "name"),
+        ("weights", "scheme"),
+        "activations",
+        "bits_per_parameter",
+        ("bytes", "nbytes"),
+        "kl_mean",
+        "kl_stderr",
+        "kl_median",
+        "kl_p999",
+        "loss",
+        "perplexity",
+        "top1_agreement",
+        "nonfinite",
+        "seconds",
+    )
+
+    @property
+    def name(self) -> str:
+        return Candidate(self.scheme, self.activations).name
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known so far. `windows` are those that every row has read; `ended` is "done" or
+    "stopped", and empty while it runs. The row of the original comes first."""
+
+    begun: EvaluationBegun
+    windows: int
+    rows: tuple[EvaluationRow, ...]
+    conclusion: str
+    ended: str = ""
+
+    PRINTED = (
+        ("schema_version", "begun.schema_version"),
+        (
+            "model",
+            (
+                ("id", "begun.model"),
+                ("architecture", "begun.architecture"),
+                ("parameters", "begun.parameters"),
+                ("bytes", "begun.nbytes"),
+            ),
+        ),
+        (
+            "text",
+            (
+                ("origin", "begun.text.origin"),
+                ("tokenizer", "begun.text.tokenizer"),
+                ("tokens", "tokens"),
+                ("windows", "windows"),
+                ("window", "begun.text.window"),
+                ("scored", "begun.text.scored"),
+                ("asked_windows", "begun.text.windows"),
+            ),
+        ),
+        ("settings", "begun.settings"),
+        ("device", "begun.device"),
+        "rows",
+        ("notes", "begun.notes"),
+        "ended",
+        ("versions", "begun.versions"),
+        "conclusion",
+    )
+
+    @property
+    def tokens(self) -> int:
+        """The scored tokens of all windows."""
+        return self.windows * self.begun.text.scored
+
+
+EvaluationTold = EvaluationBegun | PartScored | Evaluation
+
+EVALUATION_LINES: Final = LineKinds[EvaluationTold](
+    {
+        "evaluation begun": EvaluationBegun,
+        "evaluation part": PartScored,
+        "evaluation result": Evaluation,
+    },
+    SCHEMA_VERSION,
+)
+
+
+@dataclass(frozen=True)
+class EvaluationRecording:
+    """An evaluation as it was recorded: how it begins, its parts, and a sentence on what cannot be
+    read; empty where all is well."""
+
+    begun: EvaluationBegun
+    parts: tuple[PartScored, ...]
+    complaint: str = ""
+
+
+def _recording(
+    begun: EvaluationBegun, told: Iterable[EvaluationTold], complaint: str
+) -> EvaluationRecording:
+    parts = {(p.batch, p.candidate): p for p in told if isinstance(p, PartScored)}
+    return EvaluationRecording(begun, tuple(parts.values()), complaint)
+
+
+def _out_of_place(told: EvaluationTold) -> str:
+    if isinstance(told, PartScored) and min(told.batch, told.candidate) < 0:
+        return "A part has a negative number."
+    return ""
+
+
+_READER: Final = RecordingReader(
+    _recording,
+    EVALUATION_LINES,
+    "an evaluation",
+    EvaluationBegun,
+    "the beginning of one",
+    over=lambda told: isinstance(told, Evaluation) and told.ended == "done",
+    wrong=_out_of_place,
+)
+is_evaluation_recording: Final = _READER.begins
+read_evaluation_recording: Final = _READER.read

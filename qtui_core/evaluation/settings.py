@@ -1,0 +1,86 @@
+"""What an evaluation is asked for. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.schemes.granularity import PerModel
+from qtui_core.schemes.scheme import Scheme
+
+#: The schemes of an evaluation that names none, no assignment and no other checkpoint.
+USUAL_SCHEMES: Final = ("int8", "nf4", "nf4:dq", "int4", "mxfp4", "nvfp4")
+#: The name of the row of the original.
+ORIGINAL: Final = "original"
+#: The name of the row of an assignment.
+ASSIGNMENT: Final = "assignment"
+#: The fewest tokens of a window: half of them are context.
+LEAST_WINDOW: Final = 16
+
+Scored = Literal["half", "all"]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What to compare with the original, and on what.
+
+    Attributes:
+        schemes: each applied to every matrix of the model, as in an inspection.
+        activations: schemes for the inputs of linear layers. Every change of the weights is then
+            evaluated with each of them besides.
+        assignment: a file with a scheme for each tensor.
+        against: another checkpoint of the model, quantized or trained further.
+        keep: shell patterns of names of tensors that schemes leave as stored.
+        text: a file; None takes a text inside.
+        windows: how many windows of the text; None takes as many as a model of this size reads in
+            seconds or minutes.
+        window: tokens of a window; None takes 256.
+        scored: "half" scores the second half of each window, as llama.cpp does; "all" every token
+            but the first.
+        device: "cpu" or "cuda".
+    """
+
+    schemes: tuple[Scheme, ...] = ()
+    activations: tuple[Scheme, ...] = ()
+    assignment: str | None = None
+    against: str | None = None
+    keep: tuple[str, ...] = ()
+    text: str | None = None
+    windows: int | None = None
+    window: int | None = None
+    scored: Scored = "half"
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def settled(self) -> EvaluationSettings:
+        """With the usual schemes if there is nothing to compare, and without duplicates.
+
+        Raises UsageError for settings that cannot be evaluated.
+        """
+        from dataclasses import replace
+
+        for name, value, least in (
+            ("--windows", self.windows, 1),
+            ("--window", self.window, LEAST_WINDOW),
+        ):
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}; it takes {least} or more.")
+        for scheme in self.activations:
+            if isinstance(scheme.granularity, PerModel):
+                raise UsageError(
+                    f"{scheme} for activations is a range that is fixed beforehand, which an "
+                    f"evaluation does not calibrate: write {scheme.format}:token or "
+                    f"{scheme.format}:tensor."
+                )
+        schemes = self.schemes
+        if not schemes and self.assignment is None and self.against is None:
+            schemes = tuple(Scheme.parse(text) for text in USUAL_SCHEMES)
+        if self.keep and not schemes:
+            raise UsageError(
+                "--keep says which tensors --schemes leave as stored: give --schemes too."
+            )
+        return replace(
+            self,
+            schemes=tuple(dict.fromkeys(schemes)),
+            activations=tuple(dict.fromkeys(self.activations)),
+        )

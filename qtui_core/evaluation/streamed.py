@@ -1,0 +1,266 @@
+"""A language model whose weights are in memory only while they are used. Needs torch.
+
+The model of transformers runs as it is. Hooks put the weights of a layer into it before the layer
+is called, and take them out afterwards; what is outside of layers (embedding, last norm, head)
+comes and goes module by module. The values are read from the files each time, so that a model
+larger than memory runs, and changed as a candidate says. Everything is computed in float32.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from qtui_core.activations.capture import THREADED_PARAMETERS
+from qtui_core.activations.config_match import spellings
+from qtui_core.activations.load import LoadedModel, is_linear, map_language_model
+from qtui_core.activations.tokens import Ids
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError
+from qtui_core.evaluation.changes import HeldRows, StoredWeight, WeightChange
+from qtui_core.models import ModelSource, Role, TensorInfo
+from qtui_core.models.files.arrays import RowReader
+from qtui_core.models.quoting import printable, quoted
+from qtui_core.quant import quantize
+from qtui_core.schemes.scheme import Scheme
+from qtui_core.training.model.stacks import stacks_of
+
+#: The names of safetensors for dtypes of weights in memory.
+_DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+#: Elements of a weight that are compared with those of the tensor of its name.
+_COMPARED = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """A place for a weight in the model: attribute `name` of a module."""
+
+    module: Any
+    name: str
+    weight: StoredWeight
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardPass:
+    """How the model runs once.
+
+    Attributes:
+        change: of the weights.
+        activations: the scheme for the inputs of linear layers whose weight is quantized; None
+            leaves them as they are.
+        step: called before each unit is loaded. It may raise to cancel the pass.
+    """
+
+    change: WeightChange
+    activations: Scheme | None = None
+    step: Callable[[], None] = lambda: None
+
+
+class StreamedModel:
+    """A causal language model without weights, which are read while it runs.
+
+    Attributes:
+        loaded: the model.
+        weights: where the values of its parameters are.
+        unnamed: names of parameters that no tensor of the checkpoint has as they are. transformers
+            put them together, and they are kept in memory.
+        units: how many times weights are loaded in a pass.
+        broken: the first weight with a value that is not finite, as far as was read; "" if none.
+    """
+
+    def __init__(self, source: ModelSource, device: str) -> None:
+        """Raises ModelError for a model that cannot be run here."""
+        self.loaded: LoadedModel = map_language_model(source)
+        self._model = self.loaded.model
+        self._device = torch.device(device)
+        self._pass: ForwardPass | None = None
+        self.broken = ""
+        weights = _weights_of(source, self._model)
+        self.weights = tuple(weights.values())
+        held = [w.info.name for w in self.weights if isinstance(w.rows, HeldRows)]
+        self.unnamed = tuple(held)
+        for module in self._model.modules():
+            if is_linear(module):
+                hook = self._rounding(weights[id(module.weight)])
+                module.register_forward_pre_hook(hook, with_kwargs=True)
+        units = [(unit, list(_slots(parts, weights))) for unit, parts in _units(self._model)]
+        self.units = len(units)
+        for unit, slots in units:
+            self._stream(unit, slots)
+        _settle_buffers(source, self._model, self._device)
+        if source.parameters < THREADED_PARAMETERS:
+            torch.set_num_threads(1)
+
+    def logits(self, ids: Ids, scored: int, how: ForwardPass) -> torch.Tensor:
+        """The logits that predict the last `scored` tokens of each window: float32 `[windows,
+        scored, vocabulary]` on the device.
+
+        Args:
+            ids: int64 `[windows, length]`.
+
+        Raises what `how.step` raises, and QtuiError if the forward pass fails.
+        """
+        settings: dict[str, Any] = {}
+        if hasattr(self._model.config, "use_cache"):
+            settings["use_cache"] = False
+        if "logits_to_keep" in inspect.signature(self._model.forward).parameters:
+            settings["logits_to_keep"] = scored + 1
+        self._pass = how
+        try:
+            with torch.inference_mode():
+                given = torch.from_numpy(ids).to(self._device)
+                found = self._model(input_ids=given, **settings).logits
+                return found[:, -scored - 1 : -1].float()
+        except (QtuiError, MemoryError):
+            raise
+        except Exception as error:  # a model's code may raise anything
+            raise self._refusal(error) from error
+        finally:
+            self._pass = None
+
+    def _refusal(self, error: Exception) -> QtuiError:
+        lines = str(error).strip().splitlines() or [""]
+        if isinstance(error, torch.OutOfMemoryError):
+            return QtuiError(
+                f"The GPU ran out of memory while {quoted(self.loaded.source.id)} ran: take a "
+                f"shorter --window, or --device cpu."
+            )
+        return QtuiError(
+            f"The forward pass of {quoted(self.loaded.source.id)} failed "
+            f"({type(error).__name__}: {printable(lines[0])[:200]})."
+        )
+
+    def _stream(self, unit: nn.Module, slots: list[_Slot]) -> None:
+        """Loads the weights of `slots` before each call of the unit, and lets go of them after."""
+        # NaN, so that a weight that is used while it is not there shows in the logits.
+        nothing = torch.full((), math.nan, device=self._device)
+        empty = [nothing.expand(slot.weight.info.shape) for slot in slots]
+
+        def leave(*_: Any) -> None:
+            for slot, placeholder in zip(slots, empty, strict=True):
+                setattr(slot.module, slot.name, nn.Parameter(placeholder, requires_grad=False))
+
+        def enter(*_: Any) -> None:
+            assert self._pass is not None
+            self._pass.step()
+            for slot in slots:
+                value = torch.from_numpy(self._pass.change.values(slot.weight))
+                self._check(value, slot.weight)
+                moved = nn.Parameter(value.to(self._device), requires_grad=False)
+                setattr(slot.module, slot.name, moved)
+
+        leave()
+        unit.register_forward_pre_hook(enter)
+        unit.register_forward_hook(leave)
+
+    def _check(self, value: torch.Tensor, weight: StoredWeight) -> None:
+        if not self.broken and not torch.isfinite(value.sum()) and not value.isfinite().all():
+            self.broken = weight.info.name
+
+    def _rounding(self, weight: StoredWeight) -> Callable[..., Any]:
+        """A hook that quantizes the inputs of the layer with this weight, if the pass does."""
+
+        def hook(module: Any, args: Any, kwargs: Any) -> Any:
+            how = self._pass
+            if how is None or how.activations is None or not how.change.changes_inputs(weight):
+                return None
+            if args:
+                return (_rounded(args[0], how.activations), *args[1:]), kwargs
+            name, value = next(iter(kwargs.items()))
+            return args, {**kwargs, name: _rounded(value, how.activations)}
+
+        return hook
+
+
+def _rounded(x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
+    """`[windows, tokens, features]` or `[tokens, features]` quantized, each window by itself: as
+    the model would do it with one window at a time."""
+    parts = x if x.dim() == 3 else x.reshape(1, -1, x.shape[-1])
+    found = np.empty(parts.shape, np.float32)
+    for part, out in zip(parts, found, strict=True):
+        quantize(np.ascontiguousarray(part.cpu().numpy()), scheme).dequantize(out=out)
+    return torch.from_numpy(found).to(x.device).reshape(x.shape)
+
+
+def _weights_of(source: ModelSource, model: Any) -> dict[int, StoredWeight]:
+    """The weight of each parameter, by the parameter's id. Parameters that are tied have one."""
+    names: dict[int, list[str]] = {}
+    parameters = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+        parameters[id(parameter)] = parameter.detach()
+    return {
+        key: _weight_of(source, [s for name in names[key] for s in spellings(model, name)], value)
+        for key, value in parameters.items()
+    }
+
+
+def _weight_of(source: ModelSource, names: list[str], value: torch.Tensor) -> StoredWeight:
+    for name in names:
+        info = source.tensors.get(name)
+        if info is not None and info.shape == tuple(value.shape) and _is_same(source, info, value):
+            return StoredWeight(info, RowReader(source, name))
+    nbytes = value.numel() * value.element_size()
+    info = TensorInfo(
+        name=names[0],
+        dtype=_DTYPES[value.dtype],
+        shape=tuple(value.shape),
+        parameters=value.numel(),
+        nbytes=nbytes,
+        file="",
+        begin=0,
+        end=nbytes,
+        readable=True,
+    )
+    return StoredWeight(info, HeldRows(value.reshape(info.matrix)))
+
+
+def _is_same(source: ModelSource, info: TensorInfo, value: torch.Tensor) -> bool:
+    """Whether a tensor begins as the parameter does. On loading, transformers turns some tensors
+    into another layout of the same shape."""
+    if info.role is not Role.VALUES or not info.readable:
+        return False
+    if not info.elements:
+        return True
+    reader = RowReader(source, info.name)
+    stored = reader.rows(0, min(reader.shape[0], -(-_COMPARED // reader.shape[1])))
+    first = torch.from_numpy(stored).reshape(-1).to(value.dtype)
+    return torch.equal(first.nan_to_num(), value.reshape(-1)[: first.numel()].nan_to_num())
+
+
+def _units(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
+    """What weights come and go with, and the modules whose own parameters these are: a layer with
+    all in it; outside of layers, each module with parameters of its own."""
+    layers = [layer for stack in stacks_of(model) for layer in stack.layers]
+    inside = {id(module) for layer in layers for module in layer.modules()}
+    yield from ((layer, list(layer.modules())) for layer in layers)
+    for module in model.modules():
+        if id(module) not in inside and any(p is not None for p in module._parameters.values()):
+            yield module, [module]
+
+
+def _slots(modules: list[nn.Module], weights: Mapping[int, StoredWeight]) -> Iterator[_Slot]:
+    for module in modules:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield _Slot(module, name, weights[id(parameter)])
+
+
+def _settle_buffers(source: ModelSource, model: Any, device: torch.device) -> None:
+    """Moves buffers to the device, those of fractions in float32; stored ones are read again, as
+    loading rounds them to the dtype of the model."""
+    for name, buffer in list(model.named_buffers()):
+        value = buffer.float() if buffer.is_floating_point() else buffer
+        stored = next((s for s in spellings(model, name) if s in source.tensors), None)
+        if stored is not None and buffer.is_floating_point():
+            reader = RowReader(source, stored)
+            rows = torch.from_numpy(reader.rows(0, reader.shape[0]))
+            value = rows.reshape(buffer.shape) if rows.numel() == buffer.numel() else value
+        path, _, last = name.rpartition(".")
+        model.get_submodule(path)._buffers[last] = value.to(device)

@@ -1,0 +1,96 @@
+"""A text as windows of tokens, of which the last ones are scored. Needs numpy.
+
+The definition is llama.cpp's (tools/perplexity/perplexity.cpp, `perplexity` and `kl_divergence`):
+the text is tokenized as a whole and cut into windows of equal length, each begins with the token
+that begins a text if the tokenizer has one, and of n tokens the predictions at positions n/2 to
+n - 2 are scored, so that each has a context of n/2 tokens or more. What differs:
+
+- Here a window has 256 tokens unless it is given; llama.cpp has 512.
+- The token that begins a text is put before n - 1 tokens of it; llama.cpp puts it in place of the
+  first token of a window.
+- If there are more windows than are asked for, they are spread evenly over the text; llama.cpp
+  takes the first.
+- `all` scores every token but the first one of the text in a window, as perplexities in papers do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from qtui_core.activations.tokens import WINDOW, Ids, Tokenizer
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.evaluation.settings import LEAST_WINDOW, EvaluationSettings
+
+#: The number of windows that is chosen: as many as a model reads in this many operations (two for
+#: each parameter and token), between the least and the most.
+OPERATIONS = 10**11
+LEAST_WINDOWS = 16
+MOST_WINDOWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class TextWindows:
+    """Windows of one length.
+
+    Attributes:
+        ids: int64 `[windows, length]`.
+        scored: the last so many tokens of each are predicted and scored.
+        available: tokens of the whole text.
+    """
+
+    ids: Ids
+    scored: int
+    available: int
+
+    @property
+    def digest(self) -> str:
+        """A short text that differs for other tokens or another number of scored ones."""
+        of = f"{self.ids.shape} {self.scored} ".encode() + self.ids.astype("<i8").tobytes()
+        return hashlib.sha256(of).hexdigest()[:16]
+
+
+def cut_windows(
+    ids: Ids,
+    tokenizer: Tokenizer,
+    settings: EvaluationSettings,
+    limit: int | None,
+    parameters: int,
+) -> TextWindows:
+    """The windows of a text.
+
+    Args:
+        ids: of the whole text, without special tokens.
+        limit: the most tokens that the model takes at once; None if it does not say.
+
+    Raises:
+        UsageError: the text has fewer tokens than a window, or a window more than the model takes.
+    """
+    prefix = tokenizer.prefix
+    length = settings.window or min(WINDOW, limit or WINDOW)
+    if limit is not None and length > limit:
+        raise UsageError(
+            f"--window {length:,} is longer than the {limit:,} tokens that the model takes at once."
+        )
+    if settings.window is None and ids.size + prefix.size < length:
+        length = ids.size + prefix.size
+    own = length - prefix.size
+    if own < LEAST_WINDOW or ids.size < own:
+        raise UsageError(
+            f"The text has {ids.size:,} token{'s' * (ids.size != 1)}, and an evaluation needs a "
+            f"window of {max(own, LEAST_WINDOW):,} at least; a few thousand tokens make a good one."
+        )
+    there = ids.size // own
+    wanted = settings.windows or _usual(length, parameters)
+    chosen = np.unique(np.linspace(0, there - 1, min(wanted, there)).round().astype(int))
+    rows = ids[: there * own].reshape(there, own)[chosen]
+    begun = np.broadcast_to(prefix, (len(rows), prefix.size))
+    scored = length - 1 - length // 2 if settings.scored == "half" else own - 1
+    return TextWindows(np.concatenate([begun, rows], axis=1), scored, ids.size)
+
+
+def _usual(length: int, parameters: int) -> int:
+    affordable = OPERATIONS // (2 * max(1, parameters) * length)
+    return max(LEAST_WINDOWS, min(MOST_WINDOWS, affordable))
