@@ -11,7 +11,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyte
@@ -54,17 +54,34 @@ class Terminal:
         self.written += data
         return bool(data)
 
-    def wait_for(self, text: str, seconds: float = PATIENCE) -> None:
+    def timed(self, seconds: float) -> Iterator[float]:
+        """Puts the output of the next `seconds` on the screen piece by piece; yields the time
+        (time.perf_counter) at which each came. All is read before the slow emulator starts: while
+        it works nothing is read, and the child would be held up by its own output."""
+        pieces = []
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            if select.select([self.fd], [], [], left)[0]:
+                pieces.append((os.read(self.fd, 1 << 16), time.perf_counter()))
+        for data, came in pieces:
+            self.written += data
+            yield came
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def wait_until(self, holds: Callable[[], object], seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
-        while text not in "\n".join(self.screen.display):
-            assert time.monotonic() < end, "\n".join(self.screen.display)
+        while not holds():
+            assert time.monotonic() < end, self.text
             assert self.read(0.1), self.written[-2000:].decode(errors="replace")
 
-    def wait_for_no(self, text: str, seconds: float = PATIENCE) -> None:
-        end = time.monotonic() + seconds
-        while text in "\n".join(self.screen.display):
-            assert time.monotonic() < end, "\n".join(self.screen.display)
-            assert self.read(0.1), self.written[-2000:].decode(errors="replace")
+    def wait_for(self, text: str, seconds: float = PATIENCE) -> None:
+        self.wait_until(lambda: text in self.text, seconds)
+
+    def wait_for_no(self, text: str) -> None:
+        self.wait_until(lambda: text not in self.text)
 
     def settle(self, quiet: float = 0.5, seconds: float = 10) -> None:
         """Reads until nothing was written for `quiet` seconds; for `seconds` seconds at most, if
