@@ -13,7 +13,8 @@ SCHEMA_VERSION: Final = 1
 
 #: The content of a table cell; None if there is nothing to say.
 Cell = int | float | str | None
-Unit = Literal["", "share", "bytes", "seconds", "nats", "log2"]
+#: Of a cell. A difference is in nats, with its sign; a loss is too, and has none.
+Unit = Literal["", "share", "bytes", "seconds", "nats", "loss", "log2"]
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,16 @@ def test_bars_below_zero_go_to_the_left_and_seeds_are_a_spread() -> None:
     assert abs(some - 0.01 * room) <= 1
     assert abs(one - spread.count("0.") - 0.01 * room) <= 3
     assert spread.endswith("+0.09 [+0.08, +0.1]")
+    for sign in (1, -1):  # seeds on both sides of zero: no side is reached by all of them
+        both = LabBar("a", sign * 0.4, *sorted((-0.2 * sign, 1.0 * sign)))
+        (row,) = drawn(LabBars("t", "nats", (("g", (both,)),)), 100, 20)[2:3]
+        bar = row.split("[")[0].rpartition(f"{sign * 0.4:+.3g}")[0].split()[-1]
+        room = len(bar) / 1.2
+        assert bar.strip(".") == "*" * bar.count("*")
+        assert abs(bar.count("*") - 0.4 * room) <= 1
+        ends = [bar.index("*"), len(bar) - 1 - bar.rindex("*")][::sign]
+        assert abs(ends[0] - 0.2 * room) <= 1
+        assert abs(ends[1] - 0.6 * room) <= 1
 
 
 def test_bars_without_room_are_counted_and_those_of_an_earlier_run_are_marked() -> None:

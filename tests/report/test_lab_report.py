@@ -19,6 +19,7 @@ from qtui.report.faces.plain import to_plain
 from qtui.report.faces.text import write_text
 from qtui.report.lab.document import (
     catalog_document,
+    cell_text,
     conclusion_of,
     findings_csv,
     findings_table,
@@ -49,6 +50,21 @@ def test_the_first_column_is_repeated_where_a_table_is_in_parts() -> None:
     columns = (LabColumn("bits", "bits"), LabColumn("d", "d"), LabColumn("seen", "seen"))
     found = Findings(columns, ({"bits": 2, "d": 0.1, "seen": "better"},))
     assert [column.key for column in findings_table(found).columns] == [True, False, False]
+
+
+def test_a_cell_has_its_unit_and_a_sign_only_where_it_is_a_difference() -> None:
+    for value, unit, text in (
+        (0.9403, "loss", "0.9403"),
+        (0.00123, "nats", "+0.0012"),
+        (-0.00001, "nats", "+0.0000"),
+        (0.052, "share", "5.2%"),
+        (0.000053, "share", "0.0053%"),
+        (0.0, "share", "0.0%"),
+    ):
+        assert cell_text(value, unit) == text
+    columns = (LabColumn("a", "a", "loss"), LabColumn("b", "b", "nats"), LabColumn("c", "c"))
+    titles = [column.title for column in findings_table(Findings(columns, ())).columns]
+    assert titles == ["a, nats", "b, nats", "c"]
 
 
 def test_what_is_asked_in_ascii_has_nothing_else_and_still_all_pictures() -> None:

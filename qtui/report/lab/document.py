@@ -110,7 +110,8 @@ def findings_table(found: Findings) -> Table:
 
 
 def _title(column: LabColumn) -> str:
-    return f"{column.title}, {column.unit}" if column.unit in ("nats", "log2") else column.title
+    unit = {"nats": "nats", "loss": "nats", "log2": "log2"}.get(column.unit)
+    return column.title if unit is None else f"{column.title}, {unit}"
 
 
 def _is_numeric(found: Findings, column: LabColumn) -> bool:
@@ -127,11 +128,13 @@ def cell_text(cell: Cell, unit: Unit) -> str:
     if unit == "bytes":
         return format_bytes(round(cell))
     if unit == "share":
-        return f"{cell:.1%}" if abs(cell) >= 0.0005 or not cell else f"{cell:.2g}"
+        return f"{cell:.1%}" if abs(cell) >= 0.0005 or not cell else f"{100 * cell:.2g}%"
     if unit == "seconds":
         return f"{format_value(cell, 3)} s"
     if unit == "nats":
-        return f"{cell:+.4f}"
+        return f"{round(cell, 4) + 0.0:+.4f}"  # no minus before a zero
+    if unit == "loss":
+        return f"{cell:.4f}"
     return f"{cell:,}" if isinstance(cell, int) else format_value(cell, 3)
 
 

@@ -55,7 +55,7 @@ def bar_text(bar: LabBar, *, spread: bool) -> str:
     """The value of a bar, and the least and the most of its seeds."""
     text = f"{bar.value:+.3g}"
     if spread and bar.low is not None and bar.high is not None and bar.low < bar.high:
-        text += f" [{bar.low:+.2g}, {bar.high:+.2g}]"
+        text += f" [{bar.low:+.3g}, {bar.high:+.3g}]"
     return text
 
 
@@ -124,14 +124,16 @@ class _Rows:
         fits = len(bar.name) <= self.names
         name = bar.name if fits else bar.name[: self.names - 1] + brush.glyphs.ellipsis
         grid.put(row, self.indent, name, "label")
-        ends = [bar.value if end is None else end for end in (bar.high, bar.value, bar.low)]
-        if bar.value < 0:
-            ends.reverse()
-        # The longest first: what all seeds reach is full, what one alone reaches is pale.
+        low, high = (bar.value if end is None else end for end in (bar.low, bar.high))
+        # The longest first: what all seeds reach is full, what one alone reaches is pale, which
+        # is on both sides of zero where they differ in sign.
         shades = brush.glyphs.shades
-        signs = (shades[1], shades[3 if len(set(ends)) > 1 else 4], shades[4])
-        for end, sign in zip(ends, signs, strict=True):
-            first, last = sorted(round(scale.place(at) * self.width) for at in (0.0, end))
-            last += first == last and end != 0
+        for start, end, sign in (
+            (min(low, 0.0), max(high, 0.0), shades[1]),
+            (0.0, bar.value, shades[3 if low < high else 4]),
+            (0.0, max(low, 0.0) or min(high, 0.0), shades[4]),
+        ):
+            first, last = sorted(round(scale.place(at) * self.width) for at in (start, end))
+            last += first == last and start != end
             grid.put(row, self.left + first, sign * (last - first), tone)
         grid.put(row, self.left + self.width + 1, bar_text(bar, spread=self.spread))

@@ -120,7 +120,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("seconds", "a step", "seconds"),
         LabColumn("by", "computed by"),
         LabColumn("converted", "linear layers"),
-        *COLUMNS[7:],
+        *(COLUMNS[7:] if any(found.diverged for found in runs.compared.values()) else ()),
     )
     rows: list[dict[str, Cell]] = []
     twin = runs.first(TWIN)

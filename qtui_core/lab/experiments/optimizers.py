@@ -213,9 +213,11 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             row["pass_embedding"] = facts.get(f"pass {kind} embedding")
             row["zeroed"] = facts.get(f"zero {kind} all")
         rows.append(row)
-    pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}")]
+    of_bits = [name for name in names if name != _OTHER]  # beside another rule they would be flat
+    pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}", of_bits)]
     if twins and (heat := _parts_heat(twins[0])) is not None:
         pictures.append(heat)
+    pictures += runs.charts(f"{_OTHER}, another rule, lr {settings['lr']:g}", (_OTHER,))
     return Findings(
         columns,
         tuple(rows),

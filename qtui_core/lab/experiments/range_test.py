@@ -152,7 +152,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("name", "weights and activations"),
         LabColumn("gap", "gap at the end", "nats"),
         LabColumn("learned", "of fp32's improvement", "share"),
-        LabColumn("held", "held out", "nats"),
+        LabColumn("held", "held out", "loss"),
         LabColumn("operations", "bit operations", "share"),
         LabColumn("d", "d train", "nats"),
         LabColumn("seen", "against the floor"),

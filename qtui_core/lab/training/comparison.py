@@ -4,7 +4,7 @@ sentences."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -158,11 +158,13 @@ class LabComparison:
                 "diverged": found.diverged or None,
             }
 
-    def charts(self, title: str) -> tuple[LabChart, ...]:
-        """The differences from the twin over the steps, with the floor shaded and a band for the
-        seeds."""
+    def charts(self, title: str, names: Container[str] | None = None) -> tuple[LabChart, ...]:
+        """The differences from the twin over the steps, of all recipes or those of these names,
+        with the floor shaded and a band for the seeds."""
         lines = []
         for name, found in self.compared.items():
+            if names is not None and name not in names:
+                continue
             curves = [
                 _smoothed([a - b for a, b in zip(run.losses, twin.losses, strict=False)])
                 for run in found.runs

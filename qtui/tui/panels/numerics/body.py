@@ -26,7 +26,7 @@ class NumericsBody(FormBody):
     DEFAULT_CSS = """
     NumericsBody {
         #numerics-main { height: 1fr; }
-        #numerics-left { width: 32; padding: 0 1 0 1; }
+        #numerics-left { width: 33; padding: 0 2 0 1; }
         #numerics-list { height: 8; }
         PlanForm { height: 6; margin: 1 0 0 0; }
         #numerics-help { height: 4; margin: 1 0 0 0; }

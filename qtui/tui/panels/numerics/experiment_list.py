@@ -42,7 +42,7 @@ def experiment_lines(
 def help_lines(shown: NumericsShown, on_form: bool, canvas: Canvas) -> Sequence[TextLine]:
     """The help of the chosen setting if the form has the focus; else the experiment's question."""
     experiment = shown.experiment
-    text = f"{experiment.question} {cost_text(experiment)}."
+    text = f"{experiment.question} {cost_text(experiment).capitalize()}."
     if on_form and experiment.settings:
         text = shown.row.help
         if shown.row.allowed:

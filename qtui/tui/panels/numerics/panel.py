@@ -332,9 +332,10 @@ class NumericsPanel(AskingPanel):
     def _details(self, run: LabRun | None) -> Iterable[str]:
         if run is None:
             return
-        faint = self.shown.faint if isinstance(self.view, PictureView) else None
-        if self.shown.pictures and len(self.shown.pictures) > 1:
-            count = len(self.shown.pictures)
+        pictured = isinstance(self.view, PictureView)
+        faint = self.shown.faint if pictured else None
+        count = len(self.shown.pictures)
+        if pictured and count > 1:
             yield f"picture {self.shown.picture % count + 1} of {count}"
         if faint is not None:
             yield f"dotted: run {faint.number} {faint.differing(run)}".rstrip()
