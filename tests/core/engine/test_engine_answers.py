@@ -22,7 +22,8 @@ ROOMS = (
     "qtui.engine.answers.codes", "qtui.engine.answers.outliers", "qtui.engine.answers.tensors",
     "qtui.engine.estimator.answers", "qtui_core.answers.codes", "qtui_core.answers.tensors",
     "qtui_core.memory.devices.rates", "qtui_core.memory.devices.profile",
-    "qtui_core.telemetry.readings",
+    "qtui_core.telemetry.readings", "qtui.engine.answers.evaluation",
+    "qtui_core.evaluation.results", "qtui_core.evaluation.settings",
 )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ RIGHT: dict[str, Any] = {
     "tries": 1, "threshold": 6.0, "prompt": "p", "file": "f", "active": 0, "full": True,
     "plan": {"batch": 2, "lora_targets": ["q_proj"]}, "device": {"name": "T4"},
     "live": [{"capacity": 1, "label": "here"}], "batches": [1, 2], "sequences": [128],
-    "usual": True, "on": "cpu",
+    "usual": True, "on": "cpu", "settings": {"schemes": ["nf4"]}, "done": [[0, 1]],
 }  # fmt: skip
 
 
