@@ -92,6 +92,3 @@ def _refuse_to_set(self: Any, name: str, value: object) -> None:
 
 def _refuse_to_delete(self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-
-
-__all__ = ["dataclass"]

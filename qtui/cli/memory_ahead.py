@@ -81,6 +81,3 @@ class _Answers:
             return {}  # The fork was killed before it was done.
         pairs = zip(self._plans, answers, strict=True)
         return {plan: Peaks(by_phase) for plan, by_phase in pairs if by_phase}
-
-
-__all__ = ["weighed_beside"]

@@ -375,18 +375,3 @@ def _last_step(timeline: Timeline) -> int:
     if len(ends) < 2:
         return next((s.start for s in timeline.spans if s.name == Phase.FORWARD), 0)
     return starts[ends[-2] + 1]
-
-
-__all__ = [
-    "CACHED",
-    "CONTEXT",
-    "NCCL",
-    "PAGED",
-    "Estimate",
-    "PhaseBytes",
-    "estimate",
-    "estimate_as_run",
-    "estimate_peaks",
-    "estimate_recording",
-    "process_on",
-]

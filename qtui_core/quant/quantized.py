@@ -31,7 +31,8 @@ from qtui_core.quant.segments.layout import (
     scale_shape,
 )
 from qtui_core.quant.segments.parallel import Scratch, Watch, map_segments, thread_count
-from qtui_core.quant.segments.process import Plan, encode, make_coder, prepare
+from qtui_core.quant.segments.process import Plan, encode, prepare
+from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.segments.word_table import look_up, word_table
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme

@@ -25,27 +25,9 @@ from qtui_core.schemes.formats import (
     SCALE_RULES,
     SCHEME_FORMATS,
     Family,
-    SchemeFormat,
 )
 from qtui_core.schemes.granularity import Granularity, PerBlock, PerColumn, PerModel
 from qtui_core.schemes.text import SCHEME_OPTIONS, scheme_arguments
-
-__all__ = [
-    "ALL_SCALE_RULES",
-    "FIXED_GRANULARITY",
-    "FORMAT_HELP",
-    "MAX_DOUBLE_QUANTIZED_BLOCK",
-    "NESTED_BLOCK",
-    "ROUNDINGS",
-    "SCALE_RULES",
-    "SCHEME_FORMATS",
-    "Family",
-    "Scheme",
-    "SchemeFormat",
-    "check_countable",
-    "check_side_by_side",
-    "refused_granularity",
-]
 
 #: Codes of more bits are too many to be counted one by one on a screen.
 MAX_COUNTED_BITS = 8

@@ -13,7 +13,8 @@ import torch
 from torch.nn import functional
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.run_plan import RunPlan, without_logits
+from qtui_core.memory.plan.choices import without_logits
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.shape.heads import (
     ANSWERS,

@@ -10,7 +10,8 @@ from tracing import traced
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan.run_plan import RunPlan, check_against, parse_loss, resolve
+from qtui_core.memory.plan.choices import parse_loss
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component, Phase, rounded
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.weights import tensors_of

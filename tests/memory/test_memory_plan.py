@@ -3,14 +3,8 @@
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.run_plan import (
-    RunPlan,
-    check_against,
-    chunk_of,
-    parse_loss,
-    parse_targets,
-    resolve,
-)
+from qtui_core.memory.plan.choices import chunk_of, parse_loss, parse_targets
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.shape.model_shape import (
     Attention,
     Embedding,

@@ -13,7 +13,8 @@ from typing import Final
 from memory_formula import Form, evaluate, letters_of
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
+from qtui_core.memory.plan.choices import chunk_of
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.plan.targets import adapters_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from qtui.screen.curve.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
-from qtui.screen.curve.legend import PARTS, PLACES
+from qtui.screen.curve.legend import PARTS
 from qtui.screen.curve.picture import AXIS, CurvePicture
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing
-from qtui_core.memory.replay.groups import StackedCurve
+from qtui_core.memory.replay.groups import PLACES, StackedCurve
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.replay.timeline import Span
 

@@ -31,7 +31,8 @@ from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.injection import Injected
 from qtui_core.quant.segments.parallel import fractions_of, thread_count
-from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.quant.segments.process import Plan
+from qtui_core.quant.segments.tensor_plan import first_passes, make_plan
 
 OUTLIER_SIGMA = 6.0
 CACHED_RESULTS = 64

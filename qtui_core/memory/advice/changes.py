@@ -289,17 +289,3 @@ def _best(plan: RunPlan, advice: Sequence[Advice], phase: str, needs: int) -> Ad
     helping = [a for a in advice if a.saves_by_phase.get(phase, 0) * _WORTH >= needs]
     same = [a for a in helping if plan.trains_like(a.plan)]
     return max(same or helping, key=lambda a: a.saves_by_phase[phase], default=None)
-
-
-__all__ = [
-    "FRAGMENTATION",
-    "Advice",
-    "Cure",
-    "advise",
-    "candidates",
-    "changed_plans",
-    "cures",
-    "tries_segments",
-    "weighed_plans",
-    "worthwhile",
-]

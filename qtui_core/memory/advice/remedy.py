@@ -92,6 +92,3 @@ def _alike(found: Estimate, device: Device) -> bool:
         cublas_workspace(plan.torch, d, trains=plan.trains).each for d in (found.device, device)
     }
     return len(sizes) == 1 and (has_flash(found.device) == has_flash(device))
-
-
-__all__ = ["OnDevice", "remedy", "smallest_again"]

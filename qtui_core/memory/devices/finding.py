@@ -83,12 +83,3 @@ def device_of_memory(nbytes: int) -> Device:
         rates={},
         source="as given",
     )
-
-
-__all__ = [
-    "DEVICES",
-    "Device",
-    "Multiprocessor",
-    "device_of_memory",
-    "find_device",
-]

@@ -248,6 +248,3 @@ def name_of(allocation: Allocation) -> str:
     if label.component in _NAMED or not module:
         return _INDEX.sub(".*", label.what)
     return f"{_INDEX.sub('.*', label.what)} of {_INDEX.sub('.*', module)}"
-
-
-__all__ = ["SLACK", "Basis", "Term", "Terms", "name_of", "slack_term"]

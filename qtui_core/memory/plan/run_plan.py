@@ -12,14 +12,7 @@ from qtui_core.memory.dtypes import FLOATING, dtype_of
 from qtui_core.memory.plan.choices import (
     QUANTS,
     UNPACKED,
-    AttentionKernel,
     KbitPrep,
-    Method,
-    Optimizer,
-    chunk_of,
-    parse_loss,
-    parse_targets,
-    without_logits,
 )
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
@@ -220,25 +213,3 @@ def _check_parallel(plan: RunPlan) -> None:
             "ZeRO-3 cannot shard weights of LLM.int8, whose row scales are not parameters; use "
             "--zero 2 or a 4-bit --quant."
         )
-
-
-__all__ = [
-    "AttentionKernel",
-    "KbitPrep",
-    "Method",
-    "Optimizer",
-    "RunPlan",
-    "Stored",
-    "UsageError",
-    "check_against",
-    "chunk_of",
-    "has_flash",
-    "parse_loss",
-    "parse_targets",
-    "plan_as_run",
-    "plan_on",
-    "resolve",
-    "resolve_for",
-    "within_positions",
-    "without_logits",
-]

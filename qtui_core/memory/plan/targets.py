@@ -8,8 +8,8 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import ALL_LINEAR
-from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
+from qtui_core.memory.plan.choices import ALL_LINEAR, chunk_of
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.model_shape import Embedding, Linear, ModelShape, Module, Moe, Parameter
 from qtui_core.memory.shape.modules import named_modules
 

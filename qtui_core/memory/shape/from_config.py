@@ -99,6 +99,3 @@ def _unknown(config: Config, family: str) -> UnknownFamily:
         f"No shape of models of type {family!r} is built in, and none is guessed. Use --trace, "
         "which builds the class of transformers without weights and records a step of it."
     )
-
-
-__all__ = ["UnknownFamily", "families", "shape_from_config"]

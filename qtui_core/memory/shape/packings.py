@@ -353,6 +353,3 @@ class Packing:
             if rule.takes(name):
                 return rule.layout
         return self.layout
-
-
-__all__ = ["LAYOUTS", "STORED", "UNPACKED_BY_FORWARD", "Layout", "PackedTensor", "Packing", "Rule"]

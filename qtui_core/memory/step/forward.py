@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qtui_core.memory.plan.run_plan import chunk_of, without_logits
+from qtui_core.memory.plan.choices import chunk_of, without_logits
 from qtui_core.memory.replay.record import Phase
 from qtui_core.memory.shape.model_shape import Linear, ModelShape, Norm
 from qtui_core.memory.step.backbones.families import BACKBONES, decoder
@@ -124,6 +124,3 @@ def _transformed(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     hidden = project(tape, model.outside, dense, hidden)
     hidden = activation(tape, model.shape.head_activation, hidden)
     return normalize(tape, model.outside, norm, hidden)
-
-
-__all__ = ["Batch", "Model", "forward"]

@@ -103,6 +103,3 @@ def stream_of(plan: RunPlan) -> str:
     """The dtype of hidden states between layers, which is that of the embedding."""
     assert plan.dtype is not None
     return "fp32" if plan.kbit_prep == "all" else plan.dtype
-
-
-__all__ = ["RECEIVED", "Stage", "in_flight", "received", "stream_of"]

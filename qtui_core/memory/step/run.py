@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
+from qtui_core.memory.plan.choices import chunk_of
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold, fold
 from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.replay.unfolding import NotPeriodic, unfold

@@ -261,17 +261,3 @@ def wider(a: str, b: str) -> str:
     """The dtype to which two floating-point dtypes are promoted: float32 unless they are the
     same."""
     return a if a == b else "fp32"
-
-
-__all__ = [
-    "Buffer",
-    "Edge",
-    "Gradients",
-    "Label",
-    "Node",
-    "Region",
-    "StopRecompute",
-    "Tape",
-    "Tensor",
-    "wider",
-]

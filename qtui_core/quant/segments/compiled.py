@@ -31,7 +31,7 @@ from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.segments.elements import Float32, TensorLike, elements_of
 from qtui_core.quant.segments.layout import Runs, Whole, layout_of, scale_shape
 from qtui_core.quant.segments.parallel import thread_count
-from qtui_core.quant.segments.process import make_plan
+from qtui_core.quant.segments.tensor_plan import make_plan
 from qtui_core.schemes.scheme import SCHEME_FORMATS, Family, Scheme
 
 Tensor = Any  # torch.Tensor; this module can be imported without torch

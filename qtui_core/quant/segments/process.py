@@ -18,23 +18,7 @@ from qtui_core.quant.segments.layout import Whole
 from qtui_core.quant.segments.parallel import Scratch
 from qtui_core.quant.segments.tensor_plan import (
     Plan,
-    extents_of,
-    first_passes,
-    make_coder,
-    make_plan,
 )
-
-__all__ = [
-    "Plan",
-    "Prepared",
-    "encode",
-    "extents_of",
-    "first_passes",
-    "make_coder",
-    "make_plan",
-    "prepare",
-    "round_trip",
-]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from qtui_core.formats import get_format
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.segments.layout import matrix_shape, run_lengths
-from qtui_core.quant.segments.process import make_coder
+from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.storage import bits_per_parameter
 from qtui_core.quant.verdicts.case import HEAVY_TAILS, NOTICEABLE_DB, OFF_CENTRE, Case
 from qtui_core.schemes.granularity import (

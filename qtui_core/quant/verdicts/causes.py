@@ -18,8 +18,8 @@ from qtui_core.quant.gaussian import outlier_relative_mse
 from qtui_core.quant.gaussian.normal import upper_quantile
 from qtui_core.quant.scan.outliers import crowded_columns
 from qtui_core.quant.segments.layout import Whole, layout_of
-from qtui_core.quant.segments.process import make_coder
 from qtui_core.quant.segments.rounding import ROUNDING_NOISE
+from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.verdicts.case import (
     HEAVY_TAILS,
     LIGHT_TAILS,

@@ -15,7 +15,7 @@ from qtui_core.formats import BF16, FP16, FloatFormat, get_format
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.segments.layout import run_lengths
-from qtui_core.quant.segments.process import make_coder
+from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.storage import KEPT_BITS
 from qtui_core.quant.verdicts.alternatives import (
     DB_PER_BIT,

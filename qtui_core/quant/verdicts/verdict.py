@@ -15,7 +15,7 @@ from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.occupancy import Occupancy
-from qtui_core.quant.segments.process import make_coder
+from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.storage import bit_budget
 from qtui_core.quant.verdicts.alternatives import DB_PER_BIT
 from qtui_core.quant.verdicts.case import EXACT_DB

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
+from qtui_core.memory.plan.choices import chunk_of
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.training.model.chunked import chunked_cross_entropy
 from qtui_core.training.model.tiled import tiled_cross_entropy
 

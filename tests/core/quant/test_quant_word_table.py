@@ -10,8 +10,7 @@ from lazy_imports import LazyImport
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.segments.elements import elements_of, largest_word
 from qtui_core.quant.segments.parallel import Cancelled
-from qtui_core.quant.segments.process import make_plan
-from qtui_core.quant.segments.tensor_plan import Plan
+from qtui_core.quant.segments.tensor_plan import Plan, make_plan
 from qtui_core.quant.segments.word_table import (
     LEAST_ELEMENTS,
     WORDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.screen.curve.legend import PLACES, part_of
+from qtui.screen.curve.legend import part_of
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine
 from qtui.tui.panels.train.sentences import why_it_differs
@@ -12,6 +12,7 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui.tui.panels.train.views.phases_view import ESTIMATE, NAME, bars, heading, numbers, wider_by
 from qtui_core.live.compare import ComponentRow, by_component
+from qtui_core.memory.replay.groups import PLACES
 from qtui_core.memory.replay.record import Phase
 
 
