@@ -1,1 +1,1 @@
-"""Quantization schemes as text and as data: their grammar, their rules and their formats."""
+"""Quantization schemes as text and as data: grammar, rules and formats."""

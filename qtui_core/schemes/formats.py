@@ -1,4 +1,4 @@
-"""The formats that a scheme can name, and what belongs to them."""
+"""The formats that a scheme can name, with their defaults and scale rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import Enum
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.granularity import Granularity, PerBlock, PerGroup, PerRow, PerTensor
 
-#: Elements of `absmax` that share one constant under double quantization unless the scheme
-#: says otherwise, and the largest block it is defined for; both are those of bitsandbytes.
+#: The default number of scales that share a constant under double quantization, and the largest
+#: block for which it is defined; both from bitsandbytes.
 NESTED_BLOCK = 256
 MAX_DOUBLE_QUANTIZED_BLOCK = 4096
 #: Largest seed of stochastic rounding: one 32-bit word.
@@ -16,16 +16,16 @@ MAX_SEED = 2**32 - 1
 
 
 class Family(Enum):
-    """What kind of levels a format has, which decides what else a scheme may say."""
+    """The kind of levels of a format. It decides which options a scheme can have."""
 
     INTEGER = "integer"
     FLOAT = "scaled float"
     CODEBOOK = "codebook"
     CAST = "cast"
     MICROSCALING = "microscaling"
-    """Elements of a small format under a scale that is a power of two (OCP MX)."""
+    """Elements of a small format with a power-of-two scale (OCP MX)."""
     TWO_LEVEL = "two-level"
-    """Elements under a small-float scale, itself under one scale of the tensor (NVFP4)."""
+    """Elements with a small-float scale for each block and one scale for the tensor (NVFP4)."""
     TERNARY = "ternary"
 
 
@@ -34,10 +34,10 @@ class SchemeFormat:
     """A format a scheme can name.
 
     Attributes:
-        bits: what one code occupies in storage (32 for TF32, which uses 19 of them; 2 for
-            ternary, which needs 1.58).
-        default: the granularity when the text gives none.
-        element: the format of the catalogue that elements are rounded to, where there is one.
+        bits: storage of one code (32 for TF32, which uses 19 of them; 2 for ternary, which needs
+            1.58).
+        default: the granularity of a text without one; None for casts.
+        element: the format of `qtui_core.formats` that elements are rounded to, if there is one.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SchemeFormat:
 
     @property
     def overflows(self) -> bool:
-        """Whether there is an infinity or NaN for what lies beyond the largest number."""
+        """Whether there is an infinity or NaN for values beyond the largest number."""
         return self.family is Family.CAST or (self.family is Family.FLOAT and self.bits == 8)
 
 
@@ -88,9 +88,9 @@ SCALE_RULES: dict[Family, tuple[str, ...]] = {
     Family.INTEGER: ("absmax", "full", "signed"),
     Family.MICROSCALING: ("floor", "ceil", "even", "rceil"),
 }
-#: Rules whose scale may leave the largest values of a group beyond the outermost levels.
+#: Rules with which the largest values of a group may lie beyond the outermost levels.
 CLIPPING_RULES = ("full", "floor", "even")
-#: Families that are defined with the granularity of the format and no other.
+#: Families whose formats have a fixed granularity.
 FIXED_GRANULARITY = (Family.MICROSCALING, Family.TWO_LEVEL)
 ALL_SCALE_RULES = tuple(rule for rules in SCALE_RULES.values() for rule in rules)
 ROUNDINGS = ("nearest", "truncate", "stochastic")

@@ -4,9 +4,10 @@ A tensor of any rank is seen as a matrix `[rows, columns]` whose rows are the ou
 
 - `[out, in]` is itself;
 - three dimensions are stacked matrices, such as fused experts or tokens: `[experts, out, in]` is
-  `[experts * out, in]`. A convolution of three dimensions is handed over as a matrix: which one it
-  is, names tell and shapes alone do not (`qtui_core.models.TensorInfo.matrix`);
-- four and more are convolutions: `[out, in, height, width]` is `[out, in * height * width]`;
+  `[experts * out, in]`. The caller passes a convolution of three dimensions as a matrix, because
+  the shape alone does not show that it is one, but names do (`qtui_core.models.TensorInfo.matrix`);
+- four and more dimensions are convolutions: `[out, in, height, width]` is
+  `[out, in * height * width]`;
 - a vector of n elements is one row `[1, n]`, a scalar `[1, 1]`.
 """
 
@@ -17,15 +18,15 @@ import re
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
-#: Largest group or block. A group is quantized in one piece, so this bounds the memory a
-#: streamed measurement needs; no scheme in use comes near it.
+#: The largest group or block. A group is quantized in one piece, so this bounds the memory of a
+#: streamed measurement. Schemes in use are far below it.
 MAX_SIZE = 1 << 20
 
 
 @dataclass(frozen=True)
 class PerModel:
-    """One scale for every tensor of the model: `[rows, columns]` -> scale `[1]`, which is
-    counted with the model and not with the tensor."""
+    """One scale for all tensors of the model: `[rows, columns]` -> scale `[1]`. Its bits count for
+    the model, not for a tensor."""
 
     def __str__(self) -> str:
         return "model"
@@ -41,8 +42,8 @@ class PerTensor:
 
 @dataclass(frozen=True)
 class PerRow:
-    """One scale for each row, that is for each output channel of a weight:
-    `[rows, columns]` -> scale `[rows, 1]`."""
+    """One scale for each row, that is each output channel of a weight: `[rows, columns]` -> scale
+    `[rows, 1]`."""
 
     def __str__(self) -> str:
         return "row"
@@ -73,9 +74,8 @@ class PerGroup:
 
 @dataclass(frozen=True)
 class PerBlock:
-    """One scale for `size` consecutive elements of the flattened tensor, whatever the rows
-    (the convention of bitsandbytes): n elements -> scale `[ceil(n / size)]`. The last block
-    may be short."""
+    """One scale for `size` consecutive elements of the flattened tensor, across rows, as in
+    bitsandbytes: n elements -> scale `[ceil(n / size)]`. The last block may be short."""
 
     size: int
 
@@ -88,9 +88,8 @@ class PerBlock:
 
 @dataclass(frozen=True)
 class PerToken:
-    """One scale for each token of an activation `[..., tokens, features]`, whatever the
-    dimensions before: scale `[elements / features, 1]`. Of a weight it is the same as PerRow,
-    a convolution's aside."""
+    """One scale for each token of an activation `[..., tokens, features]`: scale
+    `[elements / features, 1]`. For a weight that is not a convolution it is the same as PerRow."""
 
     def __str__(self) -> str:
         return "token"
@@ -99,9 +98,9 @@ class PerToken:
 @dataclass(frozen=True)
 class PerTile:
     """One scale for a tile of `rows` by `columns` elements of the matrix: `[R, C]` -> scale
-    `[ceil(R / rows), ceil(C / columns)]`; tiles at the edges may be smaller. DeepSeek-V3
-    keeps its weights so in FP8, with tiles of 128 x 128. A tensor is read a row of tiles at a
-    time, `rows` whole rows of it, and what works on it holds so many in memory."""
+    `[ceil(R / rows), ceil(C / columns)]`; tiles at the edges may be smaller. DeepSeek-V3 stores its
+    FP8 weights with tiles of 128 x 128. A tensor is read one row of tiles at a time, so `rows`
+    whole rows are in memory."""
 
     rows: int
     columns: int
@@ -127,9 +126,9 @@ _TILE = re.compile(r"tile([0-9]{1,9})x([0-9]{1,9})")
 
 
 def parse_granularity(text: str) -> Granularity | None:
-    """The granularity that `text` names, or None when it names none.
+    """The granularity that `text` names; None if it names none.
 
-    Raises UsageError when it names one with an impossible size.
+    Raises UsageError if it names one with an impossible size.
     """
     if text in _PLAIN:
         return _PLAIN[text]
@@ -151,8 +150,8 @@ def parse_granularity(text: str) -> Granularity | None:
 
 
 def kind_of(granularity: Granularity) -> str:
-    """Its word without a size: `group`, `block`, `row`. A tile that is not square has no one
-    size, and its word is its text."""
+    """The word of a granularity without its size: `group`, `block`, `row`. For a tile that is not
+    square, the whole text."""
     match granularity:
         case PerGroup():
             return "group"
@@ -165,7 +164,7 @@ def kind_of(granularity: Granularity) -> str:
 
 
 def size_of(granularity: Granularity | None) -> int | None:
-    """The one size of a group, a block or a square tile; None of all others."""
+    """The size of a group, a block or a square tile; None for all others."""
     match granularity:
         case PerGroup(size) | PerBlock(size):
             return size

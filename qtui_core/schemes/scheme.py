@@ -1,9 +1,9 @@
-"""What is done to a tensor, as data: a format, who shares a scale, and how the scale is chosen; and
-which combinations of these make a scheme.
+"""A quantization scheme as data: a format, a granularity, options for scales and rounding; and the
+rules for which combinations are possible.
 
-The text of a scheme is `FORMAT[:GRANULARITY][:OPTION...]`, the same on the command line, in
-JSON and on the screen: `int4:group64:asym`, `e4m3:row`, `nf4:block64:dq`, `mxfp4:ceil`, `bf16`.
-`text.py` reads it.
+The text of a scheme is `FORMAT[:GRANULARITY][:OPTION...]` on the command line, in JSON and on the
+screen: `int4:group64:asym`, `e4m3:row`, `nf4:block64:dq`, `mxfp4:ceil`, `bf16`. `text.py` parses
+it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from qtui_core.schemes.formats import (
 from qtui_core.schemes.granularity import Granularity, PerBlock, PerColumn, PerModel
 from qtui_core.schemes.text import SCHEME_OPTIONS, scheme_arguments
 
-#: Codes of more bits are too many to be counted one by one on a screen.
+#: The most bits of a format whose codes are shown one by one.
 MAX_COUNTED_BITS = 8
-#: Schemes whose codes are read side by side.
+#: The most schemes whose codes are shown side by side.
 MOST_SIDE_BY_SIDE = 8
 _INTEGERS = "the integers, int2 to int8"
 
@@ -41,24 +41,24 @@ class Scheme:
     """One way to quantize a tensor. `str(scheme)` is its shortest complete text, and
     `Scheme.parse(str(scheme)) == scheme`.
 
-    Raises UsageError for a combination that is not possible.
+    Raises UsageError for an impossible combination.
 
     Attributes:
         format: a key of SCHEME_FORMATS.
-        granularity: who shares a scale; None for the casts, which have no scale.
-        symmetric: False for integers with a scale from min and max and a zero point.
-        float_zero_point: whether that zero point is kept as a number of the tensor's unit,
-            so that the range need not hold zero (torchao's tinygemm, HQQ).
+        granularity: which elements share a scale; None for casts, which have no scale.
+        symmetric: False for integers with a zero point and a scale from min and max.
+        float_zero_point: whether the zero point is stored as a number in the tensor's unit, so that
+            the range need not include zero (torchao's tinygemm, HQQ).
         scale_rule: one of the SCALE_RULES of the family, or "" for its default.
         double_quantization: whether the scales are themselves stored in 8 bits.
-        nested_block: how many of them then share a constant.
-        rounding: one of ROUNDINGS, of an element to a level.
+        nested_block: how many scales share a constant under double quantization.
+        rounding: one of ROUNDINGS: how elements are rounded to levels.
         seed: of stochastic rounding.
-        saturate: whether numbers beyond the format take its largest (else its infinity, or
-            NaN where it has none).
-        outlier_threshold: columns with an element of at least this magnitude are kept in 16
-            bits; None quantizes all of them. LLM.int8() finds its columns so in activations
-            and keeps those of the weight that they meet.
+        saturate: whether values beyond the largest number become that number; else they become
+            infinity, or NaN if the format has no infinity.
+        outlier_threshold: columns with an element of at least this magnitude (in the tensor's unit)
+            are kept in 16 bits; None keeps no columns. LLM.int8() finds these columns in
+            activations, and also keeps the same columns of the weight `[out, in]`.
     """
 
     format: str
@@ -88,12 +88,12 @@ class Scheme:
 
     @property
     def element(self) -> str | None:
-        """The format of the catalogue that elements are rounded to, where there is one."""
+        """The format of `qtui_core.formats` that elements are rounded to, if there is one."""
         return SCHEME_FORMATS[self.format].element
 
     @property
     def bits(self) -> int:
-        """Bits of storage of one code, scales not counted."""
+        """Bits of storage of one code, without scales."""
         return SCHEME_FORMATS[self.format].bits
 
     @property
@@ -103,8 +103,9 @@ class Scheme:
 
     @property
     def clips(self) -> bool:
-        """Whether a scale may leave the largest values of a group beyond the outermost levels:
-        a power of two rounded down, a scale rounded to E4M3, a whole zero point, absmax/7.5."""
+        """Whether the largest values of a group may lie beyond the outermost levels. That is so
+        with power-of-two scales that are rounded down, scales rounded to E4M3, integer zero points,
+        and the rule `full`."""
         match self.family:
             case Family.MICROSCALING:
                 return self.scale_rule in CLIPPING_RULES
@@ -125,15 +126,16 @@ class Scheme:
 
     @classmethod
     def parse(cls, text: str) -> Scheme:
-        """The scheme that `text` names; case and spaces around the parts do not matter.
+        """The scheme that `text` describes; case and spaces around the parts do not matter.
 
-        Raises UsageError, naming what is allowed, when it does not parse or is impossible.
+        Raises UsageError, which names what is allowed, if the text is invalid or the scheme
+        impossible.
         """
         return cls(**scheme_arguments(text))
 
 
 def _check(scheme: Scheme) -> None:
-    """Raises UsageError for a combination that is not possible."""
+    """Raises UsageError for an impossible combination."""
     _check_granularity(scheme)
     _check_scale(scheme)
     _check_nesting(scheme)
@@ -242,7 +244,7 @@ def check_countable(scheme: Scheme) -> None:
 
 
 def check_side_by_side(schemes: Sequence[Scheme]) -> None:
-    """Raises UsageError where these are too many schemes, or one has too many codes."""
+    """Raises UsageError for too many schemes, or for a scheme with too many codes."""
     if len(schemes) > MOST_SIDE_BY_SIDE:
         raise UsageError(
             f"{len(schemes)} schemes are too many to be read side by side: {MOST_SIDE_BY_SIDE} "
@@ -253,7 +255,7 @@ def check_side_by_side(schemes: Sequence[Scheme]) -> None:
 
 
 def refused_granularity(name: str, granularity: Granularity | None) -> str | None:
-    """Why the format `name` cannot have this granularity; None where it can."""
+    """A sentence: why the format `name` cannot have this granularity; None if it can."""
     fmt = SCHEME_FORMATS[name]
     match fmt.family:
         case Family.CAST:
@@ -284,6 +286,6 @@ def refused_granularity(name: str, granularity: Granularity | None) -> str | Non
 
 
 def _free_element(name: str) -> str:
-    """The format with the elements of a microscaling one and a scale of any sharing."""
+    """The format with the same elements as a microscaling format, but with any granularity."""
     element = SCHEME_FORMATS[name].element
     return element if element is not None and element != name else "int8"

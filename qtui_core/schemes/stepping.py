@@ -1,4 +1,4 @@
-"""Changes a scheme by one knob at a time, or all its groups at once."""
+"""Changes one part of a scheme to its next value, or resizes its groups."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from qtui_core.schemes.scheme import (
 #: Families whose groups or blocks may have any size.
 RESIZABLE = (Family.INTEGER, Family.FLOAT, Family.CODEBOOK)
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
-#: Scales that share a constant under double quantization.
+#: Numbers of scales that share a constant under double quantization.
 NESTED_SIZES = (64, 128, 256, 512, 1024)
 TILE = 128
-#: Where a threshold of outlier columns starts, and how far apart its values are.
+#: The first outlier threshold, the step between two thresholds, and the last one.
 FIRST_THRESHOLD, THRESHOLD_STEP, LAST_THRESHOLD = 6.0, 0.5, 20.0
 _KINDS = ("model", "tensor", "row", "column", "token", "group", "block", "tile")
 
 
 def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
-    """The scheme with one part (`format`, `granularity`, `size`, `symmetry`, `zero_point`,
-    `scale_rule`, `rounding`, `double_quantization`, `nested`, `outliers`) turned to its next (1)
-    or previous (-1) possible value.
+    """The scheme with one part changed to its next (`direction` 1) or previous (-1) possible value.
+    `part` is `format`, `granularity`, `size`, `symmetry`, `zero_point`, `scale_rule`, `rounding`,
+    `double_quantization`, `nested` or `outliers`.
 
-    Raises UsageError, with the reason, where the part has no other value in this scheme.
+    Raises UsageError, with the reason, if the part has no other value in this scheme.
     """
     match part:
         case "format":
@@ -85,9 +85,9 @@ def resize_scheme(
     nested: int | None = None,
     double_quantization: bool | None = None,
 ) -> Scheme:
-    """The scheme with groups or blocks of another size, nested blocks of another size, and
-    double quantization on or off, wherever it has such a part. What is None stays, and so does
-    the whole scheme where it cannot have what is asked for."""
+    """The scheme with another size of its groups or blocks, another size of its nested blocks, and
+    double quantization on or off. None leaves a part unchanged. Parts that the scheme does not have
+    are ignored. If the result is impossible, the scheme is returned unchanged."""
     changes: dict[str, Any] = {}
     if (
         size is not None
@@ -106,17 +106,17 @@ def resize_scheme(
 
 
 def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
-    """The kind of groups that a scheme has, or would have."""
+    """The kind of groups of a scheme, or the kind that it would get."""
     blocks = scheme.family is Family.CODEBOOK or isinstance(scheme.granularity, PerBlock)
     return PerBlock if blocks else PerGroup
 
 
 def _step_format(scheme: Scheme, direction: int) -> Scheme:
-    """The next format, with as much of the rest as it can have."""
+    """The next format, with those of the other parts that it can have."""
     name = next(_others(tuple(SCHEME_FORMATS), scheme.format, direction))
     family = SCHEME_FORMATS[name].family
     integer = family is Family.INTEGER
-    # What a format is defined with was not chosen, so it is not kept.
+    # A fixed granularity was not chosen by the user, so it is not kept.
     granularity = None if scheme.family in FIXED_GRANULARITY else scheme.granularity
     if granularity is None or refused_granularity(name, granularity) is not None:
         granularity = SCHEME_FORMATS[name].default
@@ -156,7 +156,7 @@ def _step_granularity(scheme: Scheme, direction: int) -> Scheme:
         refused = refused_granularity(scheme.format, granularity)
         alone = isinstance(granularity, PerModel | PerColumn)
         if refused is None and alone and scheme.outlier_threshold is not None:
-            continue  # there are no outlier columns to take out of these
+            continue  # outlier columns cannot be left out of such scales
         if refused is None:
             return replace(scheme, granularity=granularity)
         refusal = refusal or refused
@@ -200,7 +200,7 @@ def _step_rule(scheme: Scheme, direction: int) -> Scheme:
 def _step_rounding(scheme: Scheme, direction: int) -> Scheme:
     possible = roundings_of(scheme)
     rounding = next(_others(possible or ROUNDINGS, scheme.rounding, direction))
-    # Where nothing but the nearest is possible, the scheme says why.
+    # If only rounding to nearest is possible, this raises with the reason.
     return replace(scheme, rounding=rounding, seed=0)
 
 
@@ -221,7 +221,7 @@ def _step_nested(scheme: Scheme, direction: int) -> Scheme:
 
 
 def _step_outliers(scheme: Scheme, direction: int) -> Scheme:
-    """Off, then 6.0, then half a unit more or less each time; off again beyond either end."""
+    """Off, then 6.0, then half a unit more or less with each step; off again beyond either end."""
     current = scheme.outlier_threshold
     threshold: float | None = FIRST_THRESHOLD
     if current is not None:
@@ -232,12 +232,12 @@ def _step_outliers(scheme: Scheme, direction: int) -> Scheme:
 
 
 def rules_of(scheme: Scheme) -> tuple[str, ...]:
-    """The scale rules to choose from; none if there is only one."""
+    """The scale rules to choose from; empty if there is only one."""
     return scheme.scale_rules if len(scheme.scale_rules) > 1 else ()
 
 
 def roundings_of(scheme: Scheme) -> tuple[str, ...]:
-    """The roundings there is a choice of."""
+    """The roundings to choose from."""
     if scheme.family in (Family.CODEBOOK, Family.TERNARY) or scheme.scale_rule == "signed":
         return ()
     return ROUNDINGS
@@ -264,7 +264,7 @@ def _granularity(kind: str, size: int) -> Granularity:
 
 
 def _others(values: tuple[str, ...], current: str, direction: int) -> Iterator[str]:
-    """Every other value, in turn, starting after (or before) the current one."""
+    """All other values in order, beginning after (or before) the current one."""
     at = values.index(current)
     for distance in range(1, len(values)):
         yield values[(at + direction * distance) % len(values)]

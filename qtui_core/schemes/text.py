@@ -1,4 +1,4 @@
-"""The text of a scheme: its options, a row each, and what reads it part by part."""
+"""The text of a scheme: a table of its options, and the parser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTION_HELP = (
 )
 _NUMBERED = re.compile(r"(dq|stochastic)([0-9]{0,10})")
 _OUTLIERS = re.compile(r"outliers([0-9]*\.?[0-9]*(?:e[-+]?[0-9]+)?)")
-#: Of a part and the whole text, the fields of `Scheme` that the part sets.
+#: Takes a part and the whole text; returns the fields of `Scheme` that the part sets.
 Read = Callable[[str, str], dict[str, Any] | None]
 
 
@@ -42,10 +42,10 @@ class SchemeOption:
     """An option in the text of a scheme.
 
     Attributes:
-        kind: what a refusal calls it; a scheme has one of each kind.
-        read: of a part and the whole text, the fields of `Scheme` that the part sets; None where
-            it is no such option. Raises UsageError for a part that lacks something.
-        written: of a scheme, the part; "" for the default.
+        kind: its name in errors; a scheme has at most one option of each kind.
+        read: takes a part and the whole text; returns the fields of `Scheme` that the part sets, or
+            None if the part is another option. Raises UsageError for an incomplete part.
+        written: takes a scheme; returns the part, "" for the default.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class SchemeOption:
 
 
 def _words(words: Mapping[str, dict[str, Any]]) -> Read:
-    """Reads a part that is one of these words."""
+    """A reader for parts that are one of these words."""
     return lambda part, text: words.get(part)
 
 
@@ -135,7 +135,7 @@ SCHEME_OPTIONS: Final = (
 def scheme_arguments(text: str) -> dict[str, Any]:
     """The arguments of `Scheme` for a text.
 
-    Raises UsageError, with what is allowed, for a part that is invalid or occurs twice.
+    Raises UsageError, which names what is allowed, for a part that is invalid or occurs twice.
     """
     name, *parts = [part.strip().lower() for part in text.split(":")]
     if name not in SCHEME_FORMATS:
@@ -166,7 +166,7 @@ def scheme_arguments(text: str) -> dict[str, Any]:
 
 
 def _read_part(part: str, text: str) -> tuple[str, dict[str, Any]]:
-    """What kind of part it is, and the fields that it sets."""
+    """(the kind of a part, the fields of `Scheme` that it sets)."""
     granularity = parse_granularity(part)
     if granularity is not None:
         return "granularity", {"granularity": granularity}

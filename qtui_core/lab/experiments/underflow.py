@@ -22,11 +22,11 @@ from qtui_core.lab.numerics.walks import (
     GROWN,
     GrownScales,
     OneWeight,
+    codes_sentence,
     grown_chart,
     grown_scales,
     one_weight,
-    told_of_codes,
-    told_of_scales,
+    scales_sentence,
     walks_chart,
 )
 from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
@@ -255,10 +255,10 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         ]
     verdict = "" if found is None else _verdict(settings, found, runs)
     if grown is not None and store == "int8":
-        verdict = f"{verdict} {told_of_scales(grown)}".strip()
+        verdict = f"{verdict} {scales_sentence(grown)}".strip()
     notes = [runs.chaotic] if runs.chaotic else []
     if grown is not None:
-        notes.append(told_of_codes(grown))
+        notes.append(codes_sentence(grown))
     return Findings(columns, tuple(rows), tuple(pictures), verdict, runs.floor, tuple(notes))
 
 

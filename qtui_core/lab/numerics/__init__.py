@@ -1,1 +1,1 @@
-"""Arithmetic of the lab: rounding, products in low precision, stored optimizer states."""
+"""The arithmetic of the lab: rounding, products in low precision, stored optimizer states."""

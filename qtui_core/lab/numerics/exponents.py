@@ -1,5 +1,5 @@
-"""The picture of magnitudes beside formats: a histogram of their powers of two, with a bar for the
-range of each format. Nothing here imports torch."""
+"""The picture of magnitudes and formats: a histogram over powers of two, with a bar for the range
+of each format. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from qtui_core.formats.magnitudes import BIAS, Magnitudes, float_format
 from qtui_core.lab.results import ExponentHistogram, FormatSpan
 
-#: If the lowest magnitudes are at most this share, they are not drawn to scale.
+#: The lowest magnitudes, up to this share, are not drawn to scale.
 _TAIL: Final = 1e-3
 
 
@@ -27,8 +27,8 @@ def histogram(
     formats: Iterable[str],
     shift: float = 0.0,
 ) -> ExponentHistogram | None:
-    """The picture of some magnitudes and formats; None if there are no magnitudes. The few that are
-    far below all others are drawn at the left end."""
+    """The picture of magnitudes and formats; None if there are no magnitudes. The few that are far
+    below all others are drawn at the left end."""
     kept = [(name, found) for name, found in series if found.there]
     if not kept:
         return None
@@ -47,7 +47,7 @@ def histogram(
 
 
 def _field_of(found: Magnitudes, share: float) -> int:
-    """The lowest exponent field up to which at least that share of the magnitudes lies."""
+    """The lowest float32 exponent field up to which at least `share` of the magnitudes lie."""
     wanted, passed = share * found.there, 0
     for field, count in enumerate(found.counts[:-1]):
         passed += count

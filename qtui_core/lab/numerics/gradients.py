@@ -15,9 +15,9 @@ from qtui_core.lab.training.tasks import loss_of
 
 
 def gradients_of(model: Any, ids: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float]:
-    """The gradient over all trainable parameters, float32 `[parameters]`, and the loss in nats per
-    token, on token ids int64 `[batch, length]`. The loss is multiplied by `scale` and the gradient
-    divided by it.
+    """(the gradient over all trainable parameters, float32 `[parameters]`; the loss in nats per
+    token) for token ids int64 `[batch, length]`. The loss is multiplied by `scale` and the gradient
+    divided by it, as with loss scaling.
 
     Raises UsageError for a gradient that is not finite, with which nothing can be compared.
     """
@@ -48,7 +48,7 @@ def check_finite(loss: torch.Tensor, gradients: Iterable[torch.Tensor]) -> None:
 def quantized(
     model: nn.Module, schemes: Mapping[str, Products], random: torch.Generator | None = None
 ) -> Iterator[None]:
-    """A context in which the named linear layers have quantized products."""
+    """Within the block, the linear layers named in `schemes` have quantized products."""
     kept = {name: module for name, module in linears(model).items() if name in schemes}
     for name, linear in kept.items():
         _put(model, name, QuantizedLinear(linear, schemes[name], random))
@@ -66,8 +66,8 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 @contextmanager
 def gradients_seen(model: nn.Module, tell: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
-    """A context in which `tell` is called with the name of each linear layer and the gradient of
-    its output, in the order of the backward pass."""
+    """Within the block, `tell` is called in each backward pass with the name of each linear layer
+    and the gradient of its output."""
 
     def hook(name: str) -> Any:
         def kept(module: nn.Module, arguments: Any, output: torch.Tensor) -> None:

@@ -1,5 +1,5 @@
-"""Products in few bits for which PyTorch has kernels on this CPU: whether they are right, and
-how fast they are beside BF16. What is emulated is never timed."""
+"""PyTorch's kernels for products in few bits on this CPU: whether they are correct, and how fast
+they are compared with BF16. Emulated products are never timed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.training.twins import See
 
-#: Tokens, inputs and outputs of the product that is timed, and how often it is.
+#: Tokens, inputs and outputs of the timed product, and how often it is timed.
 _SHAPE: Final = (512, 1024, 1024)
 _TIMES: Final = 7
-#: The largest relative error that is allowed for kernels whose output is BF16.
+#: The largest allowed relative error of kernels with BF16 output.
 _BF16: Final = 2.0**-7
 #: Elements of a block of MX.
 _BLOCK: Final = 32
@@ -27,10 +27,10 @@ class KernelSpeed:
     """A kernel on one product.
 
     Attributes:
-        kernel: as PyTorch calls it, and what it multiplies.
-        speed: over that of BF16 in the same run, the product alone, best of seven; None where the
+        kernel: PyTorch's name, and its operands.
+        speed: relative to BF16 in the same run, the product alone, the best of seven; None if the
             kernel does not run or is wrong.
-        fault: why, as a sentence.
+        fault: why there is no speed, as a sentence; else empty.
     """
 
     kernel: str
@@ -39,7 +39,8 @@ class KernelSpeed:
 
 
 def kernels(see: See) -> tuple[KernelSpeed, ...]:
-    """Each kernel on a product of random codes with a scale for each row and column, or one."""
+    """Times each kernel on a product of random codes, with scales per row and column or per
+    tensor."""
     tokens, inputs, outputs = _SHAPE
     random = torch.Generator().manual_seed(0)
     x, w = (torch.randn(n, inputs, generator=random) for n in (tokens, outputs))
@@ -67,7 +68,7 @@ def _measured(
 
 
 def _best(run: Product) -> float:
-    """Seconds of the fastest of some runs, after one that warms up."""
+    """Seconds of the fastest of several runs, after one to warm up."""
     run()
     taken = []
     for _ in range(_TIMES):
@@ -91,7 +92,7 @@ def _rows(x: torch.Tensor, w: torch.Tensor) -> tuple[Product, torch.Tensor]:
 
 
 def _tensors(x: torch.Tensor, w: torch.Tensor) -> tuple[Product, torch.Tensor]:
-    """As dX of a gradient in E5M2 and a weight in E4M3."""
+    """dX, with the gradient in E5M2 and the weight in E4M3."""
     a, b = (x * (57344 / x.abs().amax())).to(torch.float8_e5m2), w.to(torch.float8_e4m3fn)
     scale, one = x.abs().amax() / 57344, torch.ones(())
     exact = a.double() * scale @ b.double().T
@@ -109,7 +110,7 @@ def _blocks(x: torch.Tensor, w: torch.Tensor) -> tuple[Product, torch.Tensor]:
 
 
 _Make = Callable[[torch.Tensor, torch.Tensor], tuple[Product, torch.Tensor]]
-#: Kernels, and what their products may be off.
+#: Kernels, and the largest relative error of their products.
 _KERNELS: Final[dict[str, tuple[_Make, float]]] = {
     "torch._int_mm, int8 by rows": (_integers, 0.0),
     "torch._scaled_mm, E4M3 by rows": (_rows, _BF16),

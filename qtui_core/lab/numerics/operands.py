@@ -1,8 +1,7 @@
-"""How the operands of a product are quantized, by the axes of their scales.
+"""How the operands of a product are quantized.
 
 A scale can be moved out of a sum only if it does not vary along the summed axis. So an operand is
-passed as float32 `[rows, summed]`, and returned as the values of its codes and scales, in the same
-shape.
+passed as float32 `[rows, summed]`; its quantized values are returned in the same shape.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class Operand:
     stochastic: bool = False
 
     def __call__(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """The operand as stored: the values of the codes and scales of float32 `[rows, summed]`, in
-        the same shape."""
+        """The quantized values of `x` float32 `[rows, summed]`, in the same shape."""
         if self.storage == "fp32":
             return x
         if self.scales == "none" and self.storage == "bf16" and not self.stochastic:
@@ -56,10 +54,10 @@ class Operand:
         return found if shape is None else _untiled(found, x.shape)
 
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
-        """By tensors or rows in FP8, as torchao.float8 has it: numbers are multiplied by largest /
-        absmax and not divided by absmax / largest, which float32 rounds otherwise. That decides
-        ties: 0.6 % of random numbers of BF16 lie half way between two codes of E5M2, and products
-        would be 0.9 % apart."""
+        """FP8 with a scale per tensor or row, as in torchao.float8: numbers are multiplied by
+        largest / absmax, not divided by absmax / largest, which float32 rounds differently. This
+        decides ties: 0.6 % of random BF16 numbers lie half way between two codes of E5M2, and
+        products would differ by 0.9 %."""
         storage = STORAGES[self.storage]
         row = self.scales == "row"
         most = (x.abs().amax(dim=-1, keepdim=True) if row else x.abs().amax()).double()
@@ -68,7 +66,7 @@ class Operand:
         return unscaled(storage).nearest(x * times) / times
 
     def _scale(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int] | None]:
-        """The scale, and the shape of the tiles that share one; None if there are no tiles."""
+        """(the scales, the shape (rows, summed) of a tile that shares one; None without tiles)."""
         storage = STORAGES[self.storage]
         if self.scales == "none":
             return x.new_ones(()), None
@@ -105,7 +103,7 @@ TILES: Final[dict[str, tuple[int, int]]] = {
 
 
 def _safe(scale: torch.Tensor) -> torch.Tensor:
-    """Scales to divide by: 0 is replaced by 1."""
+    """The scales with 0 replaced by 1, so that one can divide by them."""
     return torch.where(scale > 0, scale, torch.ones_like(scale))
 
 
@@ -136,9 +134,9 @@ def rotation(size: int, generator: torch.Generator | None = None) -> torch.Tenso
 
 
 def rotated(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Float32 `[rows, summed]` times a rotation, block by block along the summed axis, which is
-    padded with zeros. The product of two operands does not change if both have the same
-    rotation."""
+    """`x` float32 `[rows, summed]` times a rotation, block by block along the summed axis, which is
+    padded with zeros to a multiple of the rotation's size. The product of two operands stays the
+    same if both are rotated by the same matrix."""
     size = matrix.shape[0]
     padded = functional.pad(x, (0, -x.shape[1] % size))
     return (padded.view(x.shape[0], -1, size) @ matrix).view(x.shape[0], -1)

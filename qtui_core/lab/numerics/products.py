@@ -1,5 +1,5 @@
-"""The three products of a linear layer, with each operand quantized as a scheme says. They are
-emulated: decoded codes are multiplied in float32."""
+"""The three products of a linear layer with quantized operands. They are emulated: dequantized
+values are multiplied in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.lab.numerics.operands import EXACT, Operand, rotated, rotation
 
-#: The size of the rotation in the published recipe.
+#: The size of the rotation in the published NVFP4 recipe.
 _ROTATED: Final = 16
 
 
@@ -22,10 +22,9 @@ _ROTATED: Final = 16
 class Products:
     """How the operands of the three products are quantized.
 
-    Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens. `x` quantizes X in the
-    first product and `x_dw` in the last, and likewise for W and G. With `turned`, both operands of
-    dW are rotated, always with the same random signs as in the published recipe, or with new ones
-    for each product if `fresh`.
+    Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens. `x` quantizes X in Y
+    and `x_dw` in dW, and likewise for W and G. With `turned`, both operands of dW are rotated: with
+    the same random signs in every product, as in the published recipe, or with new ones if `fresh`.
     """
 
     x: Operand = EXACT
@@ -38,15 +37,15 @@ class Products:
     fresh: bool = False
 
     def y(self, x: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
-        """Y `[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
+        """Y float32 `[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
         return self.x(x, random) @ self.w(w, random).T
 
     def dx(self, g: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
-        """dX `[tokens, inputs]` of g `[tokens, outputs]` and w."""
+        """dX float32 `[tokens, inputs]` of g `[tokens, outputs]` and w `[outputs, inputs]`."""
         return self.g_dx(g, random) @ self.w_dx(w.T.contiguous(), random).T
 
     def dw(self, g: torch.Tensor, x: torch.Tensor, random: Random = None) -> torch.Tensor:
-        """dW `[outputs, inputs]` of g and x."""
+        """dW float32 `[outputs, inputs]` of g `[tokens, outputs]` and x `[tokens, inputs]`."""
         across, along = g.T.contiguous(), x.T.contiguous()
         if self.turned:
             signs = random if self.fresh else torch.Generator().manual_seed(0)
@@ -65,14 +64,14 @@ Random = torch.Generator | None
 
 
 def alike(operand: Operand, gradient: Operand | None = None) -> Products:
-    """The same quantization of every operand, or another one of the gradients if it is given."""
+    """The same quantization for all operands; with `gradient`, another one for gradients."""
     g = gradient or operand
     return Products(operand, operand, g, operand, g, operand)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer with three quantized products. The gradient is straight-through: rounding
-    counts as the identity."""
+    """A linear layer with three quantized products. Gradients are straight-through: the derivative
+    of rounding counts as 1."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, w: Any, bias: Any, products: Products, random: Random) -> Any:
@@ -95,8 +94,8 @@ class _Linear(torch.autograd.Function):
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with quantized products that shares the float32 weight of another linear
-    layer. Under autocast the products are the same, and the output has autocast's dtype."""
+    """A linear layer with quantized products, which shares the float32 weight of another linear
+    layer. Under autocast the products are the same, but the output has autocast's dtype."""
 
     def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
         super().__init__()
@@ -121,7 +120,7 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def inner_linears(model: nn.Module) -> list[str]:
-    """The names of the linear layers except the output head. Raises ModelError if there are
+    """The names of all linear layers except the output head. Raises ModelError if there are
     none."""
     found = [name for name in linears(model) if not is_head(name)]
     if not found:
@@ -130,7 +129,7 @@ def inner_linears(model: nn.Module) -> list[str]:
 
 
 def is_head(name: str) -> bool:
-    """Whether a linear layer computes the logits; recipes do not quantize it."""
+    """Whether the layer with this name computes the logits; recipes do not quantize it."""
     return name.rpartition(".")[2] in ("lm_head", "output", "embed_out")
 
 
@@ -140,7 +139,7 @@ def convert(
     make: Callable[[nn.Linear], nn.Module],
 ) -> tuple[str, ...]:
     """Replaces each named linear layer by the module that `make` returns for it. Returns the names
-    of the layers that were replaced."""
+    of the replaced layers."""
     done = []
     for name in names:
         parent, _, last = name.rpartition(".")
@@ -151,10 +150,10 @@ def convert(
     return tuple(done)
 
 
-#: Schemes by name, as in published recipes. Both operands of a product have their scales along the
-#: axes that are not summed, so that the scales can be moved out of the sum. "fp8 tensor e5m2" is
-#: torchao's tensorwise recipe; its rowwise one is "fp8 row" with scales rounded to powers of two
-#: and products to BF16.
+#: Schemes by name, as in published recipes. Scales of both operands vary only along axes that are
+#: not summed, so that they can be moved out of the sum. "fp8 tensor e5m2" is torchao's tensorwise
+#: recipe. Its rowwise recipe is "fp8 row" with scales rounded to powers of two and products to
+#: BF16.
 SCHEMES: Final[dict[str, Products]] = {
     "fp32": Products(),
     "bf16": alike(Operand("bf16")),
@@ -179,7 +178,7 @@ SCHEMES: Final[dict[str, Products]] = {
     "nvfp4": alike(Operand("e2m1", "nv")),
     "nvfp4 stochastic": alike(Operand("e2m1", "nv"), Operand("e2m1", "nv", stochastic=True)),
 }
-#: The parts of the NVFP4 recipe: stochastic gradients, rotated operands of dW, and weights in tiles
-#: of 16 x 16, so that W and W' are the same tensor.
+#: Parts of the NVFP4 recipe: stochastic rounding of gradients, rotated operands of dW, and weights
+#: in tiles of 16 x 16, so that W and its transpose have the same codes.
 _TILED: Final = Operand("e2m1", "nv-tile")
 SCHEMES["nvfp4 full"] = replace(SCHEMES["nvfp4 stochastic"], w=_TILED, w_dx=_TILED, turned=True)

@@ -17,7 +17,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.spec import FloatFormat
 
-#: What shares a scale: the whole tensor, each row, or nothing ("none": there is no scale).
+#: The granularity of scales: "tensor", "row", or "none" without scales.
 Scales = str
 
 
@@ -26,13 +26,13 @@ class Storage:
     """How a tensor is stored.
 
     Attributes:
-        name: in settings.
+        name: as in settings.
         mantissa_bits: of a floating-point format; None for integers.
         least_exponent: the exponent of its smallest normal number.
-        largest: its largest number.
+        largest: its largest number, in units of the scale.
         scales: "none", or absmax / `largest` of the whole tensor ("tensor") or of each row along
             the last dimension ("row").
-        nbytes: of an element, without scales.
+        nbytes: bytes of an element, without scales.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Storage:
         return self.mantissa_bits is None
 
     def scale_of(self, x: torch.Tensor) -> torch.Tensor:
-        """The scale of a tensor: float32, `[]`, or `[..., 1]` by rows. It is 1 if the format has no
-        scale or all values are zero."""
+        """The scale of a tensor: float32 `[]`, or `[..., 1]` with a scale per row. It is 1 if the
+        format has no scale, or for values that are all zero."""
         if self.scales == "none":
             return x.new_ones(())
         if self.scales == "row" and x.dim() > 1:
@@ -60,11 +60,11 @@ class Storage:
         return torch.where(scale > 0, scale, torch.ones_like(scale))
 
     def step_of(self, x: torch.Tensor) -> torch.Tensor:
-        """The spacing of the format at each value, which is in units of the scale."""
+        """The spacing of the format at each value of `x`, both in units of the scale."""
         if self.mantissa_bits is None:
             return torch.ones_like(x)
-        # The bits of the exponent alone are the power of two below |x|; of zero they are 0.
-        # Infinity and NaN get a finite spacing too: the one is clamped later, the other stays NaN.
+        # The exponent bits alone are the power of two below |x|, and 0 for zero. Infinity and NaN
+        # get a finite spacing too: infinity is clamped later, NaN stays NaN.
         bits, mask, most = _EXPONENTS[x.dtype]
         power = (x.contiguous().view(bits) & mask).view(x.dtype)
         return power.clamp(2.0**self.least_exponent, most) * 2.0**-self.mantissa_bits
@@ -90,7 +90,7 @@ class Storage:
         in the same shape. Uses `scale`, or the tensor's own scale if it is None."""
 
         def up_or_down(ratio: torch.Tensor) -> torch.Tensor:
-            # The fraction is exact. A ratio near 127 plus a random number would not be.
+            # Comparing the fraction is exact; adding a random number to a ratio near 127 is not.
             below = ratio.floor()
             # Drawn on the CPU, so that a seed gives the same numbers on every device.
             drawn = torch.rand(ratio.shape, generator=generator).to(ratio.device)
@@ -104,8 +104,8 @@ class Storage:
         scale: torch.Tensor | None,
         to_whole: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Rounds `x` by arithmetic: divides it by the spacing at each value, makes it whole with
-        `to_whole`, and multiplies it again."""
+        """Rounds `x` by arithmetic: divides by the spacing at each value, rounds to whole numbers
+        with `to_whole`, and multiplies again."""
         scale = self.scale_of(x) if scale is None else scale
         scaled = x / scale
         step = self.step_of(scaled)
@@ -113,13 +113,13 @@ class Storage:
         return found.clamp(-self.largest, self.largest) * scale
 
 
-#: Of a floating-point dtype: the integers of its width, the bits of its exponent, and its largest
-#: power of two.
+#: For a floating-point dtype: the integer dtype of its width, the mask of its exponent bits, and
+#: its largest power of two.
 _EXPONENTS: Final = {
     torch.float32: (torch.int32, 0x7F800000, 2.0**127),
     torch.float64: (torch.int64, 0x7FF0000000000000, 2.0**1023),
 }
-#: PyTorch casts to these formats, rounding to nearest, which is faster than arithmetic.
+#: Formats to which PyTorch casts with rounding to nearest, which is faster than arithmetic.
 _CASTS: Final = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,

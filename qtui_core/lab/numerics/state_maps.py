@@ -1,7 +1,7 @@
-"""How optimizers store their moments in few bits: emulations whose results are float32 values.
+"""Emulations of how optimizers store their moments in few bits.
 
-Each map takes float32 `[n]` and returns the values that would be read back. The codes of the 8-bit
-and 4-bit maps are those of torchao.optim 0.18; tests compare them.
+Each map takes float32 `[n]` and returns the float32 `[n]` that would be read back. The 8-bit and
+4-bit maps are those of torchao.optim 0.18; tests compare them.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def fp8_blocks(block: int) -> Map:
 
 def fp8_expanded(block: int) -> Map:
     """As `fp8_blocks`, but each block is first raised to a power so that it fills the range of
-    E4M3: sign(x)|x|^k, k = log(range of E4M3) / log(largest / smallest of the block); the inverse
-    power is applied afterwards (Xi et al., COAT, 2024). Zeros stay zero."""
+    E4M3: sign(x)|x|^k with k = log(range of E4M3) / log(largest / smallest magnitude of the block);
+    reading applies the inverse power (Xi et al., COAT, 2024). Zeros stay zero."""
     inner = fp8_blocks(block)
     whole = math.log(STORAGES["e4m3"].largest * 2**9)
 
@@ -81,7 +81,7 @@ def fp8_expanded(block: int) -> Map:
         most = size.amax(dim=1, keepdim=True).clamp_min(1e-30)
         least = torch.where(size > 0, size, most).amin(dim=1, keepdim=True)
         power = whole / (most / least).log().clamp_min(1e-6)
-        # The power of the ratio to the largest, so that no power overflows.
+        # Powers of the ratio to the largest magnitude do not overflow.
         raised = inner((size / most) ** power).view_as(blocks)
         return (blocks.sign() * most * raised ** (1 / power)).view(x.shape)
 
@@ -89,12 +89,12 @@ def fp8_expanded(block: int) -> Map:
 
 
 def nearest(name: str) -> Map:
-    """A map to a format without scales, rounded to nearest."""
+    """A map to the format `name` without scales, rounding to nearest."""
     return STORAGES[name].nearest
 
 
 def stochastic(name: str, generator: torch.Generator) -> Map:
-    """A map to a format without scales, rounded stochastically."""
+    """A map to the format `name` without scales, with stochastic rounding."""
     return lambda x: STORAGES[name].stochastic(x, generator)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of stored numbers that are changed a little many times."""
+"""Stored numbers that are changed a little many times, and how much of the changes is kept."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import LabChart, LabLine
 from qtui_core.lab.training.twins import See
 
-#: Copies of the single weight, how often each is changed, and by how much.
+#: Copies of the single weight, how often each is changed, and the change.
 _COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3
-#: How it is stored.
+#: How the weight is stored.
 _WAYS: Final = (
     "bf16",
     "bf16 stochastic",
@@ -33,9 +33,13 @@ _SHAPE: Final = (256, 256)
 
 @dataclass(frozen=True)
 class OneWeight:
-    """Copies of a weight of 1.0 to which 0.001 is added 1000 times: mean and standard deviation
-    over the copies after every 20th addition, and the share of additions that changed the stored
-    number."""
+    """Copies of a weight of 1.0 to which 0.001 is added 1000 times.
+
+    Attributes:
+        stored: how the weight is stored.
+        mean, std: over the copies, after every 20th addition.
+        moved: the share of additions that changed the stored number.
+    """
 
     stored: str
     mean: tuple[float, ...]
@@ -45,14 +49,14 @@ class OneWeight:
 
 @dataclass(frozen=True)
 class GrownScales:
-    """INT8 weights with a scale for each row and codes rounded stochastically, which grow by a
-    factor again and again.
+    """INT8 weights, with a scale for each row and stochastically rounded codes, that are multiplied
+    by the same factor many times.
 
     Attributes:
-        courses: by the format of the scales: the norm after each growth, over the norm at the
-            start.
+        courses: by the format of the scales: the norm after each multiplication, relative to the
+            norm at the start.
         moved, moved_after: the share of codes that change if weights are read in BF16 and stored
-            again unchanged, once and as often as the weights grow.
+            again without an update: once, and as often as the weights are multiplied.
     """
 
     courses: Mapping[str, tuple[float, ...]]
@@ -60,15 +64,15 @@ class GrownScales:
     moved_after: float
 
     def kept(self, name: str) -> float:
-        """The share of the growth that arrives if the scales have this format."""
+        """The share of the growth that is kept if the scales have this format."""
         factor, times = GROWN
         return (self.courses[name][-1] - 1) / (factor**times - 1)
 
 
 def one_weight(see: See) -> tuple[OneWeight, ...]:
-    """The result of adding 0.001 to a weight of 1.0 a thousand times, in several formats. The int8
-    weight has a scale of 1/32, so that 2 is well within its range. Kahan summation stores beside
-    the weight, in its format, what was rounded away."""
+    """Adds 0.001 to a weight of 1.0 a thousand times in several formats. The int8 weight has a
+    scale of 1/32, so that 2 is well within its range. Kahan summation stores the rounding error
+    beside the weight, in the same format."""
     generator = torch.Generator().manual_seed(0)
     found = []
     for number, way in enumerate(_WAYS):
@@ -97,7 +101,7 @@ def one_weight(see: See) -> tuple[OneWeight, ...]:
 
 
 def grown_scales(see: See) -> GrownScales:
-    """The growth of int8 weights stored as torchao's quantized_training does it: the codes are
+    """Multiplies int8 weights that are stored as in torchao's quantized_training: codes are
     computed with the exact scale of a row, absmax / 127, and the scale is then rounded to its
     format."""
     factor, times = GROWN
@@ -127,15 +131,15 @@ def grown_scales(see: See) -> GrownScales:
 def _stored(
     weight: torch.Tensor, scales: str, generator: torch.Generator, computed: str = "fp32"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) of float32 `[rows, columns]`. The codes are made with the scale in the format
-    `computed`."""
+    """(codes `[rows, columns]`, scales `[rows, 1]` in the format `scales`) of `weight` float32
+    `[rows, columns]`. Codes are computed with the scales in the format `computed`."""
     scale = STORAGES[computed].nearest(STORAGES["int8"].scale_of(weight))
     codes = STORAGES["int8"].stochastic(weight / scale, generator, torch.ones(()))
     return codes, STORAGES[scales].nearest(scale)
 
 
 def walks_chart(weights: tuple[OneWeight, ...]) -> LabChart:
-    """The means over the additions, with a band of a standard deviation, beside the true sum."""
+    """The means after each 20 additions, with bands of one standard deviation, and the true sum."""
     lines = [LabLine("true", tuple(1 + _MOVE * 20 * i for i in range(51)), faint=True)]
     for w in weights:
         pairs = list(zip(w.mean, w.std, strict=True))
@@ -145,7 +149,7 @@ def walks_chart(weights: tuple[OneWeight, ...]) -> LabChart:
 
 
 def grown_chart(found: GrownScales) -> LabChart:
-    """The norms after each growth, beside the true ones."""
+    """The norms after each multiplication, and the true ones."""
     factor, times = GROWN
     lines = [LabLine("true", tuple(factor**i for i in range(times + 1)), faint=True)]
     lines += [LabLine(f"scales in {name}", course) for name, course in found.courses.items()]
@@ -153,8 +157,8 @@ def grown_chart(found: GrownScales) -> LabChart:
     return LabChart(title, "times", "norm over the first", tuple(lines))
 
 
-def told_of_scales(grown: GrownScales) -> str:
-    """How much of a slow growth the scales keep, apart from the codes."""
+def scales_sentence(grown: GrownScales) -> str:
+    """A sentence: how much of a slow growth is kept, by the format of the scales."""
     return (
         f"Scales are stored too, and rounded to nearest: of a growth of {GROWN[0] - 1:.2%} a step "
         f"scales in BF16 keep {grown.kept('bf16'):.0%}, scales in fp32 (2 more bytes a row) "
@@ -162,8 +166,8 @@ def told_of_scales(grown: GrownScales) -> str:
     )
 
 
-def told_of_codes(grown: GrownScales) -> str:
-    """How many codes change if weights are only read and stored again."""
+def codes_sentence(grown: GrownScales) -> str:
+    """A sentence: how many codes change if weights are read and stored again without an update."""
     return (
         f"An int8 weight that is read in BF16 and stored again without an update, codes rounded "
         f"stochastically, has {grown.moved:.1%} other codes, after {GROWN[1]} times "

@@ -24,10 +24,10 @@ class Alphabet:
         levels: float64 `[K]`, in units of the extent of a group: of its absmax, or for
             asymmetric integers -1 for the low end of the range and 1 for the high end. NaN and
             infinities where a pattern stands for these.
-        reachable: bool `[K]`, False for a pattern that no finite element gets: the lowest of a
+        reachable: bool `[K]`, False for a pattern that no finite element gets: the lowest code of a
             restricted integer, the second zero of bitsandbytes' FP4, NaN, infinity.
-        top: what a level of 1 is in units of the scale that is stored; negative for the rule
-            "signed", whose scale has the sign opposite to that of the extreme element.
+        top: the level 1 in units of the stored scale; negative for the rule "signed", whose scale
+            has the opposite sign of the extreme element.
     """
 
     codes: npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ def alphabet_of(scheme: Scheme) -> Alphabet:
     match scheme.family:
         case Family.CODEBOOK:
             values, top = LEVELS[scheme.format].astype(np.float64), 1.0
-            # Both patterns of zero decode to it; the encoder writes the first.
+            # Two patterns decode to zero; the encoder writes the first.
             reachable = ~(np.signbit(values) & (values == 0))
         case Family.INTEGER:
             values, top, reachable = _integers(scheme, patterns)

@@ -52,13 +52,12 @@ SMALLEST_ABSMAX = np.float32(1e-38)
 class CodebookCoder(Coder):
     """Sixteen levels between -1 and 1, times the absmax of a block.
 
-    An element scaled by 1/absmax takes the level it is nearest to, on a tie the LOWER one.
-    Two codes share a byte, the first in the high nibble; a last odd one is followed by the
-    code of zero. The scale is absmax itself, 0 for a block of zeros.
+    An element times 1/absmax takes the nearest level, on a tie the LOWER one. Two codes share a
+    byte, the first in the high nibble; an odd last one is followed by the code of zero. The scale
+    is absmax itself, 0 for a block of zeros.
 
-    A short last block differs on the CPU, and here with it, in two details: its elements are
-    divided by absmax instead of multiplied by 1/absmax, and the absmax stored for it is at
-    least 1e-38.
+    As in bitsandbytes on the CPU, a short last block differs in two details: its elements are
+    divided by absmax instead of multiplied by 1/absmax, and its stored absmax is at least 1e-38.
     """
 
     extent = Extent.ABSMAX
@@ -127,8 +126,8 @@ class CodebookCoder(Coder):
 
 
 def pack_nibbles(codes: npt.NDArray[np.uint8], packed: npt.NDArray[np.uint8]) -> None:
-    """Two codes to a byte, the first in the high nibble. Works on pairs as 16-bit words and
-    uses `codes` as scratch. `codes` has an even length."""
+    """Writes two codes to each byte of `packed` uint8 `[n / 2]`, the first in the high nibble.
+    `codes` uint8 `[n]` has an even length and is overwritten."""
     words = codes.view("<u2")
     high = words << np.uint16(4)
     np.right_shift(words, 8, out=words)
@@ -137,7 +136,7 @@ def pack_nibbles(codes: npt.NDArray[np.uint8], packed: npt.NDArray[np.uint8]) ->
 
 
 def unpack_nibbles(packed: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
-    """The `count` codes of bytes that `pack_nibbles` made."""
+    """The first `count` codes, uint8 `[count]`, of bytes from `pack_nibbles`."""
     codes = np.empty(2 * packed.size, np.uint8)
     np.right_shift(packed.reshape(-1), 4, out=codes[::2])
     np.bitwise_and(packed.reshape(-1), 15, out=codes[1::2])

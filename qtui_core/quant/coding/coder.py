@@ -24,10 +24,14 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class GroupScales:
-    """`scale` float32 `[groups]`, what a level is multiplied by; for asymmetric integers
-    `zero_point` `[groups]`, uint8, or float32 in the tensor's unit; where a scale is itself
-    stored as a small float, its `code` uint8 `[groups]`; `inverse` float32 `[groups]`, what
-    elements are multiplied by where that is not 1 / scale."""
+    """The scales of groups.
+
+    Attributes:
+        scale: float32 `[groups]`, the factor of the levels.
+        zero_point: `[groups]`, uint8, or float32 in the tensor's unit; None without zero points.
+        code: uint8 `[groups]`, the stored code of a scale that is a small float; else None.
+        inverse: float32 `[groups]`, the factor of the elements if it is not 1 / scale; else None.
+    """
 
     scale: Float32
     zero_point: npt.NDArray[Any] | None = None
@@ -41,9 +45,9 @@ NO_SCALES = GroupScales(np.empty(0, np.float32))
 class Coder(ABC):
     """Turns elements into codes and back, given the scales of their groups.
 
-    Elements are finite: the caller replaces a NaN by 0 and an infinity by the largest float32 of
-    its sign, and overwrites the code if the format has one for it. All arrays are flat and of one
-    segment.
+    Elements are finite: the caller replaces NaN by 0 and infinities by the largest float32 with
+    their sign, and overwrites the codes if the format has codes for them. All arrays are flat and
+    belong to one segment.
     """
 
     extent: ClassVar[Extent | None]
@@ -55,41 +59,42 @@ class Coder(ABC):
     largest: float = LARGEST
     #: Smallest normal number of a float format before scaling.
     smallest_normal: np.float32 = SMALLEST_NORMAL
-    #: A group whose extent is below this gets the scale of this extent, or zeros.
+    #: A group with a smaller extent gets the scale for this extent, or becomes zeros.
     smallest_extent: float = 0.0
-    #: The format scales are stored in, where that is not float32.
+    #: The format in which scales are stored; None for float32.
     scale_format: ClassVar[str | None] = None
-    #: The scale of the tensor, by which the scales of the groups are multiplied, if there is one.
+    #: The scale of the tensor, a factor of the scales of all groups; None if there is none.
     tensor_scale: float | None = None
 
     @abstractmethod
     def scales(self, extents: Float32, size: int) -> GroupScales:
-        """Scales of groups with these extents, `[extent.width, groups]`, which have `size` elements
-        together. Scales are computed from extents alone, never from elements, so a rule that needs
-        the elements (such as the least squared error) needs its own `Extent`."""
+        """The scales of groups with `extents` float32 `[extent.width, groups]` and `size` elements
+        in all. Only extents are passed, never elements, so a rule that needs the elements (such as
+        the least squared error) needs its own `Extent`."""
 
     @abstractmethod
     def encode(
         self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
     ) -> None:
-        """Writes the codes of the elements to `codes`, of length `code_count(x.size)`."""
+        """Writes the codes of the elements `x` to `codes` `[code_count(x.size)]`."""
 
     @abstractmethod
     def decode(
         self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        """Writes the values of the codes to `out`, one for each element."""
+        """Writes the values of the codes to `out` float32, one for each element."""
 
     def round_trip(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        """What `decode` gives for the codes of `encode`, possibly without making codes."""
+        """Writes to `out` what `decode` returns for the codes of `encode`, possibly without
+        codes."""
         codes = scratch.take("codes", self.code_count(x.size), self.code_dtype)
         self.encode(layout, x, scales, codes, scratch)
         self.decode(layout, codes, scales, out, scratch)
 
     def code_count(self, elements: int) -> int:
-        """Length of the array of codes for `elements` elements."""
+        """The length of the array of codes for this number of elements."""
         return elements
 
 

@@ -1,16 +1,15 @@
 """LLM.int8() decomposition: columns with an outlier are kept in 16 bits, the rest is quantized.
 
-Dettmers et al. 2022, arXiv:2208.07339. A column of the matrix is kept when a finite element of it
-has at least the magnitude of the threshold; both are compared as float32. Its elements are
-rounded to float16, and those beyond its largest number, 65504, become that; NaN and infinities
-stay. They are taken out of what is quantized.
+Dettmers et al. 2022, arXiv:2208.07339. A column of the matrix is kept if one of its finite elements
+has at least the magnitude of the threshold; both are compared as float32. Kept elements are rounded
+to float16, at most 65504 in magnitude; NaN and infinities stay. They are not quantized.
 
-Which elements the scales of the others leave out:
+The scales of the other elements are computed without:
 
-- per row and token, where bitsandbytes defines it (`int8_vectorwise_quant`), every element of at
-  least the threshold, and no other: the smaller elements of a kept column still count, although
-  they are not quantized;
-- elsewhere every element of a kept column.
+- for granularities row and token, as bitsandbytes does (`int8_vectorwise_quant`), all elements of
+  at least the threshold. The smaller elements of a kept column count for the scale, although they
+  are not quantized;
+- for other granularities, all elements of kept columns.
 """
 
 from __future__ import annotations
@@ -34,9 +33,14 @@ _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    """The columns of a matrix `width` wide that are kept: `columns` int64 `[k]`, ascending.
+    """The kept columns of a matrix.
 
-    `by_element`: whether scales leave out elements from `threshold` on, not kept columns.
+    Attributes:
+        columns: int64 `[k]`, ascending.
+        width: the number of columns of the matrix.
+        threshold: the outlier threshold, in the unit of the tensor.
+        by_element: whether scales leave out elements of at least the threshold instead of kept
+            columns.
     """
 
     columns: Int64
@@ -45,8 +49,9 @@ class Decomposition:
     by_element: bool
 
     def inliers(self, values: Float32, start: int, left_out: float, scratch: Scratch) -> Float32:
-        """A copy of elements from `start` of the flattened tensor on, with `left_out` for those
-        that scales leave out and for those that are not finite; in scratch memory."""
+        """A copy, in scratch memory, of `values`, which begin at `start` of the flattened tensor.
+        Elements that scales leave out, and those that are not finite, are replaced by
+        `left_out`."""
         kept: Float32 = scratch.take("inliers", values.size, np.float32)
         np.copyto(kept, values)
         magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
@@ -59,24 +64,24 @@ class Decomposition:
         return kept
 
     def fill(self, values: Float32, start: int, value: float) -> None:
-        """Puts `value` in the place of the kept elements."""
+        """Replaces the kept elements by `value`."""
         for _, columns, part in self._parts(values, start):
             part[:, columns] = value
 
     def keep(self, out: Float32, values: Float32, start: int) -> None:
-        """Puts the kept elements of `values`, rounded to float16, into `out`."""
+        """Copies the kept elements of `values`, rounded to float16, to `out`."""
         for (_, columns, target), (_, _, part) in zip(
             self._parts(out, start), self._parts(values, start), strict=True
         ):
             target[:, columns] = to_half(part[:, columns])
 
     def collect(self, kept: Float16, values: Float32, start: int) -> None:
-        """Writes the kept elements of `values` to their places in `kept` `[rows, k]`."""
+        """Writes the kept elements of `values` to their places in `kept` float16 `[rows, k]`."""
         for (rows, numbers), columns, part in self._parts(values, start):
             kept[rows, numbers] = to_half(part[:, columns])
 
     def count_beyond(self, values: Float32, start: int) -> int:
-        """Kept elements that are finite and beyond the largest float16."""
+        """How many kept elements are finite and beyond the largest float16."""
         return sum(
             int(np.count_nonzero(np.isfinite(kept) & (np.abs(kept) > _LARGEST_HALF)))
             for kept in (part[:, columns] for _, columns, part in self._parts(values, start))
@@ -85,8 +90,8 @@ class Decomposition:
     def _parts(
         self, values: Float32, start: int
     ) -> Iterator[tuple[tuple[slice, slice], Int64, Float32]]:
-        """Rectangles of a segment with a kept column: the rows and the indices of its kept columns,
-        the positions of these within it, and the rectangle `[rows, columns]`."""
+        """Rectangles of a segment that contain kept columns: (slices of rows and of `columns`, the
+        positions of these columns in the rectangle, the rectangle `[rows, columns]`)."""
         for first, last, left, right in rectangles(start, values.size, self.width):
             low, high = np.searchsorted(self.columns, (left, right))
             if low == high:
@@ -98,8 +103,8 @@ class Decomposition:
 
 
 def to_half(values: Float32) -> Float16:
-    """Rounded to the nearest float16; values beyond its largest number become that number,
-    infinities stay."""
+    """`values` rounded to the nearest float16. Finite values beyond 65504 become ±65504, infinities
+    stay."""
     inside = np.where(np.isinf(values), values, np.clip(values, -_LARGEST_HALF, _LARGEST_HALF))
     return inside.astype(np.float16)
 
@@ -107,8 +112,8 @@ def to_half(values: Float32) -> Float16:
 def decompose(
     granularity: Granularity | None, threshold: float, absmax: npt.NDArray[np.float64]
 ) -> Decomposition | None:
-    """The kept columns of a tensor whose columns have these largest finite magnitudes `[columns]`;
-    None if there are none."""
+    """The kept columns of a tensor; None if there are none. `absmax` `[columns]` are the largest
+    finite magnitudes of its columns."""
     limit = np.float32(threshold)
     columns = np.flatnonzero(absmax >= limit).astype(np.int64)
     if not columns.size:

@@ -1,10 +1,9 @@
-"""Double quantization: the absmax of each block is itself kept in 8 bits.
+"""Double quantization: the absmax of each block is itself stored in 8 bits.
 
-Convention of bitsandbytes (QLoRA): offset = mean(absmax); absmax - offset is quantized in
-blocks (of 256 there) with the signed 8-bit dynamic map. The code is that of the NEAREST entry
-of the map, the lower one on a tie, as its CUDA kernel searches; its CPU kernel looks up a uniform
-table of 65,536 entries and misses the nearest entry for some values, so codes can differ from the
-CPU's by one.
+As in bitsandbytes (QLoRA): offset = mean(absmax); absmax - offset is quantized in blocks (of 256
+there) with the signed 8-bit dynamic map. A code is that of the NEAREST entry of the map, on a tie
+the lower one, as in its CUDA kernel. Its CPU kernel uses a uniform table of 65,536 entries and
+misses the nearest entry for some values, so codes can differ from it by one.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from qtui_core.schemes.scheme import NESTED_BLOCK
 
 @dataclass(frozen=True)
 class NestedScales:
-    """What is stored of the scales of n blocks: `codes` uint8 `[n]`, `absmax` float32
-    `[ceil(n / block)]`, and one float32 `offset`."""
+    """The stored scales of n blocks: `codes` uint8 `[n]`, constants `absmax` float32
+    `[ceil(n / block)]`, and one float32 `offset`. `block` scales share a constant."""
 
     codes: npt.NDArray[np.uint8]
     absmax: Float32
@@ -36,7 +35,7 @@ class NestedScales:
         constant = np.repeat(self.absmax, self.block)[: self.codes.size]
         with np.errstate(over="ignore"):
             scale = dynamic_map()[self.codes] * constant + np.float32(self.offset)
-        # Rounded up close to the largest float32, a scale would be infinite and zeros NaN.
+        # Near the largest float32 a scale could round to infinity, and zeros would become NaN.
         return np.clip(scale, -LARGEST, LARGEST)
 
 
@@ -60,8 +59,8 @@ def dynamic_map() -> Float32:
 
 
 def _linspace(count: int) -> Float32:
-    """`count` float32 values from 0.1 to 1 as torch.linspace gives them: a float32 step, added
-    from the nearer end with one rounding (a fused multiply-add, here by way of float64)."""
+    """`count` float32 values from 0.1 to 1 as torch.linspace computes them: multiples of a float32
+    step, added to the nearer end with one rounding (a fused multiply-add, here in float64)."""
     start, end = np.float32(0.1), np.float32(1)
     step = np.float64((end - start) / np.float32(count - 1))
     index = np.arange(count)
@@ -76,7 +75,7 @@ def _thresholds() -> Float32:
 
 
 def quantize_scales(absmax: Float32, offset: float, block: int = NESTED_BLOCK) -> NestedScales:
-    """Nested codes of `absmax` float32 `[n]`, whose first element starts a nested block."""
+    """The nested codes of `absmax` float32 `[n]`. A nested block begins at the first element."""
     deviation = absmax - np.float32(offset)
     nested = -(-deviation.size // block)
     padded = np.zeros(nested * block, np.float32)
@@ -88,7 +87,7 @@ def quantize_scales(absmax: Float32, offset: float, block: int = NESTED_BLOCK) -
 
 
 def round_to_map(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The entry of the dynamic map nearest to each value."""
+    """The nearest entry of the dynamic map to each value, in the shape of `values`."""
     return dynamic_map()[_nearest_codes(values)].astype(np.float64)
 
 

@@ -1,8 +1,8 @@
 """Floating-point formats: float32 rounded to fewer bits, by arithmetic on whole segments.
 
-These are fast versions of `qtui_core.formats.array`; the tests compare the two. Values beyond the
-largest finite number become that number or, in a scheme that does not saturate, the infinity of the
-format, or NaN if it has no infinity. An infinity stays one in a format that has it.
+These are fast versions of `qtui_core.formats.array`; tests compare the two. Values beyond the
+largest finite number become that number; in a scheme that does not saturate they become infinity,
+or NaN if the format has no infinity. Infinities stay if the format has them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ ZERO = np.float32(0)
 class NarrowRounder:
     """Rounds to a format whose exponents lie well inside those of float32 (16 bits and fewer).
 
-    Adding M = 2^(e + 23 - m), where e is the exponent of the value and m the mantissa bits
-    kept, leaves exactly m bits behind the point of the sum: the addition itself rounds to
-    nearest even, and the low bits of the sum are the rounded significand as an integer. Other
-    roundings move it by one.
+    Let e be the exponent of the value and m the number of kept mantissa bits. Adding
+    M = 2^(e + 23 - m) leaves exactly the kept bits: the addition itself rounds to nearest even, and
+    the low bits of the sum are the rounded significand as an integer. Other roundings change it by
+    one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class NarrowRounder:
         self.largest = np.float32(float(fmt.max))
         # Toward zero, no finite value exceeds the largest number.
         self.saturate = saturate or isinstance(rounding, Truncate)
-        # Without saturation, values are rounded as if the exponents went on, and overflow is
+        # Without saturation, values are rounded as if there were larger exponents, and overflow is
         # detected afterwards.
         self.limit = self.largest if self.saturate else np.float32(2.0 ** (fmt.max_exponent + 1))
         self.max_code = np.uint32(fmt.max_code)
@@ -60,7 +60,7 @@ class NarrowRounder:
         self.beyond_code = np.uint32(special or 0)
         self.lowest_exponent = np.uint32((fmt.min_exponent + FLOAT32_BIAS) << FLOAT32_MANTISSA)
         self.dropped = np.uint32(FLOAT32_MANTISSA - fmt.mantissa_bits)
-        #: The exponent of the addend makes all codes too large by this.
+        #: All codes are too large by this, because of the exponent of the addend.
         lowest_addend = self.lowest_exponent + (self.dropped << np.uint32(FLOAT32_MANTISSA))
         self.excess = lowest_addend >> self.dropped
         self.sign_bit = fmt.sign_bit
@@ -85,7 +85,7 @@ class NarrowRounder:
         return total, addend
 
     def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
-        """The number of the format, -0 included. `out` may be `x`."""
+        """Writes the numbers of the format, with -0, to `out`, which may be `x`."""
         sign = np.bitwise_and(x.view(np.uint32), SIGN, out=scratch.take("sign", x.size, np.uint32))
         total, addend = self._add(x, scratch)
         np.subtract(total, addend.view(np.float32), out=out)
@@ -102,8 +102,8 @@ class NarrowRounder:
         result += addend
         if not self.saturate:
             result[result > self.max_code + self.excess] = self.beyond_code + self.excess
-        # From here on in the width of a code, where arithmetic costs a quarter; excess high bits
-        # are cut off.
+        # From here on in the width of a code, in which arithmetic costs a quarter; the excess high
+        # bits are dropped.
         np.copyto(codes, result, casting="unsafe")
         codes -= self.excess.astype(codes.dtype)
         negative = np.less(x.view(np.int32), 0, out=scratch.take("negative", x.size, np.bool_))
@@ -116,9 +116,9 @@ class NarrowRounder:
 
 
 class WideRounder:
-    """Rounds to a format with the exponents of float32 (BF16, TF32) by integer arithmetic on
-    the word: an addition and a cut. To nearest, ties go to even, or away from zero where the
-    hardware does that (TF32). A carry past the largest number makes an infinity."""
+    """Rounds to a format with the exponents of float32 (BF16, TF32) by integer arithmetic on the
+    word: an addition, then low bits are dropped. To nearest, ties go to even, or away from zero if
+    the hardware does that (TF32). A carry beyond the largest number makes an infinity."""
 
     def __init__(
         self, fmt: FloatFormat, rounding: SchemeRounding = NEAREST, saturate: bool = True
@@ -176,7 +176,7 @@ class _FloatCoder(Coder):
 
     def _values(self, codes: Codes, out: Float32) -> None:
         if self.table is not None:
-            # Codes are in range by construction; "clip" only spares numpy a buffered copy.
+            # All codes are in range; "clip" only saves numpy a buffered copy.
             np.take(self.table, codes, out=out, mode="clip")
         elif self.is_half:
             np.copyto(out, codes.view(np.float16))
@@ -187,9 +187,9 @@ class _FloatCoder(Coder):
 
 
 class ScaledFloatCoder(_FloatCoder):
-    """A small float under a scale: scale = absmax / largest number, and x / scale is rounded,
-    by default to nearest even. A division, not a multiplication by the reciprocal, as in
-    torchao."""
+    """A small float with a scale: scale = absmax / largest number, and x / scale is rounded, by
+    default to nearest even. As in torchao, x is divided by the scale, not multiplied by its
+    reciprocal."""
 
     extent = Extent.ABSMAX
 
@@ -208,8 +208,8 @@ class ScaledFloatCoder(_FloatCoder):
         for (view, out), (scale,) in group_views(layout, (x, scaled), (scales.scale,)):
             np.divide(view, scale, out=out)
         if not self.saturate:
-            # The element that set the scale must become the largest number, though the division may
-            # round to slightly more.
+            # The element that sets the scale must become the largest number, but the division may
+            # round it to slightly more.
             size = np.abs(scaled)
             rounded_up = (size > self.largest) & (size <= self.largest * np.float32(1 + 2.0**-22))
             scaled[rounded_up] = np.copysign(np.float32(self.largest), scaled[rounded_up])

@@ -1,9 +1,9 @@
-"""Integers: q = round(x / scale) + zero point, as torchao rounds and GGUF's Q4_0 does; and ternary
-weights, as BitNet b1.58 makes them.
+"""Integers: q = round(x / scale) + zero point, as in torchao and GGUF's Q4_0; and ternary weights,
+as in BitNet b1.58.
 
 Sources of ternary weights: Ma et al. 2024, arXiv:2402.17764, equations 1 to 3, and the function
-`weight_quant` that its authors published with it ("The Era of 1-bit LLMs: Training Tips, Code and
-FAQ"), which transformers has as `integrations.bitnet.WeightQuant`.
+`weight_quant` that the authors published ("The Era of 1-bit LLMs: Training Tips, Code and FAQ"),
+which is `integrations.bitnet.WeightQuant` in transformers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding, Truncate
 
 
 class IntegerCoder(Coder):
-    """A code is the integer that `_round` gives, and stands for what `_to_values` makes of it."""
+    """The common part of integer coders: `_round` makes codes, `_to_values` turns them into
+    values."""
 
     @abstractmethod
     def _round(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        """Codes of the elements, as float32, written to `out`."""
+        """Writes the codes of the elements, as float32, to `out`."""
 
     def _to_values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
-        """Codes, as float32, become values where they are: code times scale."""
+        """Turns the codes in `out`, as float32, into values in place: code times scale."""
         for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
             view *= scale
         keep_finite(out, scales)
@@ -59,10 +60,11 @@ class IntegerCoder(Coder):
 def in_steps(
     layout: Layout, x: Float32, scales: GroupScales, rounding: SchemeRounding, out: Float32
 ) -> None:
-    """x over the scale of its group, to be rounded.
+    """Writes x over the scale of its group, not yet rounded, to `out`.
 
-    To nearest and at random, x is multiplied by 1/scale, as in torchao. Toward zero it is divided:
-    the reciprocal would cut a step off more of the values that are whole steps.
+    For rounding to nearest and stochastic rounding, x is multiplied by 1/scale, as in torchao. For
+    rounding toward zero it is divided, because with the reciprocal more of the values that are
+    whole steps would lose a step.
     """
     if isinstance(rounding, Truncate):
         for (view, target), (scale,) in group_views(layout, (x, out), (scales.scale,)):
@@ -74,16 +76,16 @@ def in_steps(
 
 
 class SymmetricCoder(IntegerCoder):
-    """Signed codes without a zero point; x / scale rounded, by default half to even. The scale is
-    absmax over the steps that the rule's `integer_range` says.
+    """Signed codes without a zero point: x / scale rounded, by default half to even. The scale is
+    absmax over the `steps` of the rule's `integer_range`.
 
     Rule "absmax": scale = absmax / (2^(b-1) - 1), codes +-(2^(b-1) - 1); torchao with that
     quant_min and quant_max. Rule "full": scale = absmax / ((2^b - 1) / 2), all 2^b codes;
     torchao's MappingType.SYMMETRIC.
 
-    With `from_extent`, x is multiplied by (2^(b-1) - 1) (1 / absmax) and not by the reciprocal of
-    the scale, which may be one float32 away: so does LLM.int8() in bitsandbytes, by way of how
-    torch divides a number by a tensor.
+    With `from_extent`, x is multiplied by (2^(b-1) - 1) (1 / absmax) instead of the reciprocal of
+    the scale, which may differ in the last bit. LLM.int8() in bitsandbytes does so, because torch
+    divides a number by a tensor in this way.
     """
 
     extent = Extent.ABSMAX
@@ -114,10 +116,10 @@ class SymmetricCoder(IntegerCoder):
 
 
 class SignedCoder(IntegerCoder):
-    """GGUF's Q4_0 rule for any width: scale = m / -2^(b-1), where m is the first element of
-    the largest magnitude, so that m has the lowest code exactly. Codes are
-    trunc(x / scale + 2^(b-1) + 1/2) - 2^(b-1): ties go up, as there. The scale may be
-    negative, is kept in float32 (Q4_0 stores float16) and is 0 for a group of zeros.
+    """GGUF's Q4_0 rule for any width: scale = m / -2^(b-1), where m is the first element with the
+    largest magnitude, so that m has exactly the lowest code. Codes are
+    trunc(x / scale + 2^(b-1) + 1/2) - 2^(b-1): ties go up, as in GGUF. The scale may be negative,
+    is float32 (Q4_0 stores float16), and is 0 for a group of zeros.
     """
 
     extent = Extent.SIGNED
@@ -146,9 +148,9 @@ class SignedCoder(IntegerCoder):
 
 
 class AsymmetricCoder(IntegerCoder):
-    """Codes 0 to 2^b - 1: scale = (max - min) / (2^b - 1) over a range made to include 0,
-    zero point = round(-min / scale), q = round(x * (1/scale)) + zero point, rounded, by default
-    half to even, before the zero point is added. torchao's MappingType.ASYMMETRIC."""
+    """Codes 0 to 2^b - 1 over a range that is extended to include 0: scale = (max - min) / (2^b -
+    1), zero point = round(-min / scale), q = round(x * (1/scale)) + zero point. Rounding is by
+    default half to even. torchao's MappingType.ASYMMETRIC."""
 
     extent = Extent.MIN_MAX
     code_dtype = np.dtype(np.uint8)
@@ -186,11 +188,11 @@ class AsymmetricCoder(IntegerCoder):
 
 
 class FloatZeroCoder(IntegerCoder):
-    """Codes 0 to 2^b - 1 over a range that need not hold 0: scale = (max - min) / (2^b - 1), and
-    the zero point is the value of code 2^(b-1), in the tensor's unit: min + scale 2^(b-1).
-    q = round((x - (zero point - scale 2^(b-1))) / scale), rounded half to even by default, and
-    back (q - 2^(b-1)) scale + zero point. torchao's tinygemm convention
-    (`_choose_qparams_affine_tinygemm` and its companions), in float32 throughout.
+    """Codes 0 to 2^b - 1 over a range that need not include 0: scale = (max - min) / (2^b - 1). The
+    zero point is the value of code 2^(b-1) in the tensor's unit: min + scale 2^(b-1).
+    q = round((x - (zero point - scale 2^(b-1))) / scale), by default half to even; the value of q
+    is (q - 2^(b-1)) scale + zero point. torchao's tinygemm convention
+    (`_choose_qparams_affine_tinygemm` and related functions), in float32 throughout.
     """
 
     extent = Extent.RANGE
@@ -235,8 +237,8 @@ class FloatZeroCoder(IntegerCoder):
 
     def _to_values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
         assert scales.zero_point is not None
-        # Steps from the middle may overflow where the value they lead to does not: of such a
-        # group half the value is computed, and doubled.
+        # The steps from the middle may overflow although the value does not. For such groups, half
+        # the value is computed and then doubled.
         wide = ~np.isfinite(scales.scale * self.middle)
         any_wide = bool(wide.any())
         part = np.where(wide, np.float32(0.5), np.float32(1))
@@ -254,12 +256,13 @@ SMALLEST_SCALE = np.float32(1e-5)
 
 
 class TernaryCoder(IntegerCoder):
-    """Codes -1, 0 and 1: scale = mean magnitude, at least 1e-5; q = round(x * (1/scale)), half to
-    even, clipped. The published function keeps the scale in float32 as its reciprocal; the value
-    of a code is here the scale itself, which can differ from its `1 / (1/scale)` in the last bit.
+    """Codes -1, 0 and 1: scale = mean magnitude of the finite elements, at least 1e-5;
+    q = round(x * (1/scale)), half to even, clipped. The published function stores the float32
+    reciprocal of the scale; here the value of a code is the scale itself, which can differ from
+    `1 / (1/scale)` in the last bit.
 
-    Four codes of 2 bits share a byte in storage; three values need no more than log2(3) = 1.58,
-    which five of them in a byte come near to. The mean is of the finite elements.
+    A code takes 2 bits, four in a byte. Three values need only log2(3) = 1.58 bits, which five
+    codes in a byte would come close to.
     """
 
     extent = Extent.ABS_MEAN

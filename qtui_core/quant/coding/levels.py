@@ -17,14 +17,14 @@ Float64 = npt.NDArray[np.float64]
 
 
 def levels(scheme: Scheme, low: float = -1.0, high: float = 1.0) -> Float64:
-    """All values that a group with elements from `low` to `high` can hold: float64, ascending,
-    without duplicates. Scales are not rounded, except that a microscaling scale stays a power of
-    two.
+    """All values that a group with elements from `low` to `high` (in the tensor's unit) can
+    represent: float64, ascending, without duplicates. Scales are not rounded, except that a
+    microscaling scale is a power of two. Empty for formats of more than 8 bits, whose levels are
+    too many to draw.
 
-    With the default range these are the levels of a group of absmax 1; `signed` then takes
-    +1 for the extreme element, whose side of zero has one level more. The scale of a ternary
-    group is a mean magnitude, which a range does not tell: it is that of elements spread evenly
-    over the range. Empty for formats of more than 8 bits, whose levels are too many to draw.
+    With the default range these are the levels of a group with absmax 1. For the rule `signed`, +1
+    is then the extreme element, and there is one level more on its side of zero. The scale of a
+    ternary group is a mean magnitude; here it is that of elements spread evenly over the range.
     """
     if scheme.family is Family.CAST:
         return np.empty(0)
@@ -74,9 +74,9 @@ def plain_levels(scheme: Scheme) -> Float64:
 
 @cache
 def unit_levels(scheme: Scheme) -> Float64:
-    """Levels of a symmetric scheme in units of the extent of the group that its scale is made
-    from, float64, ascending, zero once: the absmax, the extreme element for `signed`, the mean
-    magnitude for ternary. Of a scale that is a power of two, as if it could be any number."""
+    """Levels of a symmetric scheme in units of the extent that sets the scale: the absmax, the
+    extreme element for `signed`, the mean magnitude for ternary. float64, ascending, zero once.
+    Power-of-two scales are treated as if they could be any number."""
     plain = plain_levels(scheme)
     match scheme.family:
         case Family.CODEBOOK | Family.TERNARY:
@@ -88,8 +88,8 @@ def unit_levels(scheme: Scheme) -> Float64:
 
 @cache
 def element_values(fmt: Format) -> Float64:
-    """What each code of a format of at most 8 bits stands for, `[2^bits]`, NaN and infinities
-    among them. The code of MXINT8 that quantizing leaves unused, -2, is NaN here."""
+    """The value of each code of a format of at most 8 bits, float64 `[2^bits]`, with NaN and
+    infinities. The code of -2 in MXINT8, which quantization does not use, is NaN here."""
     values = np.array([decode(fmt, code).to_float() for code in range(fmt.code_count)])
     if not isinstance(fmt, FloatFormat):
         values[fmt.sign_bit] = np.nan
@@ -97,8 +97,8 @@ def element_values(fmt: Format) -> Float64:
 
 
 def shared_scale(scheme: Scheme, absmax: float) -> float:
-    """The power of two that a microscaling scheme makes of an absmax, as `scale_codes` does for
-    float32, without the limits of E8M0. 1 for zero."""
+    """The power-of-two scale of a microscaling scheme for an absmax, as in `scale_codes` but
+    without the limits of E8M0. 1 for zero."""
     if absmax == 0:
         return 1.0
     fraction, exponent = math.frexp(absmax)  # 0.5 <= fraction < 1
@@ -108,7 +108,7 @@ def shared_scale(scheme: Scheme, absmax: float) -> float:
 
 
 def turn_of_scale(scheme: Scheme) -> tuple[float, bool]:
-    """Where the scale of a microscaling scheme goes up, as `turns_up_at`."""
+    """`turns_up_at` for a microscaling scheme."""
     assert scheme.element is not None
     fmt = get_format(scheme.element)
     mantissa = fmt.mantissa_bits if isinstance(fmt, FloatFormat) else fmt.bits - 2
@@ -116,8 +116,9 @@ def turn_of_scale(scheme: Scheme) -> tuple[float, bool]:
 
 
 def asymmetric_levels(bits: int, low: Float64, high: Float64) -> Float64:
-    """Levels of asymmetric integers for ranges `low`, `high` of any shape: one axis more, of
-    2^bits. The zero point is rounded, so the ends of the range are hit to half a step."""
+    """Levels of asymmetric integers for ranges `low`, `high` of any shape: float64 `[..., 2^bits]`.
+    The zero point is rounded, so the outermost levels are within half a step of the range's
+    ends."""
     low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     steps = 2**bits - 1
     scale = np.maximum((high - low) / steps, np.finfo(np.float64).tiny)

@@ -1,4 +1,4 @@
-"""How the sixteen levels of NF4 are made, step by step.
+"""How the sixteen levels of NF4 are constructed, step by step.
 
 Dettmers et al. 2023 (QLoRA), appendix E; bitsandbytes `functional.create_normal_map`. The levels
 are quantiles of a normal distribution, so that each code would be used about equally often.
@@ -14,14 +14,14 @@ import numpy.typing as npt
 from qtui_core.answers.codes import NF4Construction, NF4Level, NF4Step
 from qtui_core.quant.coding.codebook import NF4_LEVELS
 
-#: The probability of the outermost quantile, 1 - (1/32 + 1/30) / 2 cut to seven places: half
-#: way between the middle of the last of 16 equal shares and that of the last of 15.
+#: The probability of the outermost quantile, 1 - (1/32 + 1/30) / 2 truncated to seven places: half
+#: way between the centre of the last of 16 equal shares and the centre of the last of 15.
 OFFSET = 0.9677083
 POSITIVE, NEGATIVE = 8, 7
 
 
 def construct_nf4(offset: float = OFFSET) -> NF4Construction:
-    """NF4 from normal quantiles; the published constants are those of the default offset.
+    """NF4 from normal quantiles. The published constants have the default offset.
 
     Raises ValueError for an offset that is not between 0.5 and 1.
     """
@@ -53,7 +53,8 @@ def construct_nf4(offset: float = OFFSET) -> NF4Construction:
 
 
 def _ulps(levels: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """How many float32 numbers each level lies above the published one, negative below."""
+    """The distance of each level from the published one, counted in float32 numbers; negative if
+    it is below."""
 
     def ordered(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         words = np.where(values == 0, np.float32(0), values).view(np.int32).astype(np.int64)

@@ -1,8 +1,9 @@
-"""What each scale rule makes of the largest element of a group.
+"""The scale that each scale rule computes from the largest element of a group.
 
-A rule of `SCALE_RULES` has its numbers here and nowhere else: of integers the codes and the steps
-(`INTEGER_RANGES`); of powers of two the code in float32 (`scale_codes`), and where it goes up
-(`turns_up_at`), which levels and expectations are computed from.
+The numbers of a rule of `SCALE_RULES` are defined only here: for integers the codes and steps
+(`INTEGER_RANGES`); for power-of-two scales the code of a float32 absmax (`scale_codes`), and the
+absmax at which the scale doubles (`turns_up_at`), from which levels and expected errors are
+computed.
 
 Source of the rules for powers of two: torchao's `to_mx` (torchao 0.18,
 `prototype/mx_formats/mx_tensor.py`).
@@ -31,14 +32,14 @@ Words = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class IntegerRange:
     """Codes `lowest` to `highest` of symmetric integers. The scale of a group is its extent over
-    `steps`: the absmax, or the extreme element with its sign where `steps` is below zero."""
+    `steps`. The extent is the absmax; if `steps` is negative, the extreme element with its sign."""
 
     lowest: int
     highest: int
     steps: float
 
 
-#: By rule, from half the number of codes, 2^(bits - 1).
+#: By rule: a function of half the number of codes, 2^(bits - 1).
 INTEGER_RANGES: dict[str, Callable[[int], IntegerRange]] = {
     "absmax": lambda half: IntegerRange(1 - half, half - 1, half - 1),
     "full": lambda half: IntegerRange(-half, half - 1, half - 0.5),
@@ -47,14 +48,14 @@ INTEGER_RANGES: dict[str, Callable[[int], IntegerRange]] = {
 
 
 def integer_range(rule: str, bits: int) -> IntegerRange:
-    """The codes of symmetric integers of so many bits under a rule."""
+    """The codes of symmetric integers of `bits` bits under a rule."""
     return INTEGER_RANGES[rule](2 ** (bits - 1))
 
 
 def turns_up_at(rule: str, largest: float, mantissa_bits: int) -> tuple[float, bool]:
-    """Where in an octave of the absmax the power of two goes up by one: from a fraction in
-    [0.5, 1], as `math.frexp` has it, and whether it does at that fraction already. `largest` is
-    the largest number of the element format, and has so many `mantissa_bits`."""
+    """Where in an octave of the absmax the power-of-two scale doubles: (the fraction in [0.5, 1],
+    as `math.frexp` returns it; whether it has doubled at that fraction itself). `largest` is the
+    largest number of the element format, and `mantissa_bits` its mantissa bits."""
     match rule:
         case "rceil":
             return math.frexp(largest)[0], False
@@ -69,15 +70,15 @@ def turns_up_at(rule: str, largest: float, mantissa_bits: int) -> tuple[float, b
 def scale_codes(
     absmax: Float32, rule: str, largest: np.float32, mantissa_bits: int
 ) -> npt.NDArray[np.uint8]:
-    """The E8M0 codes of blocks of these largest magnitudes, finite float32 `[blocks]`. `largest`
-    is the largest number of the element format, and has so many `mantissa_bits`."""
+    """The E8M0 codes, uint8 `[blocks]`, of blocks with these `absmax`, finite float32 `[blocks]`.
+    `largest` is the largest number of the element format, and `mantissa_bits` its mantissa bits."""
     if rule == "rceil":
         exponent = _ceil_exponent(_words(absmax / largest))
     else:
         words = _words(absmax)
         match rule:
             case "even":
-                # Half away from zero to the mantissa of the element; what carries goes up.
+                # Rounds half away from zero to the element's mantissa; a carry doubles the scale.
                 half = 1 << (FLOAT32_MANTISSA - mantissa_bits - 1)
                 exponent = _floor_exponent(words + half)
             case "ceil":
@@ -89,7 +90,7 @@ def scale_codes(
 
 
 def power_of_two(codes: npt.NDArray[np.uint8]) -> Float32:
-    """What E8M0 codes below 255 stand for, 2^(code - 127), float32."""
+    """The values of E8M0 codes below 255: 2^(code - 127), float32."""
     return np.ldexp(np.float32(1), codes.astype(np.int32) - E8M0_BIAS).astype(np.float32)
 
 

@@ -1,5 +1,4 @@
-"""The error that a scheme would make on normally distributed data, with which the error of a
-tensor is compared.
+"""The expected error of a scheme on normally distributed data, the reference for measured errors.
 
 The extent (absmax, or smallest and largest element) of a group of independent N(0, σ²) elements
 has a known density. The extent determines the levels of the group, and the error of its elements
@@ -42,13 +41,19 @@ def gaussian_relative_mse(
     sigma: float = 1.0,
     model_absmax: ModelExtent | None = None,
 ) -> float | None:
-    """Expected squared error over expected squared value of a tensor of `shape` whose
-    elements are independent N(0, sigma²). None for an empty tensor, and if the outlier threshold
-    of the scheme is so low that elements are expected to exceed it.
+    """Expected squared error over expected squared value (no unit) of a tensor of `shape` whose
+    elements are independent N(0, sigma²).
 
-    `sigma` matters for casts, for scales that are powers of two, and if `model_absmax` is given;
-    the levels of other schemes scale with the tensor. float32 scales count as exact and may be as
-    small as they like; 8-bit scales are rounded as the scheme rounds them.
+    Args:
+        scheme: the scheme.
+        shape: of the tensor, any number of dimensions.
+        sigma: in the unit of the tensor. It matters for casts, for scales that are powers of two,
+            and with `model_absmax`; the levels of other schemes scale with the tensor.
+        model_absmax: the extent of the model for granularity `model`, as for `quantize`.
+
+    Returns None for an empty tensor, and if elements are expected beyond the outlier threshold of
+    the scheme. float32 scales count as exact, without a smallest one; 8-bit scales are rounded as
+    the scheme rounds them.
     """
     count = math.prod(shape)
     if count == 0:
@@ -92,9 +97,10 @@ def outlier_relative_mse(
     scheme: Scheme, extent: float, sigma: float, length: int | None = None
 ) -> float:
     """Expected squared error over squared value of N(0, sigma²) elements in a group whose scale is
-    set by an outlier of magnitude `extent`. `length`, the elements of the group, matters for a
-    scale that is a mean magnitude (without it, `extent` is that mean)."""
-    # At a larger ratio every element rounds to zero under any scheme, and numbers overflow.
+    set by an outlier of magnitude `extent` (in the unit of `sigma`). `length` is the number of
+    elements in the group. It matters only if the scale is a mean magnitude; without it, `extent` is
+    that mean."""
+    # At larger ratios every element rounds to zero under any scheme, and the arithmetic overflows.
     high = min(extent / sigma, 1e60)
     infinite = np.array([np.inf])
     match scheme.family:

@@ -11,7 +11,7 @@ from qtui_core.quant.gaussian.moments import error_within
 from qtui_core.quant.gaussian.normal import density, interval_nodes
 from qtui_core.quant.gaussian.overflow import tail_error, without_overflow
 
-#: The error is integrated over this many octaves below σ. What is left out is 2^-48 of it.
+#: The error is integrated over this many octaves below σ. Those further below add 2^-48 of it.
 OCTAVES_BELOW = 16
 
 
@@ -21,8 +21,8 @@ def cast_mse(
     """Expected squared error of a cast of N(0, sigma²) elements, in units of sigma².
 
     Within an octave the numbers of a format are evenly spaced, so the squared error is integrated
-    cell by cell. Elements beyond the largest number become it, or are left out of the mean if the
-    cast does not saturate."""
+    cell by cell. Elements beyond the largest number are rounded to it; if the cast does not
+    saturate, they are left out of the mean."""
     largest = float(fmt.max) / sigma
     step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits) / sigma
     if step > 2.0**-6:
@@ -51,8 +51,8 @@ def cast_mse(
 
 
 def _rounding_error(start: float, width: float, cells: int, rounding: str) -> float:
-    """∫ (squared error) φ over `cells` half-cells of `width`, from the grid point `start` on. Every
-    second boundary of a half-cell is a grid point."""
+    """∫ (squared error) φ over `cells` half-cells of `width` from the grid point `start` upwards. A
+    half-cell is half the distance between two grid points."""
     nodes, weights = interval_nodes(0.0, 1.0)
     index = np.arange(cells)[:, None]
     above = np.where(index % 2 == 0, nodes, 1 + nodes) * width  # distance from the grid point below

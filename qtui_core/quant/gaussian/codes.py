@@ -1,4 +1,4 @@
-"""How often a Gaussian tensor would use each code, with which a histogram of codes is compared.
+"""How often a Gaussian tensor would use each code: the reference for a histogram of codes.
 
 As in `gaussian`, the extent of a group of independent normal elements has a known density. Given
 the extent, the share of a cell is a difference of two values of the normal distribution function.
@@ -21,16 +21,16 @@ from qtui_core.quant.gaussian.two_level import scale_values
 from qtui_core.quant.segments.layout import run_lengths
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: Panels of 8 quadrature nodes over the absmax of a group: for a scale that is proportional to it,
-#: and for a scale that jumps.
+#: Panels of 8 quadrature nodes over the absmax of a group, for scales that are proportional to it
+#: and for scales that are rounded and so jump.
 ABSMAX_PANELS, JUMPING_PANELS = 12, 64
 TENSOR_PANELS = 1
 MIN_MAX_PANELS = 8
 #: With so few steps the zero point takes few values, and the integral needs finer nodes.
 FINE_PANELS, FINE_STEPS = 16, 7
-#: The mean magnitude of at least this many elements is taken as its expectation.
+#: For at least this many elements, the mean magnitude is replaced by its expectation.
 MANY = 256
-#: Quadrature nodes per chunk: there may be thousands, with many edges each.
+#: Quadrature nodes per chunk, which bounds memory: thousands of nodes may have many edges each.
 CHUNK = 512
 
 
@@ -38,10 +38,11 @@ def expected_code_shares(
     scheme: Scheme, shape: tuple[int, ...], *, sigma: float = 1.0
 ) -> Float64 | None:
     """The expected share of each code of `alphabet_of(scheme)` in a tensor of independent
-    N(0, sigma²) elements: float64 `[K]`, the sum is 1. None where it is not known: for an empty
-    tensor, roundings other than to nearest, columns kept in 16 bits, float zero points, and
-    ternary groups of fewer than `MANY` elements. `sigma` matters for scales that are powers of
-    two.
+    N(0, sigma²) elements: float64 `[K]`, with the sum 1. `sigma` matters only for scales that are
+    powers of two.
+
+    None for an empty tensor, for roundings other than to nearest, for columns kept in 16 bits, for
+    float zero points, and for ternary groups of fewer than `MANY` elements.
     """
     alphabet = alphabet_of(scheme)
     if scheme.rounding != "nearest":
@@ -57,15 +58,15 @@ def expected_code_shares(
 def expected_shares(
     scheme: Scheme, shape: tuple[int, ...], edges: Float64, *, sigma: float = 1.0
 ) -> Float64 | None:
-    """The expected share of elements between each two consecutive `edges`, ascending `[K + 1]`:
-    float64 `[K]`. Edges and elements are in the units in which `alphabet_of` gives the levels of a
-    group. None as for `expected_code_shares`, whatever the rounding."""
+    """The expected share of elements between each two neighbouring `edges` (ascending, `[K + 1]`):
+    float64 `[K]`. Edges are in the units of the levels of `alphabet_of`. None in the cases of
+    `expected_code_shares`, except that the rounding does not matter."""
     lengths = run_lengths(scheme.granularity, shape)
     if scheme.float_zero_point or scheme.outlier_threshold is not None or not lengths:
         return None
     if scheme.family is Family.TERNARY and min(lengths) < MANY:
         return None
-    # With scales that are powers of two, twice the sigma gives the same shares.
+    # If scales are powers of two, shares are the same for sigma and twice the sigma.
     fraction = math.frexp(sigma)[0] if scheme.family is Family.MICROSCALING else 1.0
     count = math.prod(shape)
     total = np.zeros(len(edges) - 1)
@@ -75,8 +76,8 @@ def expected_shares(
 
 
 class _Groups(NamedTuple):
-    """Quadrature nodes `[n]` over groups: the absmax; the value that level 1 stands for, both in
-    units of sigma; and weights with the sum 1."""
+    """Quadrature nodes over groups, each float64 `[n]`: the absmax and the value of level 1, in
+    units of sigma, and weights with the sum 1."""
 
     absmax: Float64
     reach: Float64
@@ -118,7 +119,7 @@ def _shares(
         below = distribution(place * MEAN)
         return np.diff(below)
     if not scheme.symmetric:
-        # The normal distribution is symmetric and the nodes are not: take the mean of both signs.
+        # The nodes are not symmetric about zero, the distribution is: take the mean of both signs.
         steps = 2**scheme.bits - 1
         shares = _asymmetric_shares(steps, length, place)
         return (shares + _asymmetric_shares(steps, length, -place[::-1])[::-1]) / 2
@@ -172,8 +173,9 @@ def _inside(edges: Float64, low: Float64, high: Float64, weights: Float64) -> Fl
 
 
 def _held(edges: Float64, places: Float64, weights: Float64) -> Float64:
-    """The sum of the weights of the places in each cell. A place on an edge belongs to the outer
-    cell: extreme elements mostly round there (the rule "full" has an edge at the extreme)."""
+    """The sum of the weights of the `places` in each cell, float64 `[K]`. A place on an edge
+    belongs to the outer cell, to which extreme elements mostly round: the rule "full" has an edge
+    at the extreme."""
     cell = np.searchsorted(edges[1:-1], places * (1 + 1e-9))
     sums: Float64 = np.bincount(cell, weights, minlength=len(edges) - 1).astype(np.float64)
     return sums

@@ -24,16 +24,16 @@ ABSMAX_PANELS = 12
 #: The same under double quantization, where the reconstructed absmax jumps from node to node.
 NESTED_PANELS = 64
 NESTED_EXTENTS = 48
-#: Numbers beside a node, over which effects of the last mantissa bits are averaged.
+#: How many numbers near a node effects of the last mantissa bits are averaged over.
 MANTISSAS = 64
-#: By how many steps rounding moves a zero point: two-point Gauss-Legendre nodes on [-1/2, 1/2].
+#: Rounding errors of a zero point in steps: the two Gauss-Legendre nodes on [-1/2, 1/2].
 ZERO_POINT_SHIFTS = (-0.5 / math.sqrt(3), 0.5 / math.sqrt(3))
 
 
 @lru_cache(maxsize=4096)
 def group_mse(scheme: Scheme, length: int, nested: int) -> float:
-    """Mean squared error of a group of `length` elements of N(0, 1). With double quantization
-    `nested` scales share a constant; without it `nested` is 0."""
+    """Mean squared error of a group of `length` elements of N(0, 1). `nested` is how many scales
+    share a constant under double quantization, 0 without it."""
     if scheme.float_zero_point:
         return _float_zero_group(scheme, length)
     if not scheme.symmetric:
@@ -48,8 +48,8 @@ def group_mse(scheme: Scheme, length: int, nested: int) -> float:
 
 
 def fixed_mse(scheme: Scheme, low: float, high: float) -> float:
-    """Mean squared error of N(0, 1) elements under levels over the fixed range `low` to `high`, in
-    units of σ². Elements beyond the range take the outermost level."""
+    """Mean squared error of N(0, 1) elements with levels over the fixed range `low` to `high`, in
+    units of σ. Elements beyond the range take the outermost level."""
     if scheme.float_zero_point:
         grid = np.linspace(low, high, 2**scheme.bits)[None]
     elif not scheme.symmetric:
@@ -73,7 +73,7 @@ def _extreme_error(unit: Float64, scheme: Scheme) -> float:
     ends = np.array([1.0] if scheme.scale_rule == "signed" else [-1.0, 1.0])
     error = float(error_at(unit[None], ends, scheme.rounding).mean())
     if scheme.rounding == "truncate" and unit[-1] == 1.0:
-        # If x / scale in float32 is just below the last level, truncation loses a whole step.
+        # If float32 rounds x / scale to just below the last level, truncation loses a whole step.
         last = plain_levels(scheme)[-1]
         error += _falls_short(last) * float(np.square(unit[-1] - unit[-2]))
     return error
@@ -81,14 +81,14 @@ def _extreme_error(unit: Float64, scheme: Scheme) -> float:
 
 @cache
 def _falls_short(steps: float) -> float:
-    """How often x / (x / steps) is less than `steps` in float32, over the mantissas of x."""
+    """The share of mantissas of x for which x / (x / steps) is less than `steps` in float32."""
     x = np.exp2((np.arange(1 << 14) + 0.5) / (1 << 14)).astype(np.float32)
     return float((x / (x / np.float32(steps)) < steps).mean())
 
 
 def _range_falls_short(low: Float64, high: Float64, steps: int) -> Float64:
-    """How often the upper end of a range with a float zero point truncates to the level below the
-    last, over the last mantissa bits of numbers beside `low` and `high` `[n]`: float64 `[n]`."""
+    """The share of ranges near (`low`, `high`) `[n]` whose upper end, with a float zero point,
+    truncates to the level below the last, depending on last mantissa bits: float64 `[n]`."""
     beside = 1 + np.arange(MANTISSAS) * 2.0**-13
     least = (low[:, None] * beside).astype(np.float32)
     most = (high[:, None] * beside[::-1]).astype(np.float32)
@@ -117,7 +117,7 @@ def _asymmetric_group(scheme: Scheme, length: int) -> float:
     """Mean squared error of asymmetric integers. The range is from the smallest to the largest
     element, or from zero to the extreme element if all are on one side of zero."""
     if length == 1:
-        return 0.0  # the only element is the last level
+        return 0.0  # the only element becomes the last level exactly
     steps = 2**scheme.bits - 1
     extreme, weights = absmax_nodes(length, ABSMAX_PANELS)
     grid = np.arange(steps + 1) / steps * extreme[:, None]
@@ -133,8 +133,8 @@ def _two_sided(scheme: Scheme, length: int) -> float:
     low, high, weights = min_max_nodes(length, 3)
     zero = -low / (high - low) * steps
     spread = math.sqrt(float(weights @ np.square(zero - weights @ zero)))
-    # The unrounded zero point varies from group to group. If it varies by more than about half a
-    # step, its rounding error is taken as uniform; otherwise finer nodes resolve it.
+    # The unrounded zero point varies between groups. If it varies by more than about half a step,
+    # its rounding error is taken as uniform; else finer nodes resolve it.
     shifts: tuple[float | Float64, ...] = ZERO_POINT_SHIFTS
     if spread <= 0.6 or scheme.bits == 2 or scheme.rounding != "nearest":
         low, high, weights = min_max_nodes(length, 8)
@@ -143,7 +143,7 @@ def _two_sided(scheme: Scheme, length: int) -> float:
     total = 0.0
     scale = (high - low) / steps
     for shift in shifts:
-        # Levels are counted from zero, so that zero is exactly a level when the shift makes it one.
+        # Levels are counted from zero, so that zero is exactly a level if the shift makes it one.
         index = np.arange(steps + 1) - np.reshape(zero + shift, (-1, 1))
         grid = index * scale[:, None]
         ends = error_at(grid, low, scheme.rounding) + error_at(grid, high, scheme.rounding)
@@ -153,13 +153,13 @@ def _two_sided(scheme: Scheme, length: int) -> float:
 
 
 def _added_by_nesting(unit: Float64, length: int, nested: int) -> float:
-    """What double quantization, the absmax in 8 bits, adds to the mean squared error of a codebook.
+    """The mean squared error that double quantization (each absmax in 8 bits) adds to a codebook.
 
-    `nested` absmaxes share a constant: the largest deviation of any of them from the mean absmax.
-    The deviation of each is rounded to a level of the 8-bit map times that constant. Codes are
-    chosen with the exact absmax and decoded with the rounded one, so the squared error of an
-    element grows by (x - rL)² - (x - L)², where r is the ratio of the rounded to the exact absmax.
-    The absmax that set the constant is (almost) exact; it is counted like the others.
+    `nested` absmaxes share a constant, the largest deviation of any of them from the mean absmax.
+    Each deviation is rounded to a level of the 8-bit map times that constant. Codes are chosen with
+    the exact absmax and decoded with the rounded one, so the squared error of an element grows by
+    (x - rL)² - (x - L)², where r is the rounded over the exact absmax. The absmax that sets the
+    constant is almost exact, but is treated like the others.
     """
     m, weights = absmax_nodes(length, NESTED_PANELS)
     offset = float(weights @ m)

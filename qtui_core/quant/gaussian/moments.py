@@ -11,8 +11,8 @@ from qtui_core.quant.gaussian.normal import density, distribution
 
 
 class GaussianMoments(NamedTuple):
-    """Partial moments of x ~ N(0, 1) and of the level L(x) that x is rounded to: the probability
-    of an interval, and the integrals of x², x L and L² times φ over it."""
+    """Partial moments over intervals, each float64 `[n]`, of x ~ N(0, 1) and the level L that x is
+    rounded to: the probability of the interval, and the integrals of x² φ, x L φ and L² φ."""
 
     mass: Float64
     xx: Float64
@@ -41,9 +41,9 @@ def mean_error(m: GaussianMoments) -> Float64:
 
 
 def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) -> Float64:
-    """E[(x - L)² | low < x < high] `[n]` of x ~ N(0, 1) rounded to `levels` `[n, K]`: ascending,
-    with zero among them. `rounding` is one of the ROUNDINGS of a scheme, or "down". An x beyond
-    the outermost level takes that level."""
+    """E[(x - L)² | low < x < high], float64 `[n]`, of x ~ N(0, 1) rounded to a level L of `levels`
+    `[n, K]`, which ascend and include zero. `rounding` is one of the ROUNDINGS of a scheme, or
+    "down". An x beyond the outermost level takes that level."""
     levels = np.broadcast_to(levels, (low.size, levels.shape[-1]))
     if rounding == "nearest":
         return mean_error(level_moments(levels, low, high))
@@ -65,8 +65,8 @@ def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) ->
 
 
 def error_at(levels: Float64, x: Float64, rounding: str) -> Float64:
-    """The expected squared error `[n]` of each number of `x` `[n]` rounded to its `levels`
-    `[n, K]`, ascending; `[1, K]` are the levels of all."""
+    """The expected squared error, float64 `[n]`, of each number of `x` `[n]` rounded to its levels:
+    `levels` `[n, K]`, ascending, or `[1, K]` for all numbers."""
     inside = np.clip(x, levels[:, 0], levels[:, -1])
     if levels.shape[0] == 1:
         above = levels[0, np.searchsorted(levels[0], inside)]

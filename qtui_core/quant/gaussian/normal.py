@@ -1,4 +1,4 @@
-"""The standard normal distribution on arrays, and the distribution of the extremes of samples."""
+"""The standard normal distribution on arrays, and quadrature over the extremes of samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 Float64 = npt.NDArray[np.float64]
 
 _STEP = 1 / 256
-#: Probability that the range of an extreme leaves out at each end.
+#: The probability beyond each end of the range over which an extreme is integrated.
 _TAIL = 1e-10
 _END = 8.5  # beyond ±8.5 the distribution function is 0 or 1 within 1e-16
 
@@ -30,8 +30,8 @@ def _table() -> Float64:
 
 
 def distribution(x: Float64) -> Float64:
-    """Φ(x), absolute error below 1e-15: a Taylor series of degree 5 around the nearest node of a
-    table in steps of 1/256, computed by math.erfc."""
+    """Φ(x), with an absolute error below 1e-15: a Taylor series of degree 5 around the nearest node
+    of a table with steps of 1/256, which math.erfc computes."""
     clipped = np.clip(x, -_END, _END)
     index = np.rint((clipped + _END) / _STEP).astype(np.intp)
     node = (index * _STEP - _END).astype(np.float64)
@@ -55,7 +55,7 @@ def upper_tail(x: float) -> float:
 
 
 def upper_quantile(probability: float) -> float:
-    """x with P(X > x) = probability; probabilities may be as small as 1e-300."""
+    """x with P(X > x) = probability, for probabilities down to 1e-300."""
     smallest = 1e-300
     return -NormalDist().inv_cdf(min(max(probability, smallest), 1 - 1e-16))
 
@@ -71,8 +71,8 @@ def absmax_nodes(count: int, panels: int) -> tuple[Float64, Float64]:
 
 
 def absmax_range(count: int) -> tuple[float, float]:
-    """The range in which the largest magnitude of `count` independent normal numbers lies, except
-    with probability 1e-10 at each end."""
+    """(low, high): the largest magnitude of `count` independent normal numbers is below or above
+    them with probability 1e-10 each."""
     # P(absmax < m) = (1 - 2 P(X > m))^count, solved for m at both ends.
     low = upper_quantile(-math.expm1(math.log(_TAIL) / count) / 2)
     high = upper_quantile(-math.expm1(math.log1p(-_TAIL) / count) / 2)
@@ -95,9 +95,9 @@ def absmax_between(count: int, edges: Float64, panels: int = 1) -> tuple[Float64
 def min_max_nodes(
     count: int, panels: int, around_zero: bool = True
 ) -> tuple[Float64, Float64, Float64]:
-    """Nodes a and b, and weights with the sum 1, each `[n]`, for the smallest and the largest of
-    `count` >= 2 independent normal numbers; given that a < 0 < b if `around_zero`. For each node
-    of the smallest there are nodes of the largest, given the smallest."""
+    """(a, b, weights), each float64 `[n]`: quadrature nodes for the smallest (a) and the largest
+    (b) of `count` >= 2 independent normal numbers, and weights with the sum 1. With `around_zero`,
+    given that a < 0 < b."""
     low = -upper_quantile(-math.expm1(math.log1p(-_TAIL) / count))
     high = -upper_quantile(-math.expm1(math.log(_TAIL) / count))
     smallest, outer = interval_nodes(low, min(high, 0.0) if around_zero else high, panels)

@@ -1,5 +1,5 @@
-"""The error of a cast that does not saturate, on normal data: over the elements that stay finite,
-as those that overflow are counted separately."""
+"""The error, on normal data, of a cast that does not saturate: over the elements that stay finite,
+because those that overflow are counted separately."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ NOTHING_BEYOND = 38.0
 
 
 def tail_error(limit: float) -> float:
-    """∫ (|x| - limit)² φ over |x| > limit: the error of x ~ N(0, 1) that saturates at ±limit."""
+    """∫ (|x| - limit)² φ over |x| > limit: the squared error of x ~ N(0, 1) that saturates at
+    ±limit."""
     if limit > NOTHING_BEYOND:
         return 0.0
     return 2 * ((1 + limit * limit) * upper_tail(limit) - limit * _height(limit))
 
 
 def without_overflow(inside: float, largest: float, step: float, rounding: str) -> float:
-    """Expected squared error over expected squared value of the elements of N(0, 1) that stay
+    """Expected squared error over expected squared value of those elements of N(0, 1) that stay
     finite. `inside` is the squared error of elements up to `largest`, the largest number of the
-    format; `step` is the distance at which the next number would follow.
+    format; `step` is the distance from it to the number that would come next.
 
-    Rounding to nearest, elements up to half a step beyond `largest` stay finite; with stochastic
-    rounding elements within a whole step, with falling probability; toward zero, all elements.
+    With rounding to nearest, elements up to half a step beyond `largest` stay finite; with
+    stochastic rounding elements within a step, with decreasing probability; toward zero all do.
     """
     if rounding == "truncate" or largest > NOTHING_BEYOND:
         return inside + tail_error(largest)

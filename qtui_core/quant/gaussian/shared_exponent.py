@@ -15,13 +15,14 @@ from qtui_core.schemes.scheme import Scheme
 
 #: Panels of 8 quadrature nodes in each octave of the absmax.
 PANELS = 3
-#: Octaves of the absmax that are integrated. Those below add 2^-36 of the error.
+#: Octaves of the absmax that are integrated. Those further below add 2^-36 of the error.
 OCTAVES = 12
 
 
 def shared_exponent_mse(scheme: Scheme, length: int, sigma: float) -> float:
-    """Mean squared error of a group of `length` elements of N(0, sigma²), in units of sigma². As
-    scales are powers of two, twice the sigma gives the same. The limits of E8M0 are ignored."""
+    """Mean squared error of a group of `length` elements of N(0, sigma²), in units of sigma². It is
+    the same for twice the sigma, because scales are powers of two. The limits of E8M0 are
+    ignored."""
     return _of_fraction(scheme, length, math.frexp(sigma)[0])
 
 
@@ -57,8 +58,8 @@ def _octaves(scheme: Scheme, low: float, high: float, sigma: float) -> Float64:
 
 
 def _cells(plain: Float64, octaves: Float64, scales: list[float]) -> tuple[Float64, Float64]:
-    """The edges of the octaves, with those added where the extreme element crosses a level or
-    changes to the next, and the scale of each piece."""
+    """(edges, scales of the pieces between them): the edges of the octaves, and the points at which
+    the extreme element reaches a level or starts to round to the next."""
     positive = plain[plain >= 0]
     turns = np.sort(np.concatenate([positive, (positive[1:] + positive[:-1]) / 2]))
     edges, grids = [octaves[:1]], []

@@ -13,7 +13,7 @@ from qtui_core.quant.gaussian.normal import density, distribution
 #: Mean and variance of |x| for x ~ N(0, 1).
 MEAN = math.sqrt(2 / math.pi)
 VARIANCE = 1 - 2 / math.pi
-#: The sum of at least this many magnitudes is taken as normally distributed.
+#: From this many magnitudes on, their sum is taken as normally distributed.
 MANY = 48
 STEP = 1 / 128
 
@@ -25,8 +25,8 @@ def ternary_mse(length: int) -> float:
     Let a = |x| be the magnitude of one element and S the sum of the others: the scale is
     s = (a + S) / n. If a < S / (2n - 1), a is nearer to 0 than to s and its error is a², else
     (a - s)². Both are squares of linear functions of a and are integrated exactly for a given S.
-    The density of S is convolved on a grid if there are few elements. The smallest scale, 1e-5, is
-    ignored.
+    For few elements, the density of S is computed by convolution on a grid. The smallest scale,
+    1e-5, is ignored.
     """
     if length == 1:
         return 0.0  # the element is the mean

@@ -1,5 +1,5 @@
-"""The error of NVFP4 on normal data. The scale of a block is an E4M3 number times a scale that
-the absmax of the tensor sets."""
+"""The error of NVFP4 on normal data. The scale of a block is an E4M3 number times a scale of the
+tensor, which depends on the absmax of the tensor."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PANELS = 2
 
 @lru_cache(maxsize=1024)
 def two_level_mse(scheme: Scheme, lengths: tuple[tuple[int, int], ...]) -> float:
-    """Mean squared error of N(0, 1) elements in blocks; `lengths` are pairs (elements of a block,
+    """Mean squared error of N(0, 1) elements in blocks. `lengths` are pairs (elements of a block,
     number of such blocks).
 
     Given the absmax A of the tensor, the block that contains it has the largest scale, and the
-    others are independent with an absmax below A.
+    other blocks are independent, each with an absmax below A.
     """
     count = sum(length * blocks for length, blocks in lengths)
     largest, weights = absmax_nodes(count, PANELS)

@@ -1,1 +1,1 @@
-"""What a measured error means: whether it is normal, why, and what would lower it."""
+"""What a measured error means: whether it is normal, why not, and what would lower it."""

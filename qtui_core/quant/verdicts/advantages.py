@@ -1,5 +1,5 @@
-"""Why an error is smaller than that of Gaussian values. `BETTER` lists the reasons in the order in
-which they are tested; the first that applies is taken."""
+"""Why an error is smaller than on Gaussian values. The reasons of `BETTER` are tested in order; the
+first that applies is taken."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from qtui_core.schemes.scheme import (
     refused_granularity,
 )
 
-#: The decibels that one more bit gains in uniform quantization; only larger gains are of interest.
+#: Decibels that one more bit gains in uniform quantization. Smaller gains are not worth a change.
 DB_PER_BIT = 20 * math.log10(2)
 #: A difference in bits per parameter that counts as none.
 SAME_BITS = 0.1
@@ -47,9 +47,9 @@ EQUAL_GROUPS: dict[Family, Granularity] = {
 def finer_schemes(
     scheme: Scheme, shape: tuple[int, ...], coarsest_first: bool = False
 ) -> Iterator[Scheme]:
-    """The scheme with more scales, as far as those are worth their bits. None for a cast, for a
-    format that is defined with one granularity, and for scales per column: groups of a row would
-    combine elements that those separate."""
+    """The scheme with finer granularities, as far as the scales are worth their bits. Yields
+    nothing for a cast, for a format with a fixed granularity, and for scales per column, because
+    groups along a row would mix columns."""
     if scheme.granularity is None or scheme.family in FIXED_GRANULARITY:
         return
     if isinstance(scheme.granularity, PerColumn):
@@ -76,8 +76,8 @@ def finer_that_save(case: Case, coarsest_first: bool = False) -> Iterator[Scheme
 
 
 def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | None:
-    """The scheme with the same granularity, and no more bits, that is expected to be noticeably
-    better on Gaussian values of this size, and its SQNR in decibels; None if there is none."""
+    """(scheme, expected SQNR in decibels) of the best scheme with the same granularity and no more
+    bits, if it is expected to be noticeably better on Gaussian values of this size; else None."""
     found = []
     for scheme in same_bits(case.scheme):
         added = bits_per_parameter(scheme, case.report.shape) - case.report.bits_per_parameter
@@ -93,8 +93,8 @@ def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | 
 
 
 def same_bits(scheme: Scheme) -> Iterator[Scheme]:
-    """Formats and options with as many bits per code and the same groups; for formats with 8-bit
-    scales also groups whose 32-bit scales cost as much."""
+    """Formats and options with the same bits per code and the same groups. For formats with 8-bit
+    scales also schemes whose 32-bit scales cost as many bits, because their groups are larger."""
     granularity = EQUAL_GROUPS.get(scheme.family, scheme.granularity)
     if isinstance(granularity, PerModel):
         granularity = PerTensor()
@@ -115,14 +115,14 @@ def same_bits(scheme: Scheme) -> Iterator[Scheme]:
 
 
 def expected_db(scheme: Scheme, case: Case) -> float | None:
-    """The expected SQNR on Gaussian values of the tensor's size, decibels; None if the format
-    cannot represent them all, or its scales cannot be so small."""
+    """The expected SQNR, in decibels, on Gaussian values with the tensor's root mean square; None
+    if some values are beyond the range of the format, or its scales cannot be so small."""
     if case.rms < make_coder(scheme).smallest_extent:
         return None
     if scheme.family is Family.CAST:
         largest = float(get_format(scheme.format).max)
         known = case.stats.absmax if case.stats is not None else None
-        # Nothing was cut off, so the largest number of the scheme is a bound.
+        # Nothing was clipped, so the largest number of the scheme bounds the values.
         absmax = float(get_format(case.scheme.format).max) if known is None else known
         if absmax > largest:
             return None
@@ -130,8 +130,8 @@ def expected_db(scheme: Scheme, case: Case) -> float | None:
 
 
 def zero_point_scheme(case: Case) -> Scheme | None:
-    """Integers of as many bits whose ranges need not include zero, if the values lie far to one
-    side of it. None if they do not, if outliers would widen those ranges, or if zero points would
+    """Integers with the same bits whose ranges need not include zero, if the values lie far to one
+    side of zero. None if they do not, if outliers would widen those ranges, or if zero points would
     cost more than a bit per element."""
     found = _with_zero_point(case)
     if found is None:
@@ -145,7 +145,7 @@ def _with_zero_point(case: Case) -> Scheme | None:
     if offset is None or offset < OFF_CENTRE or scheme.float_zero_point:
         return None
     if isinstance(scheme.granularity, PerModel):
-        return None  # the range of the model is not that of this tensor
+        return None  # the range is that of the model, not of this tensor
     if scheme.family is Family.INTEGER:
         return replace(scheme, scale_rule="absmax", symmetric=False, float_zero_point=True)
     name = f"int{scheme.bits}"

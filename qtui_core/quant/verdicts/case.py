@@ -33,7 +33,7 @@ class Case:
     Attributes:
         report: the measured error of the scheme on the tensor.
         stats, outliers: of the same tensor, if known.
-        others: other schemes measured on the same tensor, which a remedy may name.
+        others: errors of other schemes on the same tensor, which a remedy may recommend.
         stored_bits: bits per parameter of the tensor as it is stored.
     """
 
@@ -59,8 +59,8 @@ class Case:
 
     @cached_property
     def ordinary(self) -> float:
-        """The relative mse of Gaussian values of this shape with a suitable scheme: for a cast,
-        values near 1; instead of a scale of the model, one of their own; no columns kept in 16
+        """The relative mse of Gaussian values of this shape under ordinary conditions: a cast of
+        values near 1, a scale of the tensor instead of the model's, and no columns kept in 16
         bits."""
         scheme = self.scheme
         found = self.report.gaussian_relative_mse
@@ -76,14 +76,14 @@ class Case:
 
     @property
     def ordinary_db(self) -> float:
-        """The SQNR for `ordinary`, decibels; infinite if Gaussian values are kept exactly, as in
+        """`ordinary` as an SQNR in decibels; infinite if Gaussian values are kept exactly, as in
         groups of one element."""
         found = decibels(self.ordinary)
         return math.inf if found is None or found > EXACT_DB else found
 
     @property
     def worse(self) -> float:
-        """Decibels below what Gaussian values give; negative if better."""
+        """Decibels by which the SQNR is below that of Gaussian values; negative if it is better."""
         return self.ordinary_db - self.db
 
     @property
@@ -97,8 +97,8 @@ class Case:
 
     @property
     def few_weigh_all(self) -> bool:
-        """Whether the sum of squares is almost that of the outliers alone: k equal elements that
-        hold all of it give n elements a kurtosis of n/k."""
+        """Whether a few outliers hold almost the whole sum of squares. If k equal elements held all
+        of it, the kurtosis of n elements would be n/k."""
         if self.outliers is None or self.stats is None or self.stats.kurtosis is None:
             return False
         return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
@@ -128,7 +128,7 @@ class Case:
 
     def saves(self, scheme: Scheme, columns: int = 0) -> bool:
         """Whether a scheme, with `columns` columns kept in 16 bits, takes fewer bits than the
-        stored values: a scheme that does not is no remedy, as the stored values have no error."""
+        stored values. If not, it is no remedy, because the stored values have no error."""
         if scheme.outlier_threshold is not None:
             columns = max(columns, self.report.outlier_columns)
         return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits

@@ -1,8 +1,8 @@
 """Why an error is larger than that of Gaussian values.
 
-Every cause is tested before it is named: the error that it can account for is computed, and it is
-named only if that is at least half of what is to be explained. `WORSE` lists the causes in the
-order in which they are tested; the first that applies is taken.
+Every cause is tested: the error that it can account for is computed, and the cause is named only if
+that is at least half of the error in question. The causes of `WORSE` are tested in order; the first
+that applies is taken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qtui_core.quantities import percent, plural
 from qtui_core.schemes.granularity import PerColumn, PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: The smallest scale of a family, 2^-126 of the others.
+#: The smallest scale by family, in words; for other families it is 2^-126.
 SMALLEST_SCALES = {
     Family.CODEBOOK: "1e-38",
     Family.MICROSCALING: "2^-127",
@@ -41,7 +41,7 @@ SMALLEST_SCALES = {
 
 
 class CauseKind(Enum):
-    """The kind of a cause, as far as the remedy depends on it."""
+    """The kind of a cause, on which the remedy depends."""
 
     SUBNORMALS = auto()
     OCTAVES = auto()
@@ -53,7 +53,7 @@ class CauseKind(Enum):
     LIGHT_TAILS = auto()
     LEVELS = auto()
     OFF_CENTRE = auto()
-    #: There is no fault: the error is that of Gaussian values, or smaller.
+    #: The error is that of Gaussian values or smaller.
     LUCK = auto()
     SCHEME = auto()
 
@@ -97,7 +97,7 @@ def _error_of_subnormals(case: Case, fmt: FloatFormat) -> float:
     """The share of the squared error from elements below the smallest normal number."""
     if not case.report.subnormal:
         return 0.0
-    # No normal number has a larger error than this: the rest is from subnormals.
+    # This bounds the error of normal numbers; the rest is from subnormals.
     nearest = case.scheme.rounding == "nearest"
     most = 2.0 ** -(fmt.mantissa_bits + 1 if nearest else fmt.mantissa_bits)
     proven = 1 - most**2 / case.relative_mse
@@ -107,8 +107,8 @@ def _error_of_subnormals(case: Case, fmt: FloatFormat) -> float:
 
 
 def _octaves(case: Case) -> Cause | None:
-    """Floats of 8 bits and more: nothing is wrong, but the relative error depends on the place of a
-    value in its octave."""
+    """Floats of 8 bits and more: the relative error depends on the place of a value in its
+    octave."""
     if not is_wide_float(case):
         return None
     fmt = get_format(case.scheme.element or case.scheme.format)
@@ -136,8 +136,8 @@ def _octaves(case: Case) -> Cause | None:
 
 
 def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
-    """The root mean square as a fraction and a power of two, if values there would give this
-    error."""
+    """The root mean square as text, a fraction times a power of two, if values at that place in
+    their octave would give this error; else None."""
     if case.scheme.family is not Family.CAST:
         return None
     fraction, exponent = math.frexp(case.rms)
@@ -149,7 +149,7 @@ def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
 
 
 def is_wide_float(case: Case) -> bool:
-    """Formats with so many octaves that the scale matters little."""
+    """Whether the format has so many octaves that the scale matters little."""
     family = case.scheme.family
     return family is Family.CAST or (_element_is_float(case.scheme) and case.scheme.bits == 8)
 
@@ -163,7 +163,8 @@ def _element_is_float(scheme: Scheme) -> bool:
 
 
 def _beside_kept_columns(case: Case) -> Cause | None:
-    """The known outliers lie in the kept columns too, so they explain nothing."""
+    """Columns are kept in 16 bits. The known outliers include those in them, so they explain
+    nothing."""
     columns = case.report.outlier_columns
     if not columns:
         return None
@@ -236,8 +237,8 @@ def _outliers(case: Case) -> Cause | None:
 
 
 def _cut_off(case: Case) -> Cause | None:
-    """Scales that are powers of two below what the largest values need, if values near the largest
-    are as dense as evenly spread ones."""
+    """Power-of-two scales that clip the largest values. The loss is computed as if values near the
+    largest were spread evenly."""
     stats, scheme = case.stats, case.scheme
     if scheme.family is not Family.MICROSCALING or stats is None or stats.kurtosis is None:
         return None
@@ -286,7 +287,7 @@ def _wide_extent(case: Case) -> Cause | None:
         layout_of(case.scheme.granularity, case.report.shape), Whole
     ):
         return None
-    usual = upper_quantile(math.log(2) / (2 * case.finite))  # the median of the largest
+    usual = upper_quantile(math.log(2) / (2 * case.finite))  # median of the largest magnitude
     ratio = stats.absmax / case.rms
     if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
         return None
@@ -327,8 +328,8 @@ def _light_tails(case: Case) -> Cause | None:
 
 
 def _wide_steps(case: Case) -> Cause | None:
-    """If values lie evenly between the levels of an integer, as with 4 bits and more, the error is
-    proportional to the squares of the steps, which are larger here."""
+    """Integers with large steps. If values lie evenly between the levels, as with 4 bits and more,
+    the error is proportional to the squares of the steps."""
     even = case.report.even_mse
     if even is None or case.scheme.bits < 4 or not case.ordinary:
         return None

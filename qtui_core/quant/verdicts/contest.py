@@ -12,7 +12,7 @@ from qtui_core.quant.verdicts.equal_bits import TOLERANCE
 
 @dataclass(frozen=True)
 class Contender:
-    """A scheme and its measurements on one tensor. All contenders are of the same tensor."""
+    """A scheme and its measurements. All contenders were measured on the same tensor."""
 
     report: ErrorReport
     occupancy: Occupancy

@@ -1,8 +1,8 @@
-"""Brings schemes to the same bits per parameter, as otherwise a comparison means nothing.
+"""Resizes schemes to the same bits per parameter, so that they can be compared.
 
-A 4-bit code with a 32-bit scale for 64 elements takes 4.5 bits, with a zero point as well 4.5625,
-and NF4 with double quantization 4.127: the first two have up to 10% more to spend. The group size
-can be changed, and it need not be a power of two.
+A 4-bit code with a 32-bit scale for 64 elements takes 4.5 bits, with a zero point 4.5625, and NF4
+with double quantization 4.127. To make them equal, the group size changes; it need not be a power
+of two.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def _nearest(
         return bit_budget(candidate, shape).bits_per_parameter
 
     def farness(candidate: Scheme) -> tuple[Fraction, int]:
-        # Of equally close ones take the smaller group, which can only be more accurate.
+        # Of equally close sizes take the smaller, which can only be more accurate.
         return abs(bits_of(candidate) - wanted), _size(candidate)
 
     best = scheme
     for kind in _kinds(scheme, wanted):
-        if farness(best)[0] > tolerance / 2:  # otherwise an unusual size gains nothing
+        if farness(best)[0] > tolerance / 2:  # else an unusual size gains nothing
             best = min([best, *_resized(scheme, kind, shape, wanted)], key=farness)
     difference = bits_of(best) - wanted
     equal = abs(difference) <= tolerance
@@ -79,8 +79,8 @@ def _resized(
     shape: tuple[int, ...],
     wanted: Fraction,
 ) -> Iterator[Scheme]:
-    """The scheme with the group sizes that may come closest."""
-    # Every row ends in a group of its own; only the last block of a tensor may be short.
+    """The scheme with the group sizes next to the wanted bits."""
+    # Groups end with each row; blocks only with the tensor.
     length = math.prod(shape) if kind is PerBlock else matrix_shape(shape)[1]
     limit = min(length, MAX_SIZE)
     if scheme.double_quantization:
@@ -92,7 +92,7 @@ def _resized(
     def is_enough(size: int) -> bool:
         return bit_budget(resized(size), shape).bits_per_parameter <= wanted
 
-    # The larger the groups, the fewer the bits: the sizes on both sides of the wanted bits.
+    # Bits fall with the size, so bisection finds the sizes on both sides of the wanted bits.
     size = 1 + bisect_left(range(1, limit + 1), True, key=is_enough)
     if size <= limit:
         yield resized(size)

@@ -1,6 +1,6 @@
 """One sentence about what a measured error means, computed from the numbers.
 
-`RULES` lists what can be said of a case, in order; the first that applies is the verdict.
+The rules of `RULES` are tried in order; the first that applies gives the sentence.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def explain(
     """What the error of a scheme on a tensor means and what to do about it.
 
     Args:
-        reports: the measurement in question, and after it alternatives measured on the same tensor,
-            of which the best is named if it is better. For schemes that were not measured, the
-            expected error on a Gaussian is computed, and named as such.
-        stats, outliers: of the same tensor; the sentence says less without them.
-        stored_bits: bits per parameter of the tensor as it is stored. Nothing that takes as many is
-            advised.
+        reports: the error of the scheme, and after it errors of alternatives on the same tensor.
+            The best of these is recommended if it is better. Of schemes that were not measured, the
+            sentence gives the expected error on a Gaussian and says so.
+        stats, outliers: of the same tensor; without them the sentence says less.
+        stored_bits: bits per parameter of the tensor as it is stored. Schemes that take as many are
+            not recommended.
     """
     report, *others = [reports] if isinstance(reports, ErrorReport) else list(reports)
-    # A scheme that lost elements to overflow is measured only on the rest.
+    # Schemes with overflowed elements are left out: their errors are over the other elements only.
     usable = tuple(o for o in others if not o.overflowed and o.bits_per_parameter < stored_bits)
     case = Case(report, stats, outliers, usable, stored_bits)
     sentence = next(said for rule in RULES if (said := rule(case)) is not None)

@@ -1,5 +1,5 @@
-"""The error of one format under every possible granularity: how far the effect of an outlier
-reaches."""
+"""The error of one format under every possible granularity, which shows how far the effect of an
+outlier reaches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GRANULARITIES: tuple[Granularity, ...] = (
     PerGroup(32),
     PerBlock(64),
 )
-#: The same for the formats that are defined over blocks.
+#: The same for formats that are defined over blocks of the flattened tensor.
 BLOCKS: tuple[Granularity, ...] = tuple(PerBlock(size) for size in (4096, 1024, 256, 128, 64, 32))
 
 
@@ -52,7 +52,7 @@ class GranularityError:
     Attributes:
         granularity: its text, `group128`; empty for a cast, which has none.
         report: the error, its Gaussian expectation, bits and bytes.
-        scales: how many there are.
+        scales: the number of scales.
         overhead_bits: bits per element for scales, zero points and columns kept in 16 bits, in
             addition to the code.
     """
@@ -73,7 +73,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class GranularityErrors:
-    """The granularities in the given order."""
+    """The rows in the order of the granularities, and those that are left out."""
 
     rows: tuple[GranularityError, ...]
     left_out: tuple[LeftOut, ...]
@@ -87,8 +87,8 @@ def error_by_granularity(
     model_absmax: ModelExtent | None = None,
     **watch: Unpack[Watch],
 ) -> GranularityErrors:
-    """The error of `scheme` with each of several granularities, by default those that are usual for
-    its format, and its own. Other arguments and errors are those of `scan`."""
+    """The error of `scheme` with each of `granularities`, by default the usual ones of its format
+    and its own. Other arguments and errors are those of `scan`."""
     schemes, left_out = schemes_by_granularity(scheme, elements_of(x).shape, granularities)
     found = [ErrorScan(candidate) for candidate in schemes]
     scan(x, found, model_absmax=model_absmax, **watch)
@@ -98,9 +98,9 @@ def error_by_granularity(
 def schemes_by_granularity(
     scheme: Scheme, shape: tuple[int, ...], granularities: Sequence[Granularity] | None = None
 ) -> tuple[tuple[Scheme, ...], tuple[LeftOut, ...]]:
-    """The scheme with each granularity, and the granularities that it cannot have or that equal
-    another in a tensor of this shape. Of equal ones the scheme's own is kept, else the first. A
-    cast has no scale and is returned alone."""
+    """(the scheme with each granularity, the granularities that are left out): those that the
+    scheme cannot have, and those that equal another one in a tensor of this shape. Of equal ones
+    the scheme's own is kept, else the first. A cast has no scale and is returned alone."""
     if scheme.granularity is None:
         return (scheme,), ()
     if granularities is None:

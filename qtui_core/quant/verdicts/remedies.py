@@ -1,7 +1,7 @@
-"""What would lower an error: measured if there are measurements, else computed.
+"""What would lower an error, from measurements of other schemes if there are any, else computed.
 
-`REMEDIES` lists the possible advice in order, with the causes that each helps against; the first
-that applies is taken.
+`REMEDIES` lists the remedies with the causes that each helps against. They are tried in order; the
+first that applies is taken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from qtui_core.quantities import db_text, power_text
 from qtui_core.schemes.granularity import PerRow, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: Added for a scheme that takes as many bits as the stored values.
+#: The advice for a scheme that takes as many bits as the stored values.
 NO_SAVING = "it saves nothing, so leave the tensor as it is stored"
 Remedy = Callable[[Case, Cause], str | None]
 
@@ -102,8 +102,8 @@ def _measured(case: Case, cause: Cause) -> str | None:
 
 
 def measured_remedy(report: ErrorReport, others: Sequence[ErrorReport]) -> str | None:
-    """The alternative among `others` that gains noticeably, and most for the bits that it adds; and
-    the smallest that loses nothing. None if there are none."""
+    """A sentence about the alternative among `others` that gains noticeably, and most for its
+    additional bits, and about the smallest one without any error. None if there is neither."""
     assert report.sqnr_db is not None
     useful = [o for o in others if o.sqnr_db and o.sqnr_db - report.sqnr_db > NOTICEABLE_DB]
     exact = [o for o in others if o.relative_mse == 0]
@@ -137,7 +137,7 @@ def measured_remedy(report: ErrorReport, others: Sequence[ErrorReport]) -> str |
 
 
 def _none_is_better(case: Case, cause: Cause) -> str | None:
-    """If no measured scheme gains enough to mention: how much the best of them gains."""
+    """How much the best measured scheme gains, if none gains enough to be recommended."""
     report = case.report
     if not case.others:
         return None
@@ -165,7 +165,7 @@ def _at_bits(bits: float, instead: ErrorReport) -> str:
 
 
 def _multiply_for_the_scale(case: Case, cause: Cause) -> str:
-    """Multiply by a power of two, which costs nothing."""
+    """Multiply by a power of two, which is exact."""
     extent = make_coder(case.scheme).smallest_extent
     return f"multiply it by {power_text(math.ceil(math.log2(extent / case.rms)))} or more first"
 
@@ -199,7 +199,8 @@ def _own_scale(case: Case, cause: Cause) -> str:
 
 
 def _confine(case: Case, cause: Cause) -> str:
-    """The coarsest finer scale that at most half as many groups share with an outlier."""
+    """The coarsest of the finer granularities that at least halves the share of groups with an
+    outlier."""
     assert case.outliers is not None
     advice = []
     for finer in finer_that_save(case, coarsest_first=True):
@@ -227,8 +228,8 @@ def _whole_scales(case: Case, cause: Cause) -> str:
 
 
 def _rounding(case: Case, cause: Cause) -> str | None:
-    """What a rounding other than to nearest costs; None if it is to nearest, or costs too little to
-    mention."""
+    """What a rounding other than to nearest costs; None for rounding to nearest, or if it costs too
+    little to mention."""
     if case.scheme.rounding == "nearest":
         return None
     nearest = replace(case.scheme, rounding="nearest", seed=0)
@@ -247,7 +248,7 @@ def _rounding(case: Case, cause: Cause) -> str | None:
 
 
 def _zero_point(case: Case, cause: Cause) -> str | None:
-    """Levels for values that lie on one side of zero; None if they do not."""
+    """A zero point for values that lie on one side of zero; None if they do not."""
     scheme = None if case.others else zero_point_scheme(case)
     if scheme is None:
         return None
@@ -269,8 +270,8 @@ def _other_format(case: Case, cause: Cause) -> str | None:
 
 
 def _smaller_groups(case: Case, cause: Cause) -> str | None:
-    """Smaller groups; None also if values are spread so evenly that small groups have the same
-    extremes as large ones."""
+    """Smaller groups; None if there are none, or if values are spread so evenly that small groups
+    have the same extremes as large ones."""
     finer = next((f for f in finer_that_save(case) if f not in _seen(case)), None)
     if finer is None or (case.kurtosis is not None and case.kurtosis < LIGHT_TAILS):
         return None
@@ -288,11 +289,11 @@ def _seen(case: Case) -> set[Scheme]:
 
 
 def _is_gaussian(case: Case) -> bool:
-    """Whether other formats can be expected to do the same to this tensor as to a Gaussian.
+    """Whether the errors of other formats on a Gaussian can be expected on this tensor too.
 
-    The error of integers is Gaussian for few other distributions; casts of numbers in range only
-    round. For a format with many small levels a Gaussian error says little, so the values must look
-    Gaussian too.
+    Few other distributions give integers the error of a Gaussian, and a cast of numbers in its
+    range only rounds. For formats with many small levels, a Gaussian error says little, so the
+    values must look Gaussian too.
     """
     if case.scheme.family in (Family.INTEGER, Family.CAST) or case.stats is None:
         return True
@@ -333,7 +334,7 @@ def _more_bits(case: Case, cause: Cause) -> str:
 
 
 def _if_still_fewer(case: Case, advice: str) -> str:
-    """Use more bits, if one more would still be fewer than those of the stored values."""
+    """The advice to use more bits, unless one more bit would take as many as the stored values."""
     if case.report.bits_per_parameter + 1 < case.stored_bits:
         return advice
     return f"with another bit it would save nothing over the {case.stored_bits:.4g} that are stored"

@@ -1,6 +1,6 @@
 """Which of several schemes of few bits suits a tensor, why, and what to do: one sentence.
 
-`RULES` lists what can be said of a comparison, in order; the first that applies is the verdict.
+The rules of `RULES` are tried in order; the first that applies gives the sentence.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from qtui_core.schemes.scheme import Family
 SAME_DB = 0.1
 #: If the mean is this many standard deviations from zero, most values are on one side of it.
 ONE_SIDED = 0.5
-#: A share of values in the outer half of their group that differs from a Gaussian's by this much.
+#: A difference to the Gaussian in the share of values in the outer half of their group that counts.
 CROWDED = 0.03
-#: Kurtosis beyond which the constants of double quantization follow single blocks, and other scales
-#: lose more in rounding than on a Gaussian.
+#: Kurtosis beyond which single blocks set the constants of double quantization, so that the other
+#: scales are rounded more coarsely than on a Gaussian.
 EXTREME_TAILS = 1000.0
 REMEDY = "= makes bits equal"
 _LEAST_ERROR = "Its error is the least"
@@ -44,12 +44,16 @@ def verdict(
     resized: bool = False,
     stored_bits: float = math.inf,
 ) -> str:
-    """Which scheme wins and by how much, whether it would on a Gaussian tensor, why, and what to
-    do. Only schemes with the bits of the first are compared; the others are named.
+    """A sentence: which scheme wins and by how much, whether it would win on a Gaussian tensor,
+    why, and what to do. Only schemes with the bits of the first are compared; the others are named.
 
-    `stats` is of the tensor, and gives reasons. `resized` says that group sizes have been changed
-    for equal bits already, so that this need not be advised. `stored_bits` are the bits per
-    parameter of the stored values: nothing that takes as many is advised.
+    Args:
+        contenders: the schemes with their measurements, none or more.
+        stats: of the tensor; without them the sentence gives fewer reasons.
+        resized: whether group sizes have been changed for equal bits already; then the sentence
+            does not advise it.
+        stored_bits: bits per parameter of the stored values. Schemes that take as many are not
+            recommended.
     """
     if not contenders:
         return "No scheme is chosen: type some, for example nf4 int4 fp4."
@@ -126,7 +130,7 @@ def _nothing_left(contest: Contest) -> str | None:
 
 
 def _is_too_small(contender: Contender) -> bool:
-    """Whether most groups have the smallest possible scale, whatever they contain."""
+    """Whether values are so small that most groups have the smallest possible scale."""
     report = contender.report
     if not report.relative_mse:
         return False
@@ -153,7 +157,7 @@ def _alone(contest: Contest) -> str | None:
 
 
 def _unequal(contest: Contest) -> str | None:
-    """No winner if one of them had more bits, unless its lead is more than these bits are worth."""
+    """If bits differ: which scheme gives the most decibels, and whether they are worth its bits."""
     if len(contest.equal) > 1:
         return None
     best, second, *_ = sorted(contest.contenders, key=lambda c: -c.db)
@@ -171,7 +175,7 @@ def _unequal(contest: Contest) -> str | None:
 
 
 def _worth(better: Contender, other: Contender) -> str:
-    """Whether more decibels are worth more than the additional bits."""
+    """Whether the additional decibels are worth the additional bits."""
     lead, more = better.db - other.db, better.bits - other.bits
     if more < -TOLERANCE:
         return f", and {other.name} is behind with {-more:.3f} bits more"
@@ -241,7 +245,8 @@ RULES: tuple[Callable[[Contest], str | None], ...] = (
 
 
 def _left_out(contest: Contest) -> str:
-    """The schemes that had more or fewer bits, and the SQNR of a single one with more."""
+    """The schemes with other bits, which are not compared; the SQNR of a single one that is
+    better."""
     others = [c for c in contest.contenders if c not in contest.equal]
     if not others:
         return ""
@@ -284,7 +289,7 @@ def _beside_gaussian(contest: Contest) -> str:
 
 
 def _level_on_gaussian(contest: Contest) -> str:
-    """Two schemes that are level here may differ on a Gaussian."""
+    """Whether two schemes that are level here differ on a Gaussian."""
     best, second, *_ = contest.by_quality
     lead = _gaussian_lead(best, second)
     if lead is None or lead < SAME_DB:
@@ -349,7 +354,7 @@ def _gaussian_lead(one: Contender, other: Contender) -> float | None:
 
 
 def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
-    """The share of values beyond half the extent of their group, and that of a Gaussian."""
+    """(share of values beyond half the extent of their group, that of a Gaussian or None)."""
     bins = len(occupancy.density)
     outer = np.ones(bins, bool)
     outer[bins // 4 : bins - bins // 4] = False
@@ -359,7 +364,7 @@ def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
 
 
 def _use(contest: Contest) -> str:
-    """What to do, and what double quantization would save if it is not on."""
+    """What to do, and what double quantization would save if it is off."""
     if contest.lead < SAME_DB:
         return "Their error does not tell which to take"
     best, stats = contest.best, contest.stats
