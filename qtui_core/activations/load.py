@@ -162,6 +162,12 @@ def map_language_model(source: ModelSource) -> LoadedModel:
     Raises:
         ModelError: it does not predict the next token, or cannot be run here.
     """
+    source.require_weights()
+    if source.quantization is not None:
+        raise ModelError(
+            f"{source.quantization.detail.rstrip('.')}. An evaluation begins with the model it was "
+            f"made from: qtui eval ORIGINAL --against {printable(source.id)}."
+        )
     check_plain(source, "An evaluation is of")
     config = _config(source)
     if not _is_causal(source, config):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtui_core.activations.text import Text, builtin_text, read_text
+from qtui_core.activations.text import MAX_BYTES, Text, builtin_text, read_text
 from qtui_core.activations.tokens import Tokenizer, positions_of
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
@@ -180,6 +180,8 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
             )
     model = StreamedModel(source, settings.device)
     notes += _notes_on(model, chosen)
+    if text.partial:
+        notes.append(f"Only the first {MAX_BYTES >> 20} MiB of {quoted(text.origin)} are used.")
     tokenizer = Tokenizer(model.loaded)
     ids = tokenizer.encode(text.content)
     limit = positions_of(model.loaded.model)

@@ -189,6 +189,8 @@ class Evaluation:
                 ("window", "begun.text.window"),
                 ("scored", "begun.text.scored"),
                 ("asked_windows", "begun.text.windows"),
+                ("available_tokens", "begun.text.available"),
+                ("digest", "begun.text.digest"),
             ),
         ),
         ("settings", "begun.settings"),

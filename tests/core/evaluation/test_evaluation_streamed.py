@@ -307,6 +307,84 @@ def test_another_checkpoint_takes_the_place_of_all_weights(tmp_path) -> None:
         OtherCheckpoint(first, wide)
 
 
+def in_nf4(folder: Path) -> Path:
+    """The linear layers of a Llama in bitsandbytes' NF4 with nested scales, as a checkpoint."""
+    bnb = pytest.importorskip("bitsandbytes.functional")
+    from safetensors.torch import load_file, save_file
+
+    running_models.llama(folder, torch.bfloat16, hidden_size=64, intermediate_size=128)
+    state = {}
+    for name, value in load_file(folder / "model.safetensors").items():
+        state[name] = value
+        if "proj" in name:
+            state[name], packed = bnb.quantize_4bit(
+                value, blocksize=64, compress_statistics=True, quant_type="nf4"
+            )
+            state |= {f"{name}.{k}": v for k, v in packed.as_dict(packed=True).items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"load_in_4bit": True, "quant_method": "bitsandbytes"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_packed_checkpoint_is_as_far_as_its_scheme(tmp_path) -> None:
+    from qtui_core.evaluation.summary import summarize
+
+    source = open_model(
+        running_models.llama(tmp_path / "a", torch.bfloat16, hidden_size=64, intermediate_size=128)
+    )
+    packed = in_nf4(tmp_path / "b")
+    settings = EvaluationSettings(
+        schemes=(Scheme.parse("nf4:dq"),), keep=("*head*", "*embed*"), against=str(packed),
+        activations=(Scheme.parse("int8:token"),), text=written(tmp_path), window=64,
+    )  # fmt: skip
+    found = summarize(*told(source, settings), "done")
+    rows = {row.name: row for row in found.rows}
+    assert list(rows) == [
+        "original", "nf4:block64:dq", "nf4:block64:dq + int8:token",
+        str(packed), f"{packed} + int8:token",
+    ]  # fmt: skip
+    for more in ("", " + int8:token"):
+        mine, theirs = rows[f"nf4:block64:dq{more}"], rows[f"{packed}{more}"]
+        # bitsandbytes sums the offset of the nested scales in another order.
+        assert theirs.kl_mean == pytest.approx(mine.kl_mean, rel=2e-2)
+        assert theirs.loss == pytest.approx(mine.loss, rel=1e-4)
+        # Its files have 1.2 kB of tables and settings for each of 14 tensors besides.
+        assert mine.nbytes < theirs.nbytes < mine.nbytes + 14 * 1400
+    assert rows["nf4:block64:dq"].kl_mean != rows["nf4:block64:dq + int8:token"].kl_mean
+    with pytest.raises(ModelError, match="qtui eval ORIGINAL --against"):
+        told(open_model(packed), EvaluationSettings())
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_demo_are_those_of_its_whole_model(tmp_path) -> None:
+    from qtui_core.evaluation.summary import summarize
+    from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
+
+    scheme = "nf4"
+    settings = EvaluationSettings(schemes=(Scheme.parse(scheme),), windows=6)
+    begun, parts = told(open_model("demo"), settings)
+    row = summarize(begun, parts, "done").rows[1]
+    raw = np.frombuffer(HELD_BACK_TEXT.read_bytes(), np.uint8).astype(np.int64)
+    there = raw[: raw.size // 256 * 256].reshape(-1, 256)
+    ids = there[np.linspace(0, len(there) - 1, 6).round().astype(int)]
+    model = whole(DEMO_FOLDER)
+    before = logits_of(model, ids, 127).double().log_softmax(-1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(quantized(name, parameter, scheme))
+    after = logits_of(model, ids, 127).double().log_softmax(-1)
+    divergence = (before.exp() * (before - after)).sum(-1).numpy()
+    assert row.kl_mean == pytest.approx(divergence.mean(), rel=1e-4)
+    assert row.kl_median == pytest.approx(np.median(divergence), rel=1e-3)
+    loss = -after.gather(-1, torch.from_numpy(ids[:, -127:])[..., None]).mean()
+    assert row.loss == pytest.approx(float(loss), rel=1e-6)
+    same = (before.argmax(-1) == after.argmax(-1)).double().mean()
+    assert row.top1_agreement == pytest.approx(float(same))
+
+
 # The whole way
 
 
