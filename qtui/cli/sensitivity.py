@@ -88,7 +88,6 @@ def export_targets(
 def write_recipes(
     exports: Sequence[tuple[RecipeTarget, Target]],
     source: ModelSource,
-    inspection: Inspection,
     found: Sensitivity,
     document: Document,
 ) -> Document:
@@ -97,7 +96,7 @@ def write_recipes(
     from qtui.report.inspection.recipes import with_recipes
     from qtui_core.inspection.recipes.recipe import tensors_of
 
-    tensors = tensors_of(inspection, found)
+    tensors = tensors_of(source.tensors.values(), found)
     written = []
     for tool, file in exports:
         recipe = tool.recipe(tensors, source.config)

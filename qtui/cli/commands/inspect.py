@@ -158,7 +158,7 @@ def command(
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
             if recipes:
-                document = write_recipes(recipes, source, inspection, found, document)
+                document = write_recipes(recipes, source, found, document)
         document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
     write_gated(report, document, target, gated)
 

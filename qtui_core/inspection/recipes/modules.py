@@ -16,6 +16,7 @@ from qtui_core.inspection.recipes.recipe import (
     is_plain,
     most_common,
     short_group,
+    vllm_note,
 )
 from qtui_core.schemes.granularity import PerTile
 from qtui_core.schemes.scheme import Family, Scheme
@@ -41,6 +42,8 @@ def llm_compressor(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
             ignored.append(tensor.module)
         else:
             groups.setdefault(_flow(arguments), []).append(tensor.module)
+    kinds = {name: weights for weights, names in groups.items() for name in names}
+    kinds |= dict.fromkeys(ignored, UNQUANTIZED)
     lines = ["quant_stage:", "  quant_modifiers:", "    QuantizationModifier:"]
     lines += ["      ignore:" if ignored else "      ignore: []"]
     lines += [f"        - {json.dumps(name)}" for name in ignored]
@@ -52,6 +55,7 @@ def llm_compressor(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         "\n".join(lines) + "\n",
         'llmcompressor.oneshot(model=…, recipe="FILE")',
         tuple(left),
+        vllm_note(kinds),
     )
 
 
@@ -267,6 +271,7 @@ def gptqmodel(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         (
             "GPTQ fits each layer's output on a calibration text, so its error is less than that "
             "of plain rounding, which was measured here.",
+            *vllm_note(kinds),
         ),
     )
 

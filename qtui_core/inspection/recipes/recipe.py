@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.inspection.report import Inspection
 from qtui_core.inspection.sensitivity.report import Sensitivity
-from qtui_core.models import Reading
+from qtui_core.models import Reading, TensorInfo
 from qtui_core.models.quoting import listed
+from qtui_core.models.tensors import Role
 from qtui_core.quantities import plural
 from qtui_core.schemes.granularity import PerBlock, PerGroup, PerRow, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
@@ -21,6 +21,12 @@ _EMBEDDING: Final = re.compile(
     r"(.*\.)?(embed_tokens|embed_in|embed_positions|tok_embeddings|wte|wpe|word_embeddings"
     r"|position_embeddings|token_type_embeddings|token_embd)\.weight"
 )
+#: Modules of which vLLM makes one, with its name.
+_FUSED: Final = {
+    "q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj",
+    "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",
+}  # fmt: skip
+_EXPERTS: Final = re.compile(r"(.*\.experts)\.\d+\.")
 _HEAD: Final = re.compile(r"(.*\.)?(lm_head|embed_out|output)\.weight")
 
 
@@ -117,19 +123,49 @@ class ToolRecipe:
         return (*told, *self.notes)
 
 
-def tensors_of(inspection: Inspection, found: Sensitivity) -> tuple[RecipeTensor, ...]:
-    """The matrices of the chosen tensors, with the schemes of the assignment."""
+def tensors_of(infos: Iterable[TensorInfo], found: Sensitivity) -> tuple[RecipeTensor, ...]:
+    """The matrices of the whole model with the schemes of the assignment. Those that were not
+    chosen stay as stored."""
     chosen = {choice.name: choice.scheme for choice in found.choices}
     return tuple(
         RecipeTensor(
-            tensor.info.name,
-            Scheme.parse(text) if (text := chosen.get(tensor.info.name)) else None,
-            *tensor.info.matrix,
-            tensor.info.dtype,
-            tensor.info.reading,
+            info.name,
+            Scheme.parse(text) if (text := chosen.get(info.name)) else None,
+            *info.matrix,
+            info.dtype,
+            info.reading,
         )
-        for tensor in inspection.tensors
-        if tensor.info.reading is not Reading.VECTOR
+        for info in infos
+        if info.reading is not Reading.VECTOR and info.role is Role.VALUES
+    )
+
+
+def fused_modules(names: Iterable[str]) -> list[list[str]]:
+    """The modules that vLLM makes one of, which it loads only if they are quantized alike: q, k and
+    v of an attention, gate and up of a feed-forward part, the experts of a layer."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        before, _, last = name.rpartition(".")
+        experts = _EXPERTS.match(name)
+        if experts:
+            groups.setdefault(experts[1], []).append(name)
+        elif last in _FUSED:
+            groups.setdefault(f"{before}.{_FUSED[last]}", []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
+    """A note where modules (name -> what it gets) would not load in vLLM."""
+    mixed = [
+        group
+        for group in fused_modules(kinds)
+        if any(kinds[name] != kinds[group[0]] for name in group)
+    ]
+    if not mixed:
+        return ()
+    return (
+        f"vLLM loads no such model: it makes one module of {listed(mixed[0])}, which have several "
+        f"types here{', and of others' * (len(mixed) > 1)}.",
     )
 
 

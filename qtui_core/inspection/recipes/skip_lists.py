@@ -13,6 +13,7 @@ from qtui_core.inspection.recipes.recipe import (
     RecipeTensor,
     StandIn,
     ToolRecipe,
+    fused_modules,
     is_plain,
     most_common,
 )
@@ -37,8 +38,7 @@ _VLLM: Final[dict[str, tuple[int, str]]] = {
     "mxfp8-e4m3": (8, "mxfp8"),
     "mxfp4": (4, "mxfp4"),
 }
-#: Modules that vLLM makes one of, which must be quantized alike.
-_FUSED: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_EXPERTS: Final = re.compile(r"(.*\.experts)\.\d+\..*")
 
 
 def bitsandbytes(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
@@ -73,16 +73,19 @@ def vllm(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         if tensor.is_head and not tensor.keeps
     ]
     kinds, left = _vllm_kinds(linear)
+    # Experts are one module, of the name before their numbers.
+    named = {_EXPERTS.sub(r"\1", name): kind for name, kind in kinds.items()}
     used = sorted({kind for kind in kinds.values() if kind})
-    kept = [name for name, kind in kinds.items() if kind is None]
+    kept = [name for name, kind in named.items() if kind is None]
     kept += [tensor.module for tensor in tensors if tensor.is_head]
     whole: dict[str, Any]
     if len(used) > 1:
-        named = {name: kind for name, kind in kinds.items() if kind}
-        whole = {"targets": {f"re:^{re.escape(n)}$": _VLLM[kind][1] for n, kind in named.items()}}
+        types = {name: _VLLM[kind][1] for name, kind in named.items() if kind}
+        whole = {"targets": {f"re:^{re.escape(name)}$": kind for name, kind in types.items()}}
     else:
-        name = _VLLM[used[0]][1] if used else "fp8_per_channel"
-        whole = {"linear": name, "moe": name, "ignore": kept}
+        kind = _VLLM[used[0]][1] if used else "fp8_per_channel"
+        experts = any(_EXPERTS.fullmatch(name) for name, found in kinds.items() if found)
+        whole = {"linear": kind, **({"moe": kind} if experts else {}), "ignore": kept}
     return ToolRecipe(
         json.dumps(whole, indent=1) + "\n",
         'vllm serve MODEL --quantization online --quantization-config "$(cat FILE)"',
@@ -133,7 +136,7 @@ def _vllm_kinds(
         if kind is None:
             left.append(_stands(tensor, "e4m3:row", "it has no such type while loading"))
     schemes = {tensor.module: tensor for tensor in tensors}
-    for shards in _fused(kinds):
+    for shards in fused_modules(kinds):
         found = {kinds[name] for name in shards}
         if len(found) == 1:
             continue
@@ -141,22 +144,11 @@ def _vllm_kinds(
         best = None if None in found else max(filter(None, found), key=lambda k: _VLLM[k][0])
         for name in shards:
             if kinds[name] != best:
-                why = f"vLLM makes one module of {', '.join(n.rsplit('.', 1)[-1] for n in shards)}"
+                why = "vLLM makes one module of it and others"
                 left = [each for each in left if each.tensor != schemes[name].name]
                 left.append(_stands(schemes[name], best or UNQUANTIZED, why))
                 kinds[name] = best
     return kinds, tuple(left)
-
-
-def _fused(kinds: dict[str, str | None]) -> list[list[str]]:
-    """The modules of each fused one."""
-    found = []
-    for shards in _FUSED:
-        for name in kinds:
-            before, _, last = name.rpartition(".")
-            if last == shards[0]:
-                found.append([n for s in shards if (n := f"{before}.{s}") in kinds])
-    return found
 
 
 def _stands(tensor: RecipeTensor, instead: str, why: str) -> StandIn:

@@ -146,10 +146,10 @@ def test_vllm_takes_a_type_and_a_list_to_ignore_or_a_type_for_each():
     )
     assert json.loads(text_of(vllm(only))) == {
         "linear": "fp8_per_channel",
-        "moe": "fp8_per_channel",
         "ignore": [f"{LAYER}self_attn.q_proj", "lm_head"],
     }
     mixed = (*only[:3], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4"), only[4])
+    assert "vLLM loads no such model" not in "".join(llm_compressor(mixed).notes)
     assert json.loads(text_of(vllm(mixed))) == {
         "targets": {
             r"re:^model\.layers\.0\.mlp\.up_proj$": "fp8_per_channel",
@@ -167,9 +167,25 @@ def test_vllm_gets_one_type_for_the_modules_that_it_fuses():
 
     found, told = shards("mxfp4", "mxfp4", "e4m3:row")
     assert (found["linear"], found["ignore"], told) == ("fp8_per_channel", [], {"q_proj", "k_proj"})
+    parts = [tensor(f"{LAYER}self_attn.{name}_proj.weight", "int4:group64:full") for name in "qk"]
+    other = tensor(f"{LAYER}self_attn.v_proj.weight", "int8:row:full")
+    for make in (llm_compressor, gptqmodel):
+        assert make(parts).notes[-1:] != make([*parts, other]).notes[-1:]
+        assert make([*parts, other]).notes[-1].startswith("vLLM loads no such model")
     found, told = shards("mxfp4", None, "mxfp4")
     assert len(found["ignore"]) == 3
     assert told == {"q_proj", "v_proj"}
+
+
+def test_vllm_gets_experts_as_one_module():
+    def experts(*schemes):
+        names = [f"{LAYER}mlp.experts.{n}.down_proj.weight" for n in range(len(schemes))]
+        return json.loads(vllm([tensor(*pair) for pair in zip(names, schemes, strict=True)]).text)
+
+    name = f"{LAYER}mlp.experts"
+    both = {"linear": "fp8_per_channel", "moe": "fp8_per_channel", "ignore": []}
+    assert experts("e4m3:row", "e4m3:row") == both
+    assert experts("e4m3:row", None) == {"linear": "fp8_per_channel", "ignore": [name]}
 
 
 def test_what_no_tool_has_is_told_with_its_tensors():
