@@ -64,6 +64,7 @@ FIGURES: Final = {
         GateFigure("bytes", unit="bytes"),
         GateFigure("saturated"),
         GateFigure("overflowed"),
+        GateFigure("nonfinite"),
         GateFigure("kl_mean", "kl", slack=0.02, relative=True),
         GateFigure("kl_median", slack=0.02, relative=True),
         GateFigure("kl_p999", slack=0.05, relative=True),
@@ -91,16 +92,20 @@ class GatedRows:
             object). Without a path the report itself is the one row.
         figures: keys of FIGURES.
         compared: whether a baseline is held against these rows.
+        reference: the name of a row that others are held against, which no gate is about.
     """
 
     name: str
     path: tuple[tuple[str, str], ...]
     figures: tuple[str, ...]
     compared: bool = True
+    reference: str = ""
 
     def found(self, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """(name, row) of each row that the report has."""
-        yield from _walk(data, self.path, ())
+        """(name, row) of each row that the report has, without the reference."""
+        for name, row in _walk(data, self.path, ()):
+            if name != self.reference or not name:
+                yield name, row
 
 
 def _walk(
@@ -128,7 +133,7 @@ _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_r
             "process_bytes")  # fmt: skip
 _OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "bits_per_parameter", "bytes")
 _OF_EVALUATIONS = ("kl_mean", "kl_median", "kl_p999", "loss", "perplexity", "top1_agreement",
-                   "bits_per_parameter", "bytes")  # fmt: skip
+                   "nonfinite", "bits_per_parameter", "bytes")  # fmt: skip
 _A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
 
 
@@ -196,7 +201,7 @@ GATED: Final = {
         ("plan", "gpu"),
     ),
     "eval": Gated(
-        (GatedRows("rows", (("rows", "scheme"),), _OF_EVALUATIONS),),
+        (GatedRows("rows", (("rows", "scheme"),), _OF_EVALUATIONS, reference="original"),),
         ("text", "rows"),
         needed=("text",),
     ),

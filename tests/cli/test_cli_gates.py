@@ -284,6 +284,27 @@ def test_the_workflow_of_the_readme_works(qtui, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_evaluation_has_gates_but_for_the_original(qtui, tmp_path):
+    pytest.importorskip("transformers")
+    args = ("eval", "demo", "--windows", "2", "--schemes", "nf4,int8")
+    data = report_of(qtui, *args)
+    (rows,) = GATED["eval"].rows
+    found = dict(rows.found(data))
+    assert list(found) == ["nf4:block64", "int8:row"]
+    for row in found.values():
+        assert set(rows.figures) <= set(row)
+    middle = sum(row["kl_mean"] for row in found.values()) / 2
+    baseline = written(tmp_path, data)
+    done = qtui(*args, "--fail-if", f"kl>{middle}", "--json", "--baseline", baseline)
+    assert done.returncode == 1
+    assert [row["row"] for row in json.loads(done.stdout)["gates"]] == ["nf4:block64"]
+    assert qtui(*args, "--fail-if", "top1<50%", "--fail-if", "bits>15").returncode == 0
+    other = qtui("eval", "demo", "--windows", "3", "--schemes", "int8", "--baseline", baseline)
+    assert other.returncode == 2
+    assert "another text" in other.stderr
+
+
+@pytest.mark.slow
 def test_exit_codes_of_the_real_program(qtui_process):
     for args, code in ((("--fail-if", "peak>1MiB"), 1), (("--fail-if", "peek>1MiB"), 2), ((), 0)):
         assert qtui_process("memory", "demo", *args).returncode == code

@@ -174,7 +174,7 @@ def torchao(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     return ToolRecipe(
         json.dumps(whole, indent=1) + "\n",
         "quantize_(model, config_from_dict(json.load(open('FILE'))), filter_fn=None), or "
-        "TorchAoConfig(quant_type=…) of transformers",
+        "TorchAoConfig(quant_type=…, modules_to_not_convert=[]) of transformers",
         tuple(left),
         ("torchao keeps the scales of integers in the dtype of the weight; qtui counts 32 bits.",),
     )
