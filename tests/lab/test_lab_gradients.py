@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from every import every
@@ -136,6 +137,23 @@ def test_what_is_said_holds_whatever_is_done_so_far():
 
     subsets = [c for n in range(len(whole) + 1) for c in itertools.combinations(whole, n)]
     every([(*keys,) for keys in subsets], check)
+
+
+def test_dropout_is_no_error_of_a_format(tmp_path):
+    import running_models
+
+    from qtui_core.lab.training.tasks import TASKS, LabSubject
+
+    model = running_models.llama(tmp_path / "drops", attention_dropout=0.5)
+    subject = LabSubject(replace(TASKS["prose"], batch=1, sequence=32), str(model))
+    batch = next(subject.batches(0))
+    one, again, run = (
+        gradients.gradients_of(net, batch)[0]
+        for net in (subject.start(), subject.start(), subject.fresh(0))
+    )
+    assert float(one.norm()) > 0
+    assert torch.equal(one, again)
+    assert torch.equal(one, run)
 
 
 def test_a_scale_that_never_fell_is_told_too():

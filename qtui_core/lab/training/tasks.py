@@ -119,7 +119,7 @@ class LabSubject:
             plan = resolve(RunPlan(method="full", dtype=self.dtype), None)
             built = load_weights(source, plan)
             settle(built.model, _device)
-            self._net = built.model.train()
+            self._net = built.model.eval()  # two runs, and two gradients, drop the same: nothing
             self._net.config.use_cache = False
             _check_positions(source, max(task.sequence, WINDOW))
             if text is None and model == DEMO:
@@ -140,8 +140,9 @@ class LabSubject:
         self.held_out = windowed.to(_device)
 
     def fresh(self, seed: int) -> Any:
-        """A model as every run starts with it: float32, in training mode. `nano` is initialised
-        from the seed; others are copies of the loaded model."""
+        """A model as every run starts with it: float32, without dropout, which would be taken for
+        an error of a format. `nano` is initialised from the seed; others are copies of the loaded
+        model."""
         return nano(seed).to(_device) if self._net is None else deepcopy(self._net)
 
     def start(self) -> Any:
