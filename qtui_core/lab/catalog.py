@@ -102,7 +102,13 @@ _ACCUMULATION: Final = Setting(
     "accumulation", "whole", 32, "Micro batches of a gradient.", 1, 65_536, steps=(8, 32, 256)
 )
 _BLOCK: Final = Setting(
-    "block", "whole", 256, "Elements that share a scale.", 32, 2048, steps=(32, 128, 256, 2048)
+    "block",
+    "whole",
+    None,
+    "Elements that share a scale; without one as in torchao: 256, 128 of 4 bits.",
+    32,
+    2048,
+    steps=(32, 128, 256, 2048),
 )
 _SCHEME: Final = Setting(
     "scheme", "choice", "int8 row", "How the products are quantized.", allowed=PRODUCT_SCHEMES

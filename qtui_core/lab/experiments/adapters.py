@@ -88,7 +88,10 @@ def run(
     subject = subject_of(TASKS["prose"], model, text)
     if name in (TWIN, NULL):
         recipe = null() if name == NULL else Recipe()
-        return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=name == TWIN)
+        first = name == TWIN  # of the other only the losses of steps are used
+        return train(
+            subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=first, after=first
+        )
     method, _, rank = name.partition(" ")
     told: list[str] = []
     frozen: list[int] = []

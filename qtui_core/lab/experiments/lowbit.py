@@ -97,8 +97,8 @@ def run(
     else:
         again = name.endswith(AGAIN)
         recipe = recipe_named(name.removesuffix(f" {AGAIN}"), 1000 + seed + 10_000 * again, told)
-    first = name == TWIN
-    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=first)
+    after = name != NULL and not name.endswith(AGAIN)  # runs for a floor are compared by steps
+    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
     return replace(found, notes=tuple(told))
 
 

@@ -228,7 +228,8 @@ def short_run(
         convert(net, chosen, lambda linear: QuantizedLinear(linear, kind, random))
 
     recipe = {TWIN: Recipe, NULL: null}.get(name, lambda: Recipe(prepare=quantize))()
-    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=name == TWIN)
+    after = name != NULL and not name.endswith(AGAIN)  # runs for a floor are compared by steps
+    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:

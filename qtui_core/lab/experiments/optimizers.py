@@ -9,7 +9,7 @@ parameters move that never had a gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
@@ -45,8 +45,6 @@ _MAP_OF: Final = {
     "torchao fp8": "fp8",
     "torchao 4-bit": "4-bit",
 }
-_BLOCK: Final = 256
-_BLOCK_OF_4_BITS: Final = 128
 #: Tensors with fewer elements keep float32 states.
 _SMALL: Final = 4096
 _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
@@ -90,8 +88,12 @@ def short_run(
 
     recipe = replace(null() if name == NULL else Recipe(), optimizer=make)
     torchao = name.startswith("torchao")
-    with libraries.eagerly() if torchao else nullcontext():
-        run = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, before=name == TWIN)
+    with ExitStack() as contexts:
+        if torchao:
+            contexts.enter_context(libraries.eagerly())
+            contexts.enter_context(libraries.looked_up())
+        after = name != NULL  # of which only the losses of steps are used
+        run = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
         if name == NULL:
             return run
         net, optimizer = kept[0]
@@ -107,7 +109,10 @@ def short_run(
     nbytes = {**run.nbytes, "states": states}
     notes: tuple[str, ...] = ()
     if torchao:
-        notes = ("torchao's optimizers ran without compiling, which costs them time.",)
+        notes = (
+            "torchao's optimizers ran without compiling, which costs them time, and found their "
+            "codes in tables, which saves half of that; the codes are the same.",
+        )
     return replace(run, nbytes=nbytes, facts=facts, notes=notes)
 
 
@@ -127,7 +132,8 @@ def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[
         m, v = state["exp_avg"].reshape(-1), state["exp_avg_sq"].reshape(-1)
         exact = _update(m, v, g, step, betas)
         for kind in _MAPS:
-            small = kind != "bf16" and (m.numel() < _SMALL or m.numel() % _BLOCK)
+            block = state_maps.BLOCKS.get(kind, 1)
+            small = kind != "bf16" and (m.numel() < _SMALL or m.numel() % block)
             kept_m, kept_v = (m, v) if small else through(kind, m, v)
             made = _update(kept_m, kept_v, g, step, betas)
             off, norm = float(((made - exact) ** 2).sum()), float((exact**2).sum())
@@ -159,18 +165,16 @@ def _update(
 
 
 def through(kind: str, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both moments, float32 `[n]`, as a map would store them. The 4-bit map has a block size of its
-    own."""
+    """Both moments, float32 `[n]`, as a map would store them."""
     if kind == "bf16":
         return state_maps.nearest("bf16")(m), state_maps.nearest("bf16")(v)
+    block = state_maps.BLOCKS[kind]
     if kind == "fp8":
-        return state_maps.fp8_blocks(_BLOCK)(m), state_maps.fp8_blocks(_BLOCK)(v)
+        return state_maps.fp8_blocks(block)(m), state_maps.fp8_blocks(block)(v)
     if kind == "4-bit":
         signed, unsigned = state_maps.dynamic_codes(True, 4), state_maps.linear_codes(4)
-        block = _BLOCK_OF_4_BITS
     else:
         signed, unsigned = state_maps.dynamic_codes(True), state_maps.dynamic_codes(False)
-        block = _BLOCK
     return state_maps.blockwise(signed, block)(m), state_maps.blockwise(unsigned, block)(v)
 
 
@@ -324,7 +328,9 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
             for key in (f"pass {kind} matrices", f"pass {kind} embedding", f"zero {kind} embedding")
         )
         if outer > _FARTHER * inner > 0 and zero:
-            cost = round(twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / _BLOCK)))
+            cost = round(
+                twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / state_maps.BLOCKS[kind]))
+            )
             return (
                 f"Keep the embedding's states in fp32 ({cost:,} bytes more): {kind} makes some of "
                 f"its v zero and its next update {outer:.0%} off (matrices {inner:.1%})."

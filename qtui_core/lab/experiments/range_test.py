@@ -107,7 +107,8 @@ def run(
     subject = subject_of(TASKS[task], model, text)
     if name in (TWIN, NULL):
         recipe = null() if name == NULL else Recipe()
-        return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
+        after = name == TWIN  # of the other only the losses of steps are used
+        return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
     kind, _, number = name.partition(" ")
     if kind == "cycle":
         widths = [width_at(step, steps, int(number), low, high) for step in range(steps)]

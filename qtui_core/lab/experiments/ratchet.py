@@ -60,30 +60,33 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     ]
 
 
-def map_of(name: str, block: int, generator: torch.Generator) -> state_maps.Map:
-    """The map of that name, for a second moment, which has no sign."""
+def map_of(name: str, block: int | None, generator: torch.Generator) -> state_maps.Map:
+    """The map of that name, for a second moment, which has no sign. Without a block size the map
+    has that of torchao."""
     if name == "fp32":
         return lambda x: x
     if name == "bf16 stochastic":
         return state_maps.stochastic("bf16", generator)
+    if name not in state_maps.BLOCKS:
+        return state_maps.nearest(name)
+    block = block or state_maps.BLOCKS[name]
     if name == "8-bit":
         return state_maps.blockwise(state_maps.dynamic_codes(signed=False), block)
     if name == "4-bit":
         return state_maps.blockwise(state_maps.linear_codes(4), block)
     if name == "fp8":
         return state_maps.fp8_blocks(block)
-    if name == "fp8 expanded":
-        return state_maps.fp8_expanded(block)
-    return state_maps.nearest(name)
+    return state_maps.fp8_expanded(block)
 
 
 def ratchet(
-    see: See, *, name: str, seed: int, beta2: float, block: int, loud: int, quiet: int
+    see: See, *, name: str, seed: int, beta2: float, block: int | None, loud: int, quiet: int
 ) -> Ratchet:
-    """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet part."""
+    """v <- map(beta2·v + (1 - beta2)·g²) over the loud and the quiet part, with the block size of
+    each map's library if none is given."""
     random = torch.Generator().manual_seed(seed)
     keep = map_of(name, block, torch.Generator().manual_seed(seed + 1))
-    count = ELEMENTS // block * block
+    count = ELEMENTS if block is None else ELEMENTS // block * block
     v, size = torch.zeros(count), torch.ones(count)
     steps = loud + quiet
     every = max(1, steps // _POINTS)

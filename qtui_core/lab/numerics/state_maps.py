@@ -98,6 +98,9 @@ def stochastic(name: str, generator: torch.Generator) -> Map:
     return lambda x: STORAGES[name].stochastic(x, generator)
 
 
+#: Elements that share a scale in torchao.optim, by map; "fp8 expanded" takes what "fp8" does, so
+#: that they differ in one thing.
+BLOCKS: Final = {"8-bit": 256, "fp8": 256, "fp8 expanded": 256, "4-bit": 128}
 #: Bytes of an element, without scales.
 BYTES: Final = {
     "fp32": 4.0,
