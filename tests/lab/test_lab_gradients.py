@@ -171,9 +171,12 @@ def test_nothing_is_recommended_for_gradients_of_zero():
 
 
 @pytest.mark.slow
-def test_a_scaler_that_starts_too_high_comes_down_and_a_gradient_that_is_spoilt_never_ends():
+def test_a_scaler_that_starts_too_high_comes_down_and_a_gradient_that_is_spoilt_never_ends(
+    monkeypatch,
+):
     from lab_runs import conducted
 
+    monkeypatch.setattr("qtui_core.lab.experiments.lossscale.SCALES", (0, 4, 16, 24))
     _, result = conducted("lossscale", steps=14, starts=(1.0, 2.0**24), interval=10, lr=1e-3)
     rows = {row["what"]: row for row in result.findings.rows if "skipped" in row}
     high, low = rows["GradScaler, from 2^24"], rows["GradScaler, from 2^0"]

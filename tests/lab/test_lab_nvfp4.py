@@ -139,9 +139,15 @@ def test_what_rounds_at_random_is_run_again_for_a_floor_of_its_own():
 
 
 @pytest.mark.slow
-def test_every_part_makes_one_product_worse_and_random_rounding_the_mean_right():
+def test_every_part_makes_one_product_worse_and_random_rounding_the_mean_right(monkeypatch):
+    """With a quarter of the batch."""
+    from dataclasses import replace
+
     from lab_runs import conducted
 
+    from qtui_core.lab.training import tasks
+
+    monkeypatch.setitem(tasks.TASKS, "prose", replace(tasks.TASKS["prose"], batch=1))
     _, result = conducted("nvfp4", steps=0)
     rows = {row["recipe"]: row for row in result.findings.rows}
     plain, drawn, full = rows["nearest"], rows["+stochastic"], rows["full"]
