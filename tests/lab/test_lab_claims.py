@@ -91,17 +91,18 @@ def test_a_step_at_a_small_rate_is_lost_to_nearest_and_arrives_stochastically():
 
 @pytest.mark.slow
 def test_runs_keep_the_share_that_one_step_keeps():
-    """The runs keep 5.8 % to nearest and 99.3 % stochastically. After 10 steps INT8 to nearest is
-    0.043 behind, and 0.0006 stochastically; torchao's own in 20 steps are in test_lab_lowbit.py."""
+    """The runs keep 4 % to nearest and 99 % stochastically. After 8 steps INT8 to nearest is 0.042
+    behind, and 0.0005 stochastically; torchao's own are in test_lab_lowbit.py."""
 
-    def of(*jobs, **given):
-        _, found = outcomes_of("underflow", *jobs, **given)
+    def of(windows, *jobs, **given):
+        with little_held_out(windows):
+            _, found = outcomes_of("underflow", *jobs, **given)
         run = {r["stored"].split(",")[0]: r for r in found.rows if "steps run" in r["stored"]}
         shares = [r for r in found.rows if r["part"] == "all" and "kept" in r]
         return run, shares, found.verdict
 
     runs = ("fp32", "nearest", "stochastic")
-    run, shares, said = of("updates", "null", *runs, lr=1e-5, steps=40)
+    run, shares, said = of(32, "updates", "null", *runs, lr=1e-5, steps=12)
     assert "BF16 alone keeps 90% from lr 0.00056 on." in said  # 0.85 at 3e-4, 1.00 at 1e-3
     assert run["bf16 nearest"]["gain"] < 0.15
     assert run["bf16 stochastic"]["gain"] > 0.9
@@ -110,7 +111,7 @@ def test_runs_keep_the_share_that_one_step_keeps():
     for stored in ("bf16", "fp16", "e4m3", "int8"):
         lost = [r["lost"] for r in shares if r["stored"] == stored]  # from the largest rate on
         assert lost == sorted(lost)
-    run, *_ = of(*runs, lr=3e-4, steps=10, store="int8")
+    run, *_ = of(4, *runs, lr=3e-4, steps=8, store="int8")
     assert run["int8 nearest"]["d"] > 0.03
     assert abs(run["int8 stochastic"]["d"]) < 0.003
 

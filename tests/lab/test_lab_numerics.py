@@ -41,11 +41,10 @@ def test_arithmetic_rounds_as_the_casts_of_torch():
     every(["bf16", "fp16", "e4m3", "e5m2"], check)
 
 
-def test_stochastic_rounding_is_right_on_average():
+def right_on_average(draws):
     """The mean is right within five standard errors, and the squared error of N(0, 1) is twice that
     of rounding to nearest."""
     values = torch.tensor([0.3, 1.01, -1.7, 0.0123, 3.3])
-    draws = 20_000
 
     def check(name):
         storage = rounding.STORAGES[name]
@@ -56,12 +55,21 @@ def test_stochastic_rounding_is_right_on_average():
         error = (drawn.double().mean(0) - values.double()).abs()
         rounded = values.double().abs() * 2**-22  # by the scale, in float32
         assert (error <= 5 * drawn.double().std(0) / draws**0.5 + rounded).all()
-        x = torch.randn(200_000, generator=generator)
+        x = torch.randn(10 * draws, generator=generator)
         near, far = storage.nearest(x), storage.stochastic(x, generator)
         ratio = float(((far - x) ** 2).mean() / ((near - x) ** 2).mean())
         assert 1.97 < ratio < 2.05, ratio
 
     every(["bf16", "e4m3", "e5m2", "e2m1", "int8"], check)
+
+
+def test_stochastic_rounding_is_right_on_average():
+    right_on_average(20_000)
+
+
+@pytest.mark.slow
+def test_stochastic_rounding_is_right_on_average_of_a_million():
+    right_on_average(1_000_000)
 
 
 def test_thresholds_are_where_a_weight_of_one_begins_to_move():

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 from every import every
-from lab_runs import made_run, outcomes_of
+from lab_runs import little_held_out, made_run, outcomes_of
 from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
@@ -135,18 +135,23 @@ def test_qat_beats_its_control_on_code():
     """At 2, 3 and 4 bits, for seeds 0, 1 and 2; at 2 bits QAT beats PTQ of the original by more
     than 0.02.
 
-    Fewer bits take fewer steps: after 12 steps the worst of the three seeds is 0.027 nats ahead at
-    2 bits and 0.0011 at 3. At 4 bits it takes 40 steps to be ahead of every control, by 0.0009.
+    Fewer bits take fewer steps: after 12 steps the worst of the three seeds is 0.02 nats ahead at 2
+    bits, where the mean is 0.026 ahead of the original, and 0.0015 at 3. At 4 bits it takes 40
+    steps to be ahead of every control, by 0.0009.
     """
     seeds = (0, 1, 2)
-    for bits, rate, steps in ((2, "0.0003", 12), (3, "0.0001", 12), (4, "5e-05", 40)):
-        names = (f"control {rate}", f"qat {bits}")
-        runs, _ = outcomes_of("qat", *names, bits=(bits,), steps=steps, seeds=seeds)
-        behind = [runs[f"control {rate} {seed}"].facts[str(bits)] for seed in seeds]
-        ahead = [runs[f"qat {bits} {seed}"].held_after for seed in seeds]
-        assert all(one < other for one, other in zip(ahead, behind, strict=True)), (bits, ahead)
-        if bits == 2:
-            original = qat.as_it_is(
-                lambda *at: None, model="demo", text=None, group=64, schedule="linear", bits=(2,)
-            )
-            assert fmean(ahead) < original.quantized["2"] - 0.02
+
+    def ahead(widths, lr, steps, *more):
+        names = (f"control {lr:g}", *(f"qat {bits}" for bits in widths), *more)
+        runs, _ = outcomes_of("qat", *names, bits=widths, lr=lr, steps=steps, seeds=seeds)
+        for bits in widths:
+            for seed in seeds:
+                behind = runs[f"control {lr:g} {seed}"].facts[str(bits)]
+                assert runs[f"qat {bits} {seed}"].held_after < behind, (bits, seed, behind)
+        return runs
+
+    with little_held_out(64):
+        runs = ahead((2, 3), 2e-4, 12, "as it is")
+        trained = fmean(runs[f"qat 2 {seed}"].held_after for seed in seeds)
+        assert trained < runs["as it is"].quantized["2"] - 0.02
+        ahead((4,), 5e-5, 40)

@@ -46,15 +46,15 @@ def fits(verdict, first):
 
 
 @contextmanager
-def little_held_out() -> Iterator[None]:
-    """For claims on the losses of steps: the loss of all that is held out takes as long as eleven
-    steps, and a run has one at its end."""
+def little_held_out(windows: int = 4) -> Iterator[None]:
+    """With so many windows held out: the loss of all 128 takes as long as eleven steps, and a run
+    has one at its end. Four are for claims on the losses of steps."""
     import pytest
 
     from qtui_core.lab.training import tasks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "HELD_OUT", 4 * tasks.WINDOW)
+        patch.setattr(tasks, "HELD_OUT", windows * tasks.WINDOW)
         tasks.subject_of.cache_clear()
         yield
     tasks.subject_of.cache_clear()
