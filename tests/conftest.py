@@ -1,4 +1,5 @@
-"""What every test shares: running the real program, and small real checkpoints."""
+"""Shared by all tests: fixtures that run the program and write small checkpoints, and the order of
+tests."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ import lazy_imports
 import pytest
 from command_line import run_qtui
 
-# Workers of pytest-xdist are given a terminal size, which reports would use. They share the cores,
-# so each needs only one thread; this must be set before numpy and torch are imported.
+# pytest-xdist gives its workers a terminal size, which reports would use. Workers share the cores,
+# so each uses one thread; this must be set before numpy and torch are imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for _name in ("COLUMNS", "LINES"):
         os.environ.pop(_name, None)
@@ -25,16 +26,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(_name, "1")
 
 SUPPORT = Path(__file__).parent / "support"
-#: How tests import a library that takes seconds, so that collecting them takes none.
-MUCH = re.compile(
+#: How tests lazily import libraries that take seconds, so that collection is fast.
+HEAVY = re.compile(
     rf"{lazy_imports.__name__}|importorskip|^ *(?:import|from) (?:torch|transformers)\b",
     re.MULTILINE,
 )
 #: Marks of tests that may compile kernels.
 COMPILED = ("slow", "bench", "gpu")
 
-#: Of the slow suite the files that take longest, the longest first. With `--dist loadfile` a worker
-#: takes a file whole, so one that is begun last would keep the other workers waiting for its end.
+#: The slowest files of the slow suite, the slowest first. With `--dist loadfile` a worker runs a
+#: whole file, so a slow file must not be the last to start.
 LONGEST = (
     "test_memory_drift",
     "test_lab_qat",
@@ -54,19 +55,19 @@ LONGEST = (
     "test_lab_nvfp4",
 )
 
-# A session starts a hundred programs, and each would compile all of qtui again if bytecode is not
-# written. (Container images often disable it.)
+# The tests start a hundred programs. Without bytecode files, which container images often disable,
+# each would compile all of qtui again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# An estimate or an app creates so many objects that Python's garbage collector runs often and finds
-# nothing: this took a third of the time of a test. It runs less often here.
+# Estimates and apps create so many objects that the garbage collector, which finds nothing, took a
+# third of the time of a test. It runs less often here.
 gc.set_threshold(400_000, 10, 20)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# In the background or under nohup, interruption and hang-up are ignored by the tests, and so by
-# every program that they start to test these signals.
+# In the background or under nohup, SIGINT and SIGHUP are ignored; the programs that tests start
+# would inherit that.
 for _signal, _handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -76,44 +77,44 @@ for _signal, _handler in (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers get files in the order that is made here, not by how many tests they have."""
+    """Makes workers start files in the order of this file, not by their number of tests."""
     config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
-    """One worker more than cores where any worker takes any test (`-n logical`): a test of the app
-    or of a child waits a part of its time for a timer or for the child, and no core for both."""
+    """One worker more than cores (`-n logical`), because tests of the app and of child processes
+    wait part of their time. Only with `--dist worksteal`, where any worker takes any test."""
     return (yield) + (config.option.dist == "worksteal")
 
 
 @functools.cache
-def imports_much(path: Path) -> bool:
-    """Whether a file, or what it takes from a file beside it or in tests/support, imports a library
-    that takes seconds."""
+def imports_heavily(path: Path) -> bool:
+    """Whether a file, or a module that it imports from its folder or from tests/support, imports a
+    library that takes seconds."""
     text = path.read_text("utf-8")
-    if MUCH.search(text):
+    if HEAVY.search(text):
         return True
     names = re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
     parts = [folder / f"{name}.py" for name in names for folder in (SUPPORT, path.parent)]
-    return any(part.exists() and imports_much(part) for part in parts)
+    return any(part.exists() and imports_heavily(part) for part in parts)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begins the slow suite with its longest files. The default one begins with the tests that
-    import libraries of seconds: workers begin at different places of the list, so that one of them
-    spends the seconds, and most of the others never do."""
+    """Starts the slow suite with its slowest files. Starts the default suite with the tests that
+    import libraries that take seconds: workers begin at different places of the list, so that few
+    of them import these libraries."""
     if config.option.markexpr == "slow":
         places = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     else:
-        items.sort(key=lambda item: not imports_much(item.path))
+        items.sort(key=lambda item: not imports_heavily(item.path))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Objects that exist by now stay, so the garbage collector need not search them in every test.
-    A run without slow tests compiles no kernels: bitsandbytes would take seconds for each on a CPU,
-    and otherwise uses separate operations."""
+    """Freezes existing objects, so that the garbage collector does not search them in every test.
+    In runs without slow tests, no kernels are compiled: for bitsandbytes on a CPU, each takes
+    seconds."""
     if not any(item.get_closest_marker(mark) for item in session.items for mark in COMPILED):
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
     gc.collect()
@@ -128,8 +129,8 @@ def qtui() -> Run:
 
 @pytest.fixture
 def qtui_process() -> Run:
-    """Runs `python -m qtui ARGS` as a user would, without a terminal: for tests of the process
-    itself."""
+    """Runs `python -m qtui ARGS` in a process, without a terminal: for exit codes, signals and
+    imports."""
 
     def run(*args: str, env: dict[str, str] | None = None, **options: object):
         return subprocess.run(
@@ -155,7 +156,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """In tests, estimates use no measurements of this machine."""
+    """Makes estimates in tests independent of profiles measured on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield

@@ -1,4 +1,4 @@
-"""Answers as JSON and back, and JSON that is not an answer."""
+"""Answers to JSON and back, and JSON that is not an answer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Tree:
 
 @settings(max_examples=60, deadline=None)
 @given(tree=instances_of(Tree, 3))
-def test_what_was_said_comes_back(tree: Tree) -> None:
+def test_an_answer_is_the_same_after_json_and_back(tree: Tree) -> None:
     for strict in (False, True):
         text = json.dumps(to_plain(tree, strict=strict), allow_nan=not strict)
         # repr, because NaN is not equal to itself.
@@ -112,7 +112,7 @@ def test_the_form_of_each_part() -> None:
             to_plain(formless)
 
 
-def test_later_names_are_left_out_and_missing_ones_have_their_default() -> None:
+def test_unknown_names_are_ignored_and_missing_ones_have_their_default() -> None:
     assert from_plain(Leaf, {"number": 3, "colour": "red"}) == Leaf(3)
     assert from_plain(Leaf, {"number": 3, "weight": 2}) == Leaf(3, 2.0)
 
@@ -156,7 +156,7 @@ TREE = Tree(
         ("children", [{}], "children: scheme is missing"),
     ],
 )
-def test_what_is_no_answer_is_refused_with_its_place(name: str, value: Any, says: str) -> None:
+def test_invalid_json_is_refused_with_its_place(name: str, value: Any, says: str) -> None:
     whole = to_plain(TREE)
     assert from_plain(Tree, json.loads(json.dumps(whole))) == TREE
     with pytest.raises(CodecError, match=says) as caught:
@@ -175,7 +175,7 @@ def test_what_is_no_answer_is_refused_with_its_place(name: str, value: Any, says
         max_leaves=20,
     )
 )
-def test_nothing_but_the_projects_error_comes_of_anything(found: Any) -> None:
+def test_any_json_raises_only_the_projects_error(found: Any) -> None:
     for data in (found, {**to_plain(TREE), **found} if isinstance(found, dict) else found):
         with contextlib.suppress(CodecError):
             from_plain(Tree, data)
@@ -190,7 +190,7 @@ def test_an_answer_as_deep_as_the_stack_is_refused() -> None:
         from_plain(Tree, found)
 
 
-def test_what_a_class_refuses_is_refused() -> None:
+def test_values_that_a_class_refuses_are_refused() -> None:
     with pytest.raises(UsageError):
         PerGroup(0)
     with pytest.raises(CodecError, match="It is no PerGroup: A group of 0 elements"):

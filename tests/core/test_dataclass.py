@@ -1,4 +1,4 @@
-"""This project's dataclass decorator does the same as the standard one."""
+"""This project's dataclass decorator behaves as the standard one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qtui_core.dataclass import dataclass as quick
 
 
 def classes(decorator: Callable[..., Any]) -> dict[str, type]:
-    """The same classes, made with either decorator."""
+    """The same classes, defined with the given decorator."""
 
     @decorator(frozen=True)
     class Point:
-        """Has defaults: one is created anew for each object, one is neither shown nor compared."""
+        """Has defaults: one is made for each object, one is neither shown nor compared."""
 
         x: int
         y: float = 2.0
@@ -122,7 +122,7 @@ def test_it_reads_as_the_standard_one(
 
 
 @pytest.mark.parametrize("name", ["Point", "Named", "Checked", "Nothing", "Single"])
-def test_what_is_frozen_stays(name: str) -> None:
+def test_frozen_instances_cannot_change(name: str) -> None:
     for made in (QUICK[name], STANDARD[name]):
         one = made() if name == "Nothing" else made(1)
         for change in ("x", "low", "other"):
@@ -132,7 +132,7 @@ def test_what_is_frozen_stays(name: str) -> None:
             delattr(one, "x")
 
 
-def test_what_is_not_frozen_changes() -> None:
+def test_instances_that_are_not_frozen_can_change() -> None:
     one = QUICK["Changing"](1)
     assert one.found is None
     with pytest.raises(TypeError):
@@ -166,7 +166,7 @@ def test_equal_and_hash() -> None:
         assert number(float("nan")) != nan
 
 
-def test_what_is_left_to_the_standard_one_is_refused():
+def test_features_of_the_standard_decorator_only_are_refused():
     with pytest.raises(TypeError, match="for the standard dataclass"):
 
         @quick(frozen=True)

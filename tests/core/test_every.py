@@ -1,4 +1,4 @@
-"""The table of cases itself: no failure in it is lost."""
+"""`every` and related functions: no failure of a case is lost."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from inspect import signature
 
 import pytest
-from every import TOLD, every, over
+from every import REPORTED, every, over
 
 
 def odd(number, word):
     assert number % 2, word
 
 
-def test_every_case_runs_and_each_failure_is_told():
+def test_every_case_runs_and_each_failure_is_reported():
     seen = []
 
     def check(number, word):
@@ -23,16 +23,17 @@ def test_every_case_runs_and_each_failure_is_told():
     with pytest.raises(AssertionError) as failure:
         every([(1, "one"), (2, "two"), (3, "three"), (4, "four")], check)
     assert seen == [1, 2, 3, 4]
-    told = str(failure.value)
-    assert told.startswith("2 of 4 cases failed\n")
-    assert re.search(r"^2-two: line \d+: AssertionError: two", told, re.M)
-    assert re.search(r"^4-four: line \d+: AssertionError: four", told, re.M)
+    text = str(failure.value)
+    assert text.startswith("2 of 4 cases failed\n")
+    assert re.search(r"^2-two: line \d+: AssertionError: two", text, re.M)
+    assert re.search(r"^4-four: line \d+: AssertionError: four", text, re.M)
     assert "two" in str(failure.value.__cause__)
 
 
 def test_many_failures_are_counted():
-    with pytest.raises(AssertionError, match=f"{TOLD + 5} of {TOLD + 5} cases failed") as failure:
-        every(range(TOLD + 5), lambda n: pytest.fail(f"number {n}"))
+    count = REPORTED + 5
+    with pytest.raises(AssertionError, match=f"{count} of {count} cases failed") as failure:
+        every(range(count), lambda n: pytest.fail(f"number {n}"))
     assert str(failure.value).endswith("and 5 more")
 
 
@@ -86,7 +87,7 @@ def test_a_decorated_test_is_given_its_fixtures(number, request):
     assert request.node.name == "test_a_decorated_test_is_given_its_fixtures"
 
 
-def test_a_decorated_test_tells_what_failed():
+def test_a_decorated_test_reports_what_failed():
     with pytest.raises(AssertionError, match=r"1 of 2 cases failed\n2-two: line \d+: Assert.*two"):
         over("number, word", [(1, "one"), (2, "two")])(odd)()
     with pytest.raises(AssertionError, match="takes no"):

@@ -1,4 +1,4 @@
-"""Writing files: which are allowed, under which names, and what remains after a failure."""
+"""Writing files: which names are allowed, and what remains after a failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtui_core.files import Draft, target_of
 
 
 def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """(name, whether it may be written without and with --force). A refused file does not
+    """Each name with whether it may be written without and with --force. Refused files do not
     change."""
     monkeypatch.chdir(tmp_path)
     for folder in ("model", "hub/models--org--name/blobs", "hub/models--org--name/snapshots/abc"):
@@ -123,7 +123,7 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_added_after_a_name_was_given_is_whole(tmp_path: Path) -> None:
+def test_data_added_after_renaming_is_written_completely(tmp_path: Path) -> None:
     with Draft(target_of(str(tmp_path / "run"))) as draft:
         draft.write(b"first\n")
         assert not (tmp_path / "run").exists()

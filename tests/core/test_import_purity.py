@@ -1,4 +1,4 @@
-"""Which modules each command may import, read from sys.modules of a fresh interpreter."""
+"""Which modules each command imports, from sys.modules of a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FORMATS = ("text", "json", "markdown", "html")
 
 
 def modules_of(*commands: tuple[str, ...]) -> set[str]:
-    """Top-level modules loaded after each `qtui COMMAND` succeeded, one after the other in one
-    process: what none of them loads is not loaded by all of them."""
+    """Top-level modules that are loaded after running all `commands` of qtui in one process: a
+    module that is not among them is loaded by none of the commands."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE.format(commands=commands)], capture_output=True, text=True
     )
@@ -98,7 +98,7 @@ def test_the_estimate_and_the_exact_formats_are_standard_library_only():
 
 @pytest.mark.slow
 def test_tests_are_collected_without_the_libraries_that_take_long():
-    """So that a single test starts at once, and each process imports only what its tests need."""
+    """Then a single test starts at once, and each process imports only what its tests need."""
     root = Path(__file__).parents[2]
     code = (
         "import sys, pytest\n"

@@ -1,8 +1,8 @@
-"""`qtui ARGS` inside the process of the tests, run as in a process of its own.
+"""Runs `qtui ARGS` inside the process of the tests.
 
-Arguments, environment, folder, exit code and the numbered streams are as in a process, so that the
-output of children is captured too. Signals, closed streams and imports need a real process: the
-fixture `qtui_process`.
+Arguments, environment, working folder, exit code and file descriptors 0 to 2 are as in a process of
+its own, so the output of child processes is captured too. Tests of signals, closed streams and
+imports need a real process: the fixture `qtui_process`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def run_qtui(
     cwd: Path | None = None,
     main: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command without a terminal; gives its exit code and what it wrote to both streams.
+    """Runs a command without a terminal; returns its exit code, stdout and stderr.
 
-    `main` replaces the console script. An exception that would end a process with a traceback is
+    `main` replaces the console script. An exception that would end the process with a traceback is
     raised.
     """
     with (
@@ -47,7 +47,7 @@ def run_qtui(
 
 
 def run_in_terminal(*args: str, env: dict[str, str]) -> tuple[int, str]:
-    """Runs a command in a pseudo-terminal; gives its exit code and everything that it wrote."""
+    """Runs a command in a pseudo-terminal; returns its exit code and its output."""
     leader, follower = pty.openpty()
     written: list[bytes] = []
 

@@ -1,5 +1,5 @@
-"""How CPU kernels differ from those of a GPU, for tapes that are compared with live steps on a CPU.
-All differences are here, and nothing else of the tape changes:
+"""CPU versions of the GPU kernels on the tape, for tapes that are compared with live steps on a
+CPU. These are all differences:
 
 - attention is one kernel for all dtypes, masks and grouped heads. It saves what flash attention
   saves except the state of a random generator, and its backward pass has no workspace
@@ -88,7 +88,7 @@ def layer_norm(
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Within the block, tapes are those of a CPU."""
+    """Within the block, tapes have the kernels of a CPU."""
     replaced: dict[Callable[..., Any], Callable[..., Any]] = {
         attention.flash: flash,
         attention.efficient: efficient,

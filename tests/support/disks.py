@@ -1,4 +1,4 @@
-"""Simulates a full disk: the system lets no file of this process grow further."""
+"""Simulates a full disk with the limit on file sizes of this process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def room_for(nbytes: int) -> Iterator[None]:
-    """Within the block files may have `nbytes` bytes; a write beyond that fails ("File too large").
-    Python ignores the signal that comes with it."""
+    """Within the block, no file grows beyond `nbytes`; such a write fails with "File too large".
+    Python ignores the signal that the system also sends."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:

@@ -1,4 +1,4 @@
-"""Compares the tape with traces of the installed classes, many cases over a few processes."""
+"""Compares the tape with traces of the installed classes, for many cases in a few processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from threading import Thread
 from typing import Any
 
 _RUN = Path(__file__).with_name("drift_run.py")
-#: Phases before the program's own steps.
+#: Phases before the first step.
 _STANDING = ("load 1", "prepare 1")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A config.json and the options of a plan that differ from the defaults. On the device "cuda"
-    it is traced with fake tensors, on "cpu" the step is live."""
+    """A config.json and the options of a plan that differ from the defaults. For the device "cuda"
+    the step is traced with fake tensors, for "cpu" it is run."""
 
     name: str
     config: Mapping[str, Any]
@@ -37,10 +37,10 @@ class Agreement:
 
     Attributes:
         difference: the first operation that differs, in words; None if none does.
-        standing: bytes alive when the first step begins, of the tape and of the real classes.
-        tape, real: the most bytes alive in each phase, by "forward 2" and the like.
-        failed: the sentence about what could not be recorded, else "".
-        seconds: of both recordings.
+        standing: bytes alive when the first step begins, on the tape and in the real classes.
+        tape, real: the most bytes alive by phase, such as "forward 2".
+        failed: a sentence if a recording failed, else "".
+        seconds: of both recordings together.
     """
 
     difference: str | None = None
@@ -52,12 +52,12 @@ class Agreement:
 
     @property
     def error(self) -> float:
-        """By how many percent the peak of the tape's steps is above the real one."""
+        """The percentage by which the peak of the tape's steps is above the real one."""
         return _percent(max(self._steps(self.tape).values()), max(self._steps(self.real).values()))
 
     @property
     def worst_phase(self) -> float:
-        """The same for the phase of the steps in which they differ most."""
+        """The same for the phase in which they differ most."""
         ours, real = self._steps(self.tape), self._steps(self.real)
         assert ours.keys() == real.keys()
         return max((_percent(ours[phase], real[phase]) for phase in real), key=abs)
@@ -74,8 +74,8 @@ def _percent(ours: int, real: int) -> float:
 def compare(
     cases: Iterable[Case], processes: int | None = None
 ) -> Iterator[tuple[Case, Agreement]]:
-    """Each case and its result, as soon as it is known. `processes` are two, but one in a worker of
-    pytest-xdist, beside which others work. Raises RuntimeError if a process dies."""
+    """Yields each case with its result as soon as it is known. By default in two processes, in a
+    worker of pytest-xdist in one. Raises RuntimeError if a process ends early."""
     rows = list(cases)
     processes = processes or (1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
     done: Queue[tuple[Case, Agreement] | RuntimeError | None] = Queue()

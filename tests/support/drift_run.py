@@ -13,7 +13,7 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-import peft  # it makes a few tensors when it is imported
+import peft  # its import creates a few tensors, which must not be in a trace
 from cpu_kernels import on_cpu
 from recording_difference import first_difference, peaks, standing_bytes
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-#: Failures that are reported in full; the others are counted.
-TOLD = 20
+#: The most failures that are reported one by one; the others are counted.
+REPORTED = 20
 
 FAILURES = (Exception, pytest.fail.Exception)
 
@@ -34,8 +34,8 @@ def every(cases: Iterable[Any] | Mapping[str, Any], check: Callable[..., object]
 
 @contextmanager
 def collected() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
-    """For cases that share what is dear, an app for instance: inside of `with collected() as case`
-    each case runs in a `with case(its name)`. Failures are told at the end, as `every` does."""
+    """For cases that share something expensive, such as an app: in `with collected() as case:` each
+    case runs in `with case(its name):`. Failures are reported at the end, as by `every`."""
     tally = _Tally()
     yield lambda name: tally.case(str(name))
     tally.end()
@@ -89,26 +89,25 @@ def over(
 
 
 def in_parts(parts: int) -> Any:
-    """The test gets `parts`: of a table of rows and columns the default suite runs one cell in
-    `parts`, spread over all rows and columns; the slow suite runs all cells (`parts` is 1)."""
+    """Passes `parts` to the test. The default suite runs one in `parts` cells of a table, spread
+    over all rows and columns (see `left_out`); the slow suite runs all of them, with `parts` 1."""
     return pytest.mark.parametrize(
         "parts", [parts, pytest.param(1, marks=pytest.mark.slow, id="all")]
     )
 
 
 def left_out(parts: int, *cell: tuple[Any, Iterable[Any]]) -> bool:
-    """Whether a cell of a table is not among the one in `parts` that run. `cell` is its value of
-    each column, with all values of that column: every pair of values of two columns that have as
-    many as `parts` is met somewhere in the others."""
+    """Whether a cell of a table does not run. `cell` gives for each column the cell's value and all
+    values of that column. About one in `parts` cells runs."""
     return sum(list(column).index(value) for value, column in cell) % parts != 0
 
 
 def drawn(
     examples: int, parts: int, *strategies: Any, also: Iterable[tuple[Any, ...]] = ()
 ) -> Callable[[Callable[..., object]], Any]:
-    """The test takes what is drawn from each of `strategies`, after a fixture `tmp_path` where it
-    has one: `examples` times in the slow suite, one in `parts` of that in the default one; and the
-    tuples `also` in both."""
+    """A hypothesis test with values of `strategies`, after `tmp_path` if the test takes it. The
+    slow suite draws `examples` times, the default suite one in `parts` of that; the tuples `also`
+    run in both."""
 
     def decorate(test: Callable[..., object]) -> Callable[..., None]:
         placed = "tmp_path" in inspect.signature(test).parameters
@@ -163,11 +162,11 @@ class _Tally:
         """Fails if a case failed; skips if every case was skipped."""
         assert self._count, "the table has no cases"
         if self._failed:
-            told = [f"{name}: {_told(error)}" for name, error in self._failed[:TOLD]]
-            if len(self._failed) > TOLD:
-                told.append(f"and {len(self._failed) - TOLD} more")
-            lines = "\n".join([f"{len(self._failed)} of {self._count} cases failed", *told])
-            raise AssertionError(lines) from self._failed[0][1]
+            lines = [f"{name}: {_message(error)}" for name, error in self._failed[:REPORTED]]
+            if len(self._failed) > REPORTED:
+                lines.append(f"and {len(self._failed) - REPORTED} more")
+            text = "\n".join([f"{len(self._failed)} of {self._count} cases failed", *lines])
+            raise AssertionError(text) from self._failed[0][1]
         if len(self._skipped) == self._count:
             raise self._skipped[0]
 
@@ -188,7 +187,7 @@ def _shown(value: Any) -> object:
     return getattr(value, "__name__", value)
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Where a check failed and its message, as short as possible."""
     frames = traceback.extract_tb(error.__traceback__)
     at = next((f for f in reversed(frames) if "/test_" in f.filename), frames[-1])

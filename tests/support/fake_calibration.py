@@ -1,6 +1,6 @@
-"""Replaces the processes that `qtui calibrate` starts on a GPU: `measure` reports what a GPU would,
-`run` reports a run with an estimate. Run as a script; the second argument chooses what goes
-wrong."""
+"""A script in place of the processes that `qtui calibrate` starts on a GPU. `measure` writes the
+measurements of a GPU, `run` the events of a run with an estimate. The second argument chooses a
+failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACTS = {
     "capability": [9, 0],
     "total_memory": 85_029_158_912,
 }
-#: What a run of each method takes besides its segments.
+#: Bytes of a run of each method besides the segments of its allocator.
 CONTEXTS = {"qlora": 520 * MIB, "full": 460 * MIB, "lora": 480 * MIB}
 
 

@@ -1,8 +1,8 @@
 """A model hub in miniature, and the storage host to which it redirects, on two local ports.
 
-It answers the requests of huggingface_hub: the repository listing, HEAD and GET of files with their
-commit and etag, redirects for weights, ranges. It counts every byte that it serves, and fails like
-hubs and networks do when told to.
+It answers the requests of huggingface_hub: the list of a repository, HEAD and GET of files with
+commit and etag, redirects for weights, and byte ranges. It counts every byte that it serves, and
+can be made to fail as hubs and networks do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Request:
-    """What was requested, and what was answered."""
+    """A request and its answer."""
 
     host: str  # "hub" or "storage"
     method: str
@@ -55,7 +55,7 @@ class FakeHub:
     storage_url: str = ""
 
     def weight_bytes(self) -> int:
-        """Bytes of the bodies served of safetensors files."""
+        """Bytes that were served of safetensors files, without headers of HTTP."""
         return sum(
             r.served for r in self.requests if ".safetensors" in r.path and "json" not in r.path
         )
@@ -192,7 +192,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Tests include connections that clients drop."""
+        """Silent, because some tests drop connections."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A replacement for pynvml, in which every answer can be replaced or refused."""
+"""A replacement for pynvml in which tests choose the answer or error of every function."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ _ANSWERS: dict[str, Any] = {
 
 
 def fake_nvml(**answers: Any) -> SimpleNamespace:
-    """The module. Of `answers` a value is returned, an exception is raised, a function is called.
-    `calls` are the calls in order. Functions named in `missing` do not exist, as in an old
-    module."""
+    """The module. An item of `answers` is returned, raised if it is an exception, or called if it
+    is a function. `calls` lists the calls in order. Functions named in `missing` do not exist, as
+    in an old module."""
     calls: list[str] = []
 
     def reply(name: str, answer: Any) -> Callable[..., Any]:

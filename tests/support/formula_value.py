@@ -1,4 +1,4 @@
-"""The value of a formula's text: letters, whole numbers, arithmetic signs, and rounding
+"""Evaluates the text of a formula: letters, whole numbers, arithmetic operators, and rounding
 functions."""
 
 from __future__ import annotations

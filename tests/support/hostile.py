@@ -1,5 +1,5 @@
-"""Documents in which every text contains what a terminal would obey, and how to find it in
-output."""
+"""Puts control characters that a terminal would obey into every text of a document, and finds them
+in output."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: It renames the window, clears the screen, the same in C1 codes, reverses and isolates the writing
-#: direction, hides a mark, moves the cursor, rings the bell, and ends a line. The words serve to
-#: find it.
+#: Renames the window and clears the screen (also in C1 codes), changes the writing direction, hides
+#: a mark, moves the cursor, rings the bell, and ends a line. The words make it easy to find.
 OBEYED = (
     "\x1b]0;EVIL\x07\x1b[2;31337J\x9b2;31337J\u202eEVIL\u2066\u200bEVIL\rEVIL\x08EVIL\x7f"
     "EVIL\nEVIL[/b]"
@@ -24,7 +23,7 @@ Shape = tuple[str, ...]
 
 
 def poison(text: str) -> str:
-    """A text with all of it at the end."""
+    """The text followed by all of these control characters."""
     return text + OBEYED
 
 
@@ -56,8 +55,8 @@ def poisoned(value: Any, places: frozenset[Shape], at: Shape = ()) -> Any:
 
 
 def hostile(document: Any, accepts: Callable[[Any], bool]) -> tuple[Any, list[Any]]:
-    """The document with poison wherever `accepts` still takes it, and one document for each place
-    where it does not."""
+    """(the document with poison in all places that `accepts` allows, a document for each place that
+    it does not)."""
     taken: frozenset[Shape] = frozenset()
     refused: list[Any] = []
 

@@ -1,4 +1,5 @@
-"""Experiments of the lab, run in this process, and runs that take moments or none."""
+"""Runs experiments of the lab in this process, some on tiny models, and makes results without
+runs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 
 
 def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **given):
-    """(what was reported, the result) of an experiment."""
+    """Runs an experiment; returns (its events, its result)."""
     from qtui_core.lab.catalog import experiment_named
     from qtui_core.lab.runner import LabRunner
 
@@ -18,9 +19,9 @@ def conducted(name, model="demo", processes=1, done=(), check=lambda: None, **gi
 
 
 def outcomes_of(name, *keys, model="demo", **given):
-    """(outcomes by job, the findings) of some jobs of an experiment, run in this process: for
-    claims that need neither a floor nor what other jobs find. `keys` are their names, without the
-    seed where they have one; without any all are run."""
+    """Runs some jobs of an experiment; returns (outcomes by job, findings). For claims that need
+    neither a floor nor other jobs. `keys` are the names of jobs without their seeds; without any,
+    all jobs run."""
     from qtui_core.lab.catalog import experiment_named
 
     found = experiment_named(name)
@@ -47,8 +48,8 @@ def fits(verdict, first):
 
 @contextmanager
 def little_held_out(windows: int = 4) -> Iterator[None]:
-    """With so many windows held out: the loss of all 128 takes as long as eleven steps, and a run
-    has one at its end. Four are for claims on the losses of steps."""
+    """Within the block, only `windows` windows are held out. The loss of all 128 at the end of a run
+    takes as long as eleven steps; four are enough for claims about the losses of steps."""
     import pytest
 
     from qtui_core.lab.training import tasks
@@ -61,7 +62,7 @@ def little_held_out(windows: int = 4) -> Iterator[None]:
 
 
 def small_subject(batch=1, sequence=32, windows=1):
-    """`nano` on few tokens: a step takes a hundredth of a second."""
+    """The model `nano` on few tokens: a step takes a hundredth of a second."""
     from dataclasses import replace
 
     from qtui_core.lab.training.tasks import TASKS, LabSubject
@@ -72,7 +73,7 @@ def small_subject(batch=1, sequence=32, windows=1):
 
 
 def made_run(*losses, **more):
-    """A run of the lab as if it had been: its losses, and what else is said of it."""
+    """A made-up run of the lab with these losses and other fields."""
     from qtui_core.lab.training.twins import TrainedRun
 
     given = {"held_before": None, "held_after": losses[-1], "seconds": 0.1} | more
@@ -80,8 +81,8 @@ def made_run(*losses, **more):
 
 
 def trained(off, steps=20, **more):
-    """A run whose losses, and held-out loss, are so far from those of its twin, 0; None for one
-    that diverged."""
+    """A made-up run whose losses are `off` above those of its twin, which are 0; None for `off`
+    means that it diverged."""
     from qtui_core.lab.training.twins import TrainedRun
 
     if off is None:

@@ -1,4 +1,4 @@
-"""Runs written by hand, for tests: the reports of a child, with numbers that are easy to follow."""
+"""The events of made-up runs, with numbers that are easy to follow."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ ON_CPU = replace(
 
 
 def phase(name: str, step: int, begun: float, *, gpu: bool = True) -> Iterator[RunEvent]:
-    """A phase of 0.4 s with two samples in it."""
+    """The events of a phase of 0.4 s with two samples."""
     yield PhaseBegun(begun, step, name)
     peak = (PEAKS[name] + 1) * MIB
     levels = (
@@ -119,7 +119,7 @@ def phase(name: str, step: int, begun: float, *, gpu: bool = True) -> Iterator[R
 
 
 def run(steps: int = 3, *, gpu: bool = True) -> Iterator[RunEvent]:
-    """A whole run, with a loss that falls from 5."""
+    """The events of a whole run whose loss falls from 5."""
     yield ON_GPU if gpu else ON_CPU
     seconds = 0.0
     for name in BEFORE:

@@ -1,4 +1,4 @@
-"""Values of a declared type, for hypothesis, from the annotations of a class's fields."""
+"""Hypothesis strategies for annotated types and for classes with annotated fields."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KNOWN: Mapping[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(hint: Any, depth: int = 4) -> st.SearchStrategy[Any]:
-    """Values of a type, from annotations alone."""
+    """A strategy for the values of a type annotation. `depth` bounds nesting."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in KNOWN:
         return KNOWN[hint]
@@ -66,8 +66,8 @@ def values_of(hint: Any, depth: int = 4) -> st.SearchStrategy[Any]:
 
 
 def instances_of(kind: Any, depth: int = 4, **given: Any) -> st.SearchStrategy[Any]:
-    """Instances of a dataclass or a NamedTuple; `given` are strategies, or values, for some
-    fields."""
+    """A strategy for instances of a dataclass or a NamedTuple. `given` has strategies or values for
+    some fields."""
     if depth < 0:
         return st.nothing()
     hints = get_type_hints(kind)

@@ -1,4 +1,4 @@
-"""Rows that others measured on GPUs, as plans: their notes on a run, in the options of a plan."""
+"""Memory that others measured on GPUs, with each run described as a plan."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _row(cells: dict[str, str]) -> MeasuredRow:
     )
 
 
-#: Session on the T4 -> the torch version whose libraries load weights as this session did; two
-#: sessions are labelled with others. In that of 2026-09-01 (labelled torch 2.10, transformers 5.0)
-#: every run has the blocks of weights that were quantized one by one, to the MiB. In that of
-#: 2026-09-15 (labelled torch 2.14, transformers 5.17, peft 0.20) the same model holds 1,070 to
-#: 1,078 MiB after its load, differently in each run, which only racing threads explain, and its
-#: cache was not emptied afterwards.
+#: Session on the T4 -> the torch version whose libraries load weights as in that session. The
+#: labels of two sessions differ from it. In the session of 2026-09-01 (labelled torch 2.10,
+#: transformers 5.0) every run has, to the MiB, the blocks of weights that are quantized one by one.
+#: In the session of 2026-09-15 (labelled torch 2.14, transformers 5.17, peft 0.20) the same model
+#: takes 1,070 to 1,078 MiB after loading, different in each run. Only racing threads explain that;
+#: the cache was not emptied afterwards.
 _LIBRARIES: Final = {"2026-09-01": "2.13", "2026-09-15": "2.10", "2026-09-16": "2.10"}
 
 

@@ -1,8 +1,8 @@
 """The memory of a step in formulas that a person can read, for models built like Llama.
 
-The tape finds the same numbers operation by operation; these formulas say why. They give bytes of
-tensors, before the allocator rounds them; the letters are those of `formulas`. They follow from
-what autograd saves for each operation (torch derivatives.yaml; RMSNorm, MLP and attention of
+The tape computes the same numbers operation by operation. The formulas give bytes of tensors before
+the allocator rounds them; the letters are those of `memory_formula`. They follow from what autograd
+saves for each operation (torch derivatives.yaml; RMSNorm, MLP and attention of
 transformers/models/llama; peft/tuners/lora/layer.py).
 """
 

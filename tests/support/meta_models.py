@@ -1,4 +1,4 @@
-"""Transformers models without memory, to compare shapes with."""
+"""Models of transformers on the meta device, with which shapes are compared."""
 
 from __future__ import annotations
 

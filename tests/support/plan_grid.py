@@ -1,5 +1,5 @@
-"""A grid of plans in which every possible pair of choices occurs: families, methods, and everything
-that a plan can say and a trace of the installed libraries can show."""
+"""Plans in which every possible pair of choices occurs: families, methods, and all options that a
+trace of the installed libraries can show."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENCODER = {
     "max_position_embeddings": 512,
 }
 
-#: So wide that a layer and the loss take similar numbers of bytes.
+#: Sizes with which a layer and the loss take similar numbers of bytes.
 MODELS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"tie_word_embeddings": True},
@@ -101,9 +101,9 @@ _CANDIDATES = 40
 
 
 def grid() -> Iterator[Case]:
-    """PLANS cases; each was chosen for the most pairs of choices that no earlier one has. One in
-    three makes two steps, the others one: what a second step adds are the states of its optimizer,
-    of which there are four kinds."""
+    """PLANS cases. Each has as many pairs of choices as possible that no earlier case has. One in
+    three takes two steps, the others one: a second step adds only optimizer states, of which there
+    are four kinds."""
     random = Random(4)
     met: set[tuple[tuple[str, Any], tuple[str, Any]]] = set()
     for number in range(PLANS):

@@ -1,5 +1,4 @@
-"""Processes of tests: whether one exists, so that nothing is left behind, and two that share a step
-as two GPUs do."""
+"""Checks whether a process has ended, and runs two processes that share a step as two GPUs do."""
 
 from __future__ import annotations
 
@@ -16,8 +15,9 @@ from typing import Any
 def in_two_processes(
     script: Path, jobs: Mapping[str, Mapping[str, Any]], folder: Path
 ) -> dict[str, list[Any]]:
-    """What each of two processes of torchrun measures, by the names of the jobs. The script gets
-    the path of a list of them, each with the `output` it writes JSON to, ending in its rank."""
+    """Runs `script` in two processes of torchrun; returns, for each job by name, what the two
+    processes measured. The script gets the path of a JSON list of jobs. A process writes its JSON
+    to the job's `output` followed by its rank."""
     outputs = {name: folder / str(number) for number, name in enumerate(jobs)}
     described = folder / "jobs.json"
     described.write_text(
@@ -39,7 +39,7 @@ def in_two_processes(
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not yet waited for does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

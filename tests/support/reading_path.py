@@ -1,4 +1,4 @@
-"""How often a reader changes files who follows an object from call to call.
+"""Counts how often a reader changes files when following an object from call to call.
 
 The reader follows a plan from the command line to the printed estimate, or a scheme from the key to
 the heatmap, through every function to which it is passed. A *stay* is a row of such calls into
@@ -9,8 +9,9 @@ been before.
   what advice changes in it. It also counts if the plan is in a list, tuple or dict.
 - The same call from one function to another is followed once, however many layers, GPUs or changes
   of a plan it is made for.
-- A property or method of the plan itself is no stay: one reads the row of that option and goes on.
-  Neither are methods of an object that was made with the plan, which was visited when it was made.
+- Properties and methods of the plan itself do not count, because one only reads the row of that
+  option. Neither do methods of an object that was made with the plan: the reader saw that class
+  when the object was made.
 
 `python tests/support/reading_path.py CONFIG_FOLDER --method full ...` prints the way.
 """
@@ -33,7 +34,7 @@ ROOT = f"{Path(__file__).parents[2]}{os.sep}"
 OURS = tuple(f"{ROOT}{package}{os.sep}" for package in ("qtui", "qtui_core"))
 #: A generator begins at an instruction before this one, and resumes at a later one.
 _BEGUN = 4
-#: A call that was not passed the object this many times is no longer examined.
+#: A call is no longer examined once it was not passed the object this many times.
 _LOOKS = 50
 
 

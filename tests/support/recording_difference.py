@@ -1,6 +1,6 @@
 """Compares two recordings of one run, allocation by allocation.
 
-Needs the standard library only: the recordings of the estimate and of a trace have the same form.
+The recordings of an estimate and of a trace have the same form. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 
-#: What exists when a step begins, and what an optimizer makes for each parameter, may be made in
-#: any order.
+#: Phases whose allocations may come in any order: they make what exists when a step begins.
 _STANDING = (Phase.LOAD.value, Phase.PREPARE.value)
 _UNORDERED = ("", *_STANDING, Phase.OPTIMIZER.value)
 

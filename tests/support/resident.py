@@ -1,5 +1,5 @@
-"""What a GPU holds between two steps: weights, adapters, buffers, optimizer states, workspaces. No
-gradients and no activations."""
+"""What a GPU holds between two steps: weights, adapters, buffers, optimizer states and workspaces,
+but no gradients and no activations."""
 
 from __future__ import annotations
 

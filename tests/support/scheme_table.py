@@ -1,4 +1,4 @@
-"""All schemes, for tests of what all of them do."""
+"""Lists of schemes for tests that run over all schemes."""
 
 from __future__ import annotations
 

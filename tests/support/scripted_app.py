@@ -1,5 +1,5 @@
-"""The app with the script of scripted_run.py in place of the child that trains. Its pictures are
-drawn as often as possible."""
+"""Runs the app with scripted_run.py in place of the training process, and draws pictures as often
+as possible."""
 
 from __future__ import annotations
 

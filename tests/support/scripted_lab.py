@@ -1,8 +1,8 @@
-"""A child that tells a made-up experiment in place of qtui.engine.lab.worker, without torch.
+"""A child that writes the events of a made-up experiment, in place of qtui.engine.lab.worker.
 
-`python scripted_lab.py MODE`: "all" tells it to its end; "half" tells the first of two parts and
-waits to be told what to do ("resume" tells the rest, "stop" ends it there); "fault" cannot begin;
-"die" ends in the middle without a word of its own.
+`python scripted_lab.py MODE`: "all" writes all events; "half" writes the first of two parts and
+waits for a control ("resume" continues, "stop" ends there); "fault" cannot begin; "die" ends in the
+middle without a last event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, StepSee
 
 
 def told(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
-    """All that the experiment tells, in order."""
+    """The events of the experiment, in order."""
     done = result(settings=settings, model=model, jobs=2, done=2)
     first = replace(done, done=1, ended="")
     return [
@@ -35,7 +35,7 @@ def told(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
 
 
 def main(mode: str) -> None:
-    """Tells it to stdout."""
+    """Writes the events to stdout."""
     line = sys.stdin.readline()
     if "warm" in line:
         line = sys.stdin.readline()

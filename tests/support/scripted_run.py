@@ -1,5 +1,5 @@
-"""A child that reports a run as qtui.engine.run.worker does, without torch. The model that it is
-asked for, or $SCRIPT if that is a real one, determines its behaviour."""
+"""A child that writes the events of a made-up run, in place of qtui.engine.run.worker. The name of
+the requested model chooses its behaviour, or $SCRIPT if that is a real model."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def until_stopped(asked) -> None:
 
 
 def steady(asked) -> None:
-    """Steps as fast as those of a small model, with more output than a pipe holds; ends by itself
-    whether or not anyone reads."""
+    """Steps as fast as those of a small model, with more output than a pipe holds. Ends by itself
+    even if nobody reads."""
     begin(asked)
     for step in range(1, asked["steps"] + 1):
         for part in range(15):
@@ -70,7 +70,7 @@ def steady(asked) -> None:
 
 
 def deaf(asked) -> None:
-    """Obeys nothing, and has a child that keeps its output open."""
+    """Ignores all controls, and has a child of its own that keeps its output open."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     begin(asked)
     helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -92,7 +92,7 @@ def nonsense(asked) -> None:
 
 
 def ended_by_somebody(asked) -> None:
-    """Ends like the child that trains after a signal."""
+    """Ends as the training process does after a signal."""
     for told in run(1, gpu=False):
         if not isinstance(told, End):
             tell(replace(told, steps=400) if told == ON_CPU else told)

@@ -1,4 +1,4 @@
-"""`qtui` with the script of scripted_run.py in place of the child that trains."""
+"""Runs `qtui` with scripted_run.py in place of the training process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests ask for in one call and the product never does."""
+"""Shorthands that only tests need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find_convention(id: str) -> Convention:
 
 def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
     """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
-    step is like all but the first. Events of layers that are not built are not written out."""
+    step is a later one, not the first. Events of repeated layers are not written out."""
     return record_repeated(shape, plan, lambda events, folds: tuple(peak_levels(events, folds)))
 
 

@@ -1,5 +1,5 @@
-"""Torch's caching allocator as its documentation describes it, over intervals: slow, with nothing
-stored that can be recomputed. The fast one is compared with it."""
+"""Torch's caching allocator as its documentation describes it. It stores nothing that can be
+recomputed, and so is slow; the fast allocator is compared with it."""
 
 from __future__ import annotations
 

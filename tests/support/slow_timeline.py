@@ -1,5 +1,5 @@
-"""What is alive after each event of a recording, computed from the events one after the other. The
-timeline, which goes from layer to layer, is compared with it."""
+"""What is alive after each event of a recording, computed event by event. The timeline, which is
+computed layer by layer, is compared with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qtui_core.memory.replay.timeline import by_lifetime
 
 
 class BufferLifetime(NamedTuple):
-    """A buffer: its lifetime, and its description."""
+    """A buffer with its lifetime: the numbers of the events that allocate and free it."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Packages that replace a library and do what tests cannot wait for."""
+"""Stub packages that replace a library and fail in ways that tests cannot wait for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ object.__setattr__(found, "ours", "int4:group32:full")
 
 
 def stub(folder: Path, name: str, text: str) -> dict[str, str]:
-    """Writes a module `name` and gives the environment in which it hides the real one."""
+    """Writes a module `name`; returns environment variables with which it hides the real one."""
     (folder / f"{name}.py").write_text(text.replace("NAME", name))
     path = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([str(folder), *([path] if path else [])])}

@@ -18,7 +18,7 @@ import pyte
 
 import qtui
 
-#: Seconds after which something that should happen has failed to: far more than anything takes.
+#: Seconds after which something that should happen counts as failed: far more than anything takes.
 PATIENCE = 120.0
 
 
@@ -38,7 +38,7 @@ class Terminal:
 
     @property
     def screen(self) -> pyte.Screen:
-        """The contents of the screen. The output is interpreted only now, which takes long."""
+        """The contents of the screen. Output is interpreted only here, because that is slow."""
         self._stream.feed(self.written[self._drawn :])
         self._drawn = len(self.written)
         return self._screen
@@ -95,7 +95,7 @@ class Terminal:
                 self.read(0.05)
 
     def hang_up(self) -> None:
-        """The terminal goes away."""
+        """Closes the terminal, as when its window is closed."""
         os.close(self.fd)
         self.fd = -1
 

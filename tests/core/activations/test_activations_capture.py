@@ -1,4 +1,4 @@
-"""Captured activations, compared with hooks of this test on a model that transformers opened."""
+"""Captured activations, compared with hooks on the same model opened by transformers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def windows(*lengths: int, seed: int = 0, vocabulary: int = 256) -> Windows:
 
 
 def by_hand(model: Any, given: Windows, module: str) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and outputs of a module, one window after the other, as float32."""
+    """(inputs, outputs) of a module over all windows in order, float32."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     handle = model.get_submodule(module).register_forward_hook(
         lambda m, args, out: seen.append((args[0].float(), out.float()))
@@ -161,7 +161,7 @@ def test_windows_of_several_lengths_are_not_padded(tmp_path: Path) -> None:
     np.testing.assert_allclose(record.input.rows, inputs, rtol=1e-4, atol=1e-5)
 
 
-def test_only_what_was_chosen_is_kept_and_hooks_go(tmp_path: Path) -> None:
+def test_only_chosen_modules_are_kept_and_hooks_are_removed(tmp_path: Path) -> None:
     loaded = opened(running_models.llama(tmp_path / "m"))
     name = "model.layers.0.mlp.up_proj"
     capture(loaded, windows(64), [name])  # whatever transformers keeps for itself
@@ -197,7 +197,7 @@ def test_a_bounded_sample_with_observers_over_all_tokens(tmp_path: Path) -> None
 # Failures
 
 
-def test_a_forward_pass_that_fails_is_told_with_its_module(tmp_path: Path) -> None:
+def test_a_failing_forward_pass_is_reported_with_its_module(tmp_path: Path) -> None:
     loaded = opened(running_models.llama(tmp_path / "m"))
     name = "model.layers.0.mlp.up_proj"
     act = loaded.model.model.layers[1].mlp.act_fn
@@ -279,7 +279,7 @@ def edit(folder: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
 def test_a_configuration_chooses_no_kernels_from_the_hub(tmp_path, key):
-    """With the kernels library these keys are the id of compiled code to download and run."""
+    """With the library `kernels`, these keys name compiled code that is downloaded and run."""
     folder = running_models.llama(tmp_path / "model")
     edit(folder, **{key: "nobody/kernels", "experts_implementation": "nobody/kernels"})
     assert opened(folder).model.config._attn_implementation in ("sdpa", "eager")
@@ -304,7 +304,7 @@ def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
         (broken("d", architectures=["LlamaForCausalSomething"]), "is a LlamaForCausalSomething"),
         (broken("e", hidden_size=64), r"is \(256, 32\) in the checkpoint and \(256, 64\)"),
         (broken("f", num_hidden_layers=3), "lacks 9 of the tensors"),
-        # Sizes that would take terabytes or minutes if they were accepted.
+        # Accepting these sizes would take terabytes or minutes.
         (broken("g", vocab_size=10**10), "describes 640,000,015,520 parameters"),
         (broken("h", num_hidden_layers=10**5), "says 100,000 layers"),
         (broken("i", hidden_size="x"), "field 'hidden_size': TypeError"),

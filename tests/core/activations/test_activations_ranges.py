@@ -43,7 +43,7 @@ def sqnr(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def symmetric(x: np.ndarray, scale: np.ndarray, highest: int) -> np.ndarray:
-    """Implements the definition in float64."""
+    """Symmetric quantization by definition, in float64."""
     return np.clip(np.rint(x.astype(np.float64) / scale), -highest, highest) * scale
 
 
@@ -136,7 +136,7 @@ def test_a_fixed_range_clips_whatever_the_scheme_says() -> None:
     assert np.isfinite(report.calibration.sqnr_db)
 
 
-def test_ranges_stop_when_told() -> None:
+def test_ranges_stop_when_cancelled() -> None:
     first = recording(1)
     ways = ways_of(Scheme.parse("int8"), first.observed)
     with pytest.raises(Cancelled):
@@ -187,7 +187,7 @@ def test_the_output_error_is_brute_force_s(transposed: bool, biased: bool) -> No
 
 
 def test_small_errors_are_not_lost_in_the_output() -> None:
-    """float32 outputs agree to 1e-7 of their size; the error itself is known much more
+    """float32 outputs are exact to 1e-7 of their size; the error between them is computed more
     precisely."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((50, 256)).astype(np.float32)

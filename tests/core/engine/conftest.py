@@ -1,4 +1,4 @@
-"""Engines for the tests of what they answer."""
+"""Engines for tests of their answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qtui.engine.client import EngineClient
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[EngineClient]:
-    """One engine for all tests of a file, which share its event loop, too. Each request names its
-    model, as in the app, where an engine lives as long as the app."""
+    """One engine and event loop for all tests of a file. Each request names its model, as in the
+    app, whose engine lives as long as the app."""
     client = EngineClient()
     yield client
     await client.close()
@@ -20,7 +20,7 @@ async def engine() -> AsyncIterator[EngineClient]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def own_engine() -> AsyncIterator[EngineClient]:
-    """An engine for a test that ends it."""
+    """An engine of its own, for a test that kills or restarts it."""
     client = EngineClient()
     yield client
     await client.close()

@@ -1,7 +1,7 @@
 """A real engine child whose operations misbehave on request.
 
-Run as a program by the engine tests: the worker's own loop, lanes and streams, with
-operations that print, wait, crash and write nonsense.
+The engine tests run it as a program. Loop, lanes and streams are the real worker's; the operations
+print, wait, crash and write nonsense.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Captures and what follows from them, through the real child process."""
+"""Captures and operations on captured activations, in the real child process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def windows_of_the_halves() -> tuple[np.ndarray, np.ndarray]:
 
 
 def activations(module: str) -> dict[str, np.ndarray]:
-    """Inputs and outputs of a module of the demo over both halves of the text, from a hook of this
-    test."""
+    """Inputs and outputs of a module of the demo over both halves of the text, from hooks."""
     torch.set_num_threads(1)
     model = transformers.LlamaForCausalLM.from_pretrained(DEMO_FOLDER, dtype="auto").eval()
     found: dict[str, np.ndarray] = {}
@@ -193,7 +192,7 @@ async def check_repeats_and_forgetting(engine: EngineClient, asked: dict[str, An
     assert (found["tokens"], found["held_out_tokens"]) == (100, 100)
     reply = await engine.request("statistics", {**asked, "source": "input"})
     count = reply.read(TensorNumbers).statistics.count
-    assert count == 100 * 704  # and not the result of the earlier capture
+    assert count == 100 * 704  # not the cached result of the earlier capture
     layers = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
     for name in layers:
         reply = await engine.request("capture", {**other, "tensors": [name]})
@@ -203,7 +202,7 @@ async def check_repeats_and_forgetting(engine: EngineClient, asked: dict[str, An
         await engine.request("statistics", {"model": "demo", "tensor": UP, "source": "input"})
 
 
-async def test_what_cannot_be_captured_is_said_and_nothing_is_lost(
+async def test_impossible_captures_are_refused_and_nothing_is_lost(
     engine: EngineClient, tmp_path: Path
 ) -> None:
     await engine.request("open_model", {"model": "demo"})
@@ -308,7 +307,7 @@ async def test_encoders_and_transposed_weights(
 
 
 def running_ids(kind: str, prompt: str) -> list[int]:
-    """The first half of the prompt as the model takes it."""
+    """The token ids of the first half of the prompt."""
     if kind == "gpt2":
         return list(prompt.encode())[: len(prompt) // 2]
     words = [5 + running_models.WORDS.index(word) for word in prompt.split()]

@@ -1,4 +1,4 @@
-"""What the engine keeps of a model that runs, and what it frees."""
+"""What the engine keeps of a running model, and what it frees."""
 
 from __future__ import annotations
 

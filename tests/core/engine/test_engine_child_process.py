@@ -1,5 +1,5 @@
-"""The child's end of a process that tells lines: however its work ends, it ends once, with a last
-line and the exit code of the command line."""
+"""The child's side of a process that writes lines: however its work ends, it writes one last line
+and ends with the exit code of the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ child.do(work, lambda: print("warm"))
 STOP = b'{"control": "stop"}\n'
 PAUSE = b'{"control": "pause"}\n'
 NO = "None NoneType "
-#: How it is asked, what is done then, and what it tells last with which exit code.
+#: The request, what is done then, the last line, and the exit code.
 CASES = {
     "done": ("0", None, f"done {NO}", 0),
     "failed with a code": ("4", None, f"failed {NO}", 4),
@@ -101,7 +101,7 @@ def test_it_ends_once_and_says_how() -> None:
     every(list(CASES), check)
 
 
-def test_what_is_asked_ahead_is_not_the_request() -> None:
+def test_a_warm_up_is_not_the_request() -> None:
     warm = json.dumps({"control": "warm"}).encode() + b"\n"
     process = started(warm + b"0\n")
     out, log = process.communicate(timeout=30)

@@ -59,7 +59,7 @@ async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, m
     assert "nf4:block64" in found.sentence
 
 
-async def test_what_is_not_known_is_not_sent(engine: EngineClient, model: str) -> None:
+async def test_unknown_values_are_not_sent(engine: EngineClient, model: str) -> None:
     params = {"model": model, "tensor": "holes", "schemes": ["int4:group64:stochastic"]}
     reply = await engine.request("codebooks", params)
     (column,) = reply.read(CodesSideBySide).columns

@@ -98,7 +98,7 @@ def test_an_element_is_what_quantizing_everything_makes_of_it(
         ("bf16", ""),
     ],
 )
-def test_who_shares_the_scale_is_said(text: str, where: str) -> None:
+def test_the_elements_that_share_a_scale_are_named(text: str, where: str) -> None:
     reader = Reader(tensor((96, 200)))
     plan = make_plan(elements_of(reader), Scheme.parse(text))
     assert element_under_scheme(reader, plan, 5, 190).where == where

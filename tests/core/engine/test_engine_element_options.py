@@ -1,5 +1,5 @@
-"""One element under rounding, saturation, float zero points and kept columns, compared with
-quantizing the whole tensor; only the element's group is read."""
+"""One element with options for rounding, saturation, zero points and kept columns, compared with
+quantizing the whole tensor. Only the element's group is read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Requests of the Hardware panel to the estimator's process, made directly and to the real
-process."""
+"""The operations for the Hardware panel, called directly and in the real estimator's process."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def test_operations_are_of_the_plan(model: str) -> None:
     assert found.plan.dtype == "bf16"  # nothing is left open
 
 
-def test_a_plan_that_nobody_chose_gives_way_to_a_short_model(model: str) -> None:
+def test_a_sequence_that_nobody_chose_is_lowered_for_a_model_with_few_positions(model: str) -> None:
     assert ask(model, RunPlan(), usual=True).plan.sequence == 256
     assert ask(model, RunPlan(), usual=False).plan.sequence == 2048
 
@@ -76,13 +75,13 @@ def test_a_device_changes_the_kernels(model: str) -> None:
     assert found.plan.attention == "efficient"
 
 
-def test_a_plan_that_cannot_be_is_refused(model: str) -> None:
+def test_an_impossible_plan_is_refused(model: str) -> None:
     with pytest.raises(UsageError):
         ask(model, RunPlan(batch=0))
 
 
 class Script:
-    """A process that plays the one that measures."""
+    """Replaces the measuring process by a script."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         import subprocess
@@ -98,7 +97,7 @@ class Script:
         monkeypatch.setattr(hardware.subprocess, "Popen", start)
 
 
-def test_rates_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_reported_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     device, rate = DeviceFacts("cpu", "a processor"), MeasuredRate("copy", "bytes", 1, 2.0)
     lines = [json.dumps({"device": asdict(device)}), json.dumps({"rate": asdict(rate)})]
     Script(monkeypatch, f"print({lines[0]!r}); print({lines[1]!r})")
@@ -121,7 +120,7 @@ def test_a_measurement_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch)
         measure(Estimates(), task("measure", {"on": "tpu"}))
 
 
-def test_a_measurement_that_nobody_wants_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_measurement_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, "import time; time.sleep(600)")
     asked = task("measure", {})
     threading.Timer(0.3, asked.cancel).start()

@@ -74,7 +74,7 @@ async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
     assert rows["counts"][-2] is False
 
 
-async def test_a_config_alone_tells_its_parameters_where_its_family_is_known(
+async def test_a_config_alone_gives_the_parameters_of_a_known_family(
     engine: EngineClient, tmp_path: Path
 ) -> None:
     config = LlamaConfig(
@@ -185,7 +185,7 @@ async def test_one_scale_for_the_model_comes_from_all_its_weights(
     assert reply.data["scale"] == pytest.approx(largest / 127, rel=1e-6)
 
 
-async def test_rank_tells_every_weight(engine: EngineClient, model: str) -> None:
+async def test_rank_reports_every_weight(engine: EngineClient, model: str) -> None:
     found: dict[str, float] = {}
     reply = await engine.request(
         "rank",

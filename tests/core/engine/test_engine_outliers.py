@@ -120,7 +120,7 @@ async def test_by_column(engine: EngineClient, model: str) -> None:
         assert all(row["outlier"] == beyond[row["column"]] for row in data["largest"])
 
 
-async def test_the_threshold_that_is_not_asked_for_is_that_of_the_slider(
+async def test_the_default_threshold_is_that_of_the_slider(
     engine: EngineClient, model: str
 ) -> None:
     data = await ask(engine, "outliers", model, PROJ, detection="threshold")
@@ -164,7 +164,7 @@ async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, m
     assert len(data["tried"]) == 4  # other possible causes of the error
 
 
-async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
+async def test_an_invalid_limit_is_refused(engine: EngineClient, model: str) -> None:
     for params, why in (
         ({"detection": "magic"}, "detection: 'magic' is none of sigma, threshold, column"),
         ({"detection": "sigma", "limit": 0}, "above 0"),
@@ -180,8 +180,8 @@ async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
 async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(
     engine: EngineClient, model: str
 ) -> None:
-    """With the standard deviation of the injected tensor, no outlier of n elements could be further
-    away than sqrt(n)."""
+    """With the standard deviation of the injected tensor itself, no element of n could be more than
+    sqrt(n) sigmas away."""
     x = values()[PROJ]
     stats = statistics(x)
     assert stats.mean is not None
@@ -310,7 +310,7 @@ async def test_every_tensor_has_an_answer(engine: EngineClient, model: str, sche
         assert (sweep["points"] == []) == (tensor in ("empty", "zeros"))
 
 
-async def test_places_that_are_not_there(engine: EngineClient, model: str) -> None:
+async def test_an_injection_outside_the_tensor_is_refused(engine: EngineClient, model: str) -> None:
     inject = {"row": 0, "column": 160, "value": 1.0}
     with pytest.raises(UsageError, match="no element"):
         await ask(engine, "granularities", model, PROJ, scheme="int4", inject=inject)
@@ -348,8 +348,7 @@ async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
 async def test_thresholds_of_an_injected_tensor_are_over_the_original(
     engine: EngineClient, model: str
 ) -> None:
-    """Relative to the energy of the original, as the granularities beside them, and not including
-    the energy of the outlier."""
+    """Errors are relative to the energy of the tensor without the outlier, as for granularities."""
     inject = {"row": None, "column": 5, "value": 3.0}
     data = await ask(engine, "decomposition", model, PROJ, scheme="int4:group32", inject=inject)
     x = values()[PROJ].astype(np.float64)

@@ -440,13 +440,13 @@ async def until(holds: Callable[[], bool], every: float = 0.02) -> None:
             await asyncio.sleep(every)
 
 
-async def test_a_stopped_child_is_told_and_goes_on_by_itself(impatient: None) -> None:
+async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: None) -> None:
     told: list[str] = []
     async with engine() as client:
         await client.start()
         client.subscribe(lambda _, detail: told.append(detail))
         await client.request("stubborn", {"seconds": LIMIT + 1})
-        assert not any(told)  # busy for long, and alive
+        assert not any(told)  # busy for a long time, but alive
         assert client.pid is not None
         os.kill(client.pid, signal.SIGSTOP)
         await asyncio.sleep(1.0)
@@ -460,7 +460,7 @@ async def test_a_stopped_child_is_told_and_goes_on_by_itself(impatient: None) ->
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-async def test_what_does_not_heed_a_cancellation_is_ended(
+async def test_a_child_that_ignores_a_cancellation_is_killed(
     impatient: None, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
     monkeypatch.setattr("qtui.engine.client.HEED_SECONDS", 600 if stopped else 1.0)

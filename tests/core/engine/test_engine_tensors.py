@@ -15,7 +15,7 @@ from qtui_core.models import open_model
 
 
 class Far:
-    """A remote source that records what was requested."""
+    """A remote source that records requested rows."""
 
     def __init__(self, path: Path) -> None:
         self.near = open_model(path)
@@ -34,7 +34,7 @@ def saved(tmp_path: Path) -> tuple[Path, np.ndarray]:
     return path, x
 
 
-def test_far_rows_travel_once(
+def test_remote_rows_are_fetched_once(
     saved: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, x = saved

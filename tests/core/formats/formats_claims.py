@@ -11,7 +11,7 @@ from qtui_core.formats.decimals import format_rounded
 
 
 def fate(row: FormatRow) -> str:
-    """What became of the row's value, from the numbers alone, not from its outcome."""
+    """What happened to the row's value, derived from its numbers and not from its `outcome`."""
     fmt, asked, value = row.format, row.asked, row.value
     if is_nan(asked):
         return "kept" if value is not None else "no code"
@@ -69,7 +69,7 @@ class Table:
         return {t for t, became in self.fates.items() if became in fates}
 
     def all_of(self, text: str, expected: set[str]) -> None:
-        """`text` lists all of the expected formats, and no other."""
+        """Checks that `text` lists all expected formats and no others."""
         assert expected
         if text.startswith("every"):
             kind, _, but = text.partition(" but ")

@@ -1,5 +1,4 @@
-"""Requirements on the array functions besides correct codes: shapes, dtypes, speed by chunks,
-refusals."""
+"""The array functions besides their codes: shapes, dtypes, chunks, refused input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code of every format of 16 bits and under, against four other decoders."""
+"""Every code of every format of at most 16 bits, compared with four other decoders."""
 
 from __future__ import annotations
 

@@ -86,7 +86,8 @@ def test_ulp_in_every_kind() -> None:
 
 
 def inside(interval: Interval) -> list[Fraction]:
-    """Points at and next to both ends, and between them, which the interval should contain."""
+    """Points that the interval contains: at both ends if they are included, next to them,
+    between."""
     low, high = interval.lower, interval.upper
     nudge = Fraction(1, 2**200)
     candidates = [low, low + nudge if low > -math.inf else Fraction(-(2**300))]
@@ -104,8 +105,8 @@ def outside(interval: Interval) -> list[Fraction]:
 
 
 def some_codes(fmt) -> list[int]:
-    """All codes of few bits; of 8 bits those at both ends of each sign, at the ends of some
-    binades, where intervals change their width, and a few within."""
+    """All codes of small formats. For 8 bits, those at both ends of each sign, at the ends of some
+    binades, where intervals change their width, and a few others."""
     if fmt.bits < 8:
         return list(range(fmt.code_count))
     half = fmt.code_count // 2

@@ -102,7 +102,7 @@ def test_limits_agree_with_torch(fmt: FloatFormat, dtype: str) -> None:
     assert info.smallest_normal == fmt.min_normal
 
 
-def test_what_each_format_has() -> None:
+def test_special_values_of_each_format() -> None:
     assert [f.name for f in FORMATS.values() if f.has_infinity] == [
         "fp64", "fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3-ieee", "e3m4",
     ]  # fmt: skip

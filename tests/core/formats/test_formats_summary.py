@@ -90,7 +90,7 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("0.01", (E4M3,), ["E4M3 has only a subnormal with fewer bits for it, so multiply by 2"]),
     ],
 )  # fmt: skip
-def test_the_sentence_says_what_the_rows_say(text: str, formats, parts: list[str]) -> None:
+def test_the_sentence_agrees_with_the_rows(text: str, formats, parts: list[str]) -> None:
     sentence = said(text, formats)
     for part in parts:
         assert part in sentence
@@ -205,7 +205,7 @@ def test_every_claim_is_true_of_the_rows(value, rounding, saturate, formats) -> 
     st.sampled_from([None, True, False]),
     st.sampled_from(list(FORMATS.values())),
 )
-def test_the_bits_it_asks_for_help_and_those_it_does_not_do_not(value, how, saturate, fmt) -> None:
+def test_advised_mantissa_bits_help_and_others_do_not(value, how, saturate, fmt) -> None:
     (row,) = describe_value(value, how, saturate, [fmt])
     if "would bring it closer" not in summarize([row]):
         return

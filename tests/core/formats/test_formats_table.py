@@ -96,7 +96,7 @@ def test_one_tenth_in_e4m3_with_its_surroundings() -> None:
         (E4M3, -0.0, None, FormatOutcome.EXACT),
     ],
 )
-def test_what_happened_is_named(fmt, value: float, saturate, outcome: FormatOutcome) -> None:
+def test_the_outcome_is_named(fmt, value: float, saturate, outcome: FormatOutcome) -> None:
     assert row(fmt, value, saturate=saturate).outcome is outcome
 
 

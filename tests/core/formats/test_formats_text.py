@@ -147,7 +147,7 @@ def test_bad_bit_patterns_get_one_sentence(fmt, text: str, sentence: str) -> Non
     assert len(str(caught.value)) < 250
 
 
-def test_an_input_decides_by_its_look() -> None:
+def test_input_is_read_as_a_number_or_as_a_bit_pattern() -> None:
     number = parse_input("0.1", E4M3)
     assert (number.value, number.format, number.code) == (Fraction(1, 10), None, None)
     bits = parse_input("0x1d", E4M3)

@@ -1,4 +1,4 @@
-"""The least error within so many bytes, compared with every combination."""
+"""The least error within a number of bytes, compared with every combination of options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two checkpoints compared: real quantized files and the weights they were made from."""
+"""Comparison of two checkpoints: real quantized files and the weights they were made from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = {
 
 
 def llama(seed=0, prefix="model."):
-    """A made Llama: 4 query heads of 32 rows and 2 of keys."""
+    """The tensors of a small Llama with 4 query heads of 32 rows and 2 key heads."""
     rng = np.random.default_rng(seed)
 
     def matrix(out, inputs):
@@ -180,9 +180,8 @@ def test_bitsandbytes_is_as_good_as_plain_rounding(tmp_path, original):
     assert f"{bits:.2f} bits per parameter" in comparison.conclusion
 
 
-def test_a_calibrated_file_that_gives_up_weight_error_is_told_so(tmp_path):
-    """GPTQ codes with scales a third too large, which are worse than rounding each group on its
-    own."""
+def test_a_calibrated_file_with_more_weight_error_than_rounding_is_explained(tmp_path):
+    """GPTQ codes with scales a third too large are worse than rounding each group by itself."""
     weight, tensors = gptq_layer(np.random.default_rng(4), 64, 128, 4, 32, v2=True)
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False,
                 "checkpoint_format": "gptq_v2"}  # fmt: skip
@@ -199,7 +198,7 @@ def test_a_calibrated_file_that_gives_up_weight_error_is_told_so(tmp_path):
     assert "less than plain rounding to its levels" in comparison.conclusion
 
 
-def test_one_weight_that_is_another_is_no_matter_of_calibration(tmp_path, original):
+def test_a_weight_with_permuted_rows_is_not_attributed_to_calibration(tmp_path, original):
     """The rows of one weight are in another order in the file."""
     pytest.importorskip("gguf")
     name = "model.layers.1.self_attn.v_proj.weight"
@@ -280,7 +279,7 @@ def test_a_wrapper_around_the_model_does_not_matter(tmp_path, original):
     assert comparison.only_a == comparison.only_b == ()
 
 
-def test_what_is_in_one_only_and_of_other_shapes_is_listed(tmp_path, original):
+def test_tensors_in_one_model_only_or_of_other_shapes_are_listed(tmp_path, original):
     weights = llama()
     weights["lm_head.weight"] = weights["lm_head.weight"][:90]
     weights["extra.weight"] = weights.pop("model.norm.weight")
@@ -333,7 +332,7 @@ def test_values_that_are_not_finite_come_first(tmp_path, original):
     assert "1 value is NaN or infinite in" in comparison.conclusion
 
 
-def test_unrelated_weights_of_one_shape_are_told(tmp_path, original):
+def test_unrelated_weights_of_one_shape_are_reported(tmp_path, original):
     comparison = compare(original, save_model(tmp_path, llama(seed=9), **CONFIG))
     assert "almost nothing of" in comparison.conclusion
 
@@ -360,7 +359,7 @@ def test_full_reads_everything_in_bounded_memory_and_progress_ends(original, tmp
     assert seen[-1][0] == seen[-1][1] == sum(w.size for w in llama().values())
 
 
-def test_norms_alone_that_moved_are_not_lost(tmp_path, original):
+def test_a_change_of_norms_alone_is_reported(tmp_path, original):
     weights = llama()
     weights["model.norm.weight"] = weights["model.norm.weight"] * np.float32(1.1)
     comparison = compare(original, save_model(tmp_path, weights, **CONFIG))

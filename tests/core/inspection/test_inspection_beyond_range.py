@@ -1,4 +1,4 @@
-"""Values beyond the largest number of a format are counted wherever decibels are shown."""
+"""Wherever decibels are shown, values beyond the largest number of a format are counted."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ NORMAL = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
 
 
 def tensors() -> dict[str, np.ndarray]:
-    """Values of half a million and more are beyond float16; a NaN and an infinity are not caused by
-    it."""
+    """Tensors with values of half a million and more, which are beyond float16, and with NaN and
+    infinities of their own."""
     ones, wide, broken = np.ones_like(NORMAL), NORMAL * 3e4, NORMAL.copy()
     ones[3, 7] = 1e6
     broken[1, 1:4] = np.nan, np.inf, -7e5
@@ -82,8 +82,8 @@ def test_every_face_counts_what_was_clipped_and_what_was_lost(tmp_path):
     assert not wrong
 
 
-def test_what_lost_values_is_not_the_best_and_weighs_nothing(tmp_path):
-    """162.9 dB was the figure of the ones beside a lost value of a million."""
+def test_a_scheme_that_lost_values_is_not_recommended(tmp_path):
+    """The ones beside a lost value of a million would have 162.9 dB."""
     save_file({"a": tensors()["ones"], "b": NORMAL}, tmp_path / "m.safetensors")
     found = inspected(tmp_path / "m.safetensors", ["fp16:nosat", "fp16"])
     assert found.conclusion.startswith("fp16 keeps")

@@ -43,7 +43,7 @@ SMALL = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64},
 }  # fmt: skip
 SMALL["deepseek_v3"] = SMALL["deepseek_v2"]
-#: Families whose configs hold others, with vision towers of their own.
+#: Families whose configs contain a text config and a vision config.
 MULTIMODAL = {"gemma3", "llama4", "qwen"}
 
 
@@ -68,7 +68,7 @@ def wrong(found) -> tuple:
 
 
 @pytest.mark.slow
-def test_what_transformers_saves_is_complete_and_what_is_taken_away_is_told(tmp_path):
+def test_saved_models_are_complete_and_removed_tensors_are_reported(tmp_path):
     import torch
     import transformers
 
@@ -112,7 +112,7 @@ def test_what_transformers_saves_is_complete_and_what_is_taken_away_is_told(tmp_
     assert seen > 25
 
 
-def test_spellings_of_the_hub_are_complete_and_faults_are_told(tmp_path):
+def test_names_on_the_hub_are_complete_and_faults_are_reported(tmp_path):
     llama, gpt2 = tensors_of(LLAMA), tensors_of(TINY | SMALL["gpt2"] | {"model_type": "gpt2"})
     tied = LLAMA | {"tie_word_embeddings": True}
     bare = {n.removeprefix("model."): t for n, t in llama.items() if n != "lm_head.weight"}
@@ -170,7 +170,7 @@ def test_spellings_of_the_hub_are_complete_and_faults_are_told(tmp_path):
 
 
 def _mixtral(config: dict) -> dict[str, np.ndarray]:
-    """As Mistral publishes it: each expert is a module of three matrices."""
+    """The tensors of Mixtral as Mistral publishes them: each expert has three matrices."""
     found = {}
     for name, x in tensors_of(config).items():
         name = name.replace(".mlp.", ".block_sparse_moe.")

@@ -1,4 +1,4 @@
-"""An inspection of a whole model, compared with sums computed here."""
+"""An inspection of a whole model, compared with sums computed by numpy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_progress_rises_to_the_end_inside_a_tensor(tmp_path, random):
 
 
 class TestConclusions:
-    """The last sentence is true of the data."""
+    """The last sentence agrees with the data."""
 
     def test_a_lossless_scheme_is_called_exact(self, tmp_path, random):
         x = random.normal(size=(64, 64)).astype(np.float32)
@@ -123,7 +123,7 @@ class TestConclusions:
         sentence = inspect(tmp_path, "int4:row").conclusion
         assert "the tensor to watch is 'bad'" in sentence
 
-    def test_a_tensor_of_few_parameters_is_none_to_watch(self, tmp_path, random):
+    def test_a_tensor_of_few_parameters_is_not_one_to_watch(self, tmp_path, random):
         tiny = random.normal(size=(2, 64)).astype(np.float32)
         tiny[:, 5] = 40
         save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32) * 9, tiny=tiny)
@@ -133,7 +133,7 @@ class TestConclusions:
         assert "with under 1% of the parameters in all ('tiny' loses most)" in sentence
 
     def test_the_tensor_to_watch_has_the_largest_part_of_what_is_lost(self, tmp_path, random):
-        """`small` has the worse decibels of its own, but `large` has more of the total error."""
+        """`small` has fewer decibels, but `large` has a larger share of the total error."""
         small = random.normal(size=(8, 128)).astype(np.float32)
         small[:, 3] *= 100
         large = random.normal(size=(256, 128)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Which rows a sample takes."""
+"""The rows of a sample."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which scheme for which tensor, compared with trying every assignment with figures of the
-libraries."""
+"""The scheme for each tensor, compared with brute force over all assignments, with errors computed
+by other libraries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kept_bytes(weights):
 
 
 def correlated(count, seed=8):
-    """Inputs of a layer as in real models: a few directions carry most of every token."""
+    """Inputs of a layer as in real models: a few directions have most of the energy."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((300, 3)) @ rng.standard_normal((3, count)) * 3 + 1
     return (rows + rng.standard_normal((300, count)) * 0.3).astype(np.float32)
@@ -263,8 +263,8 @@ def test_no_budgets(text):
 
 @pytest.mark.slow
 def test_what_the_readme_says_of_calibration_holds_on_the_demo():
-    """The divergence of the demo model's predictions, on text that was not used for weighing, under
-    the assignments of both ways of weighing; computed by transformers."""
+    """The divergence of the demo model's predictions under the assignments of both ways of
+    weighing, computed by transformers on text that was not used for weighing."""
     import torch
     from transformers import AutoModelForCausalLM
 

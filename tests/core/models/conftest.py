@@ -1,4 +1,4 @@
-"""Files made by hand, byte by byte, and a hub made by hand, for the tests of models."""
+"""Fixtures that write files byte by byte, and a fake hub, for the tests of models."""
 
 from __future__ import annotations
 

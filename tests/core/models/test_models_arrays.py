@@ -77,7 +77,7 @@ def test_wide_numbers_round_to_float32(dtype):
         assert found[7] == np.float32(0.1)
 
 
-def test_what_is_readable_has_a_decoder_and_the_rest_has_none():
+def test_readable_dtypes_have_a_decoder_and_others_have_none():
     for dtype in DTYPE_BITS:
         if dtype in READABLE_DTYPES:
             assert decoder(dtype)(memoryview(bytes(DTYPE_BITS[dtype] // 8))).shape == (1,)
@@ -123,7 +123,7 @@ def test_rows(model):
 
 @pytest.mark.parametrize("shape", [(6, 70), (4, 3, 70), (4, 3, 7, 2), (4, 3, 2, 2, 2), (9,)])
 def test_rows_are_the_rows_that_scales_are_for(tmp_path, shape):
-    """Reading by rows and quantizing by rows see a tensor as the same matrix."""
+    """Reading and quantizing treat a tensor as the same matrix."""
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     save_file({"x": x}, tmp_path / "x.safetensors")
     with open_model(tmp_path / "x.safetensors") as source:
@@ -141,7 +141,7 @@ def test_rows_are_the_rows_that_scales_are_for(tmp_path, shape):
 
 
 def test_experts_have_a_scale_for_each_output_channel(write):
-    """Fused experts [experts, out, in], as Mixtral and its kin store them."""
+    """Fused experts [experts, out, in], as in Mixtral and similar models."""
     shape = [8, 1024, 512]
     header = {"x": {"dtype": "I8", "shape": shape, "data_offsets": [0, 8 * 1024 * 512]}}
     codes = np.random.default_rng(0).integers(-99, 99, shape, dtype=np.int8)

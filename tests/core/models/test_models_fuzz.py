@@ -1,4 +1,4 @@
-"""Damaged files: whatever the damage, only ModelError is raised, with one sentence."""
+"""Damaged files: they are read, or raise ModelError with one sentence, and nothing else."""
 
 from __future__ import annotations
 

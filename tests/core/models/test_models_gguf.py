@@ -1,4 +1,4 @@
-"""GGUF files: what gguf's writer makes, and files that are not what they claim."""
+"""GGUF files from gguf's own writer, and files that contradict themselves."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_names_and_data_twice_are_refused(tmp_path):
 
 
 def test_random_damage_is_a_sentence_or_a_model(tmp_path):
-    """Whatever value a byte has, the result is a model or a ModelError, never another failure."""
+    """Whatever the value of a byte, the file opens or raises ModelError, and nothing else."""
     raw = whole_file(tmp_path)
     rng = np.random.default_rng(2)
     header = raw.index(X[0].tobytes()[:8]) if X[0].tobytes()[:8] in raw else 600

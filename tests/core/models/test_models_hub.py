@@ -1,4 +1,4 @@
-"""Models on a hub: a local server plays the hub and counts the bytes that it sends."""
+"""Models on a hub, with a local server that counts the bytes it sends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from qtui_core.models.files.arrays import read_float32
 from qtui_core.models.hub import remote
 
 
-def test_only_the_needed_rows_travel(hub):
+def test_only_the_needed_rows_are_transferred(hub):
     with open_model("org/one") as source:
         assert (source.id, source.origin, source.commit) == ("org/one", "hub", COMMIT)
         assert source.location == f"{hub.url}/org/one/tree/{COMMIT}"
@@ -110,7 +110,7 @@ def test_a_repository_without_weights(hub):
     says("org/nothing", "no weights")
 
 
-def test_what_the_cache_holds_is_not_asked_for(hub):
+def test_cached_files_are_not_requested(hub):
     hf_hub_download("org/two", FIRST)
     hub.requests.clear()
     with open_model("org/two") as source:

@@ -1,4 +1,4 @@
-"""Everything that a hub, a network and a storage host can do wrong; each gives one sentence."""
+"""Faults of a hub, a network and a storage host; each gives one sentence."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_header_cut_short_is_continued(hub):
     assert open_model("org/one").parameters == BIG.size + SMALL.size
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_long(hub, monkeypatch):
+def test_a_server_that_does_not_answer_is_not_waited_for_long(hub, monkeypatch):
     # Long enough for an answer on a busy machine, and short enough to wait for one that never
     # comes.
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
@@ -113,7 +113,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_long(hub, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_passing_failures_are_tried_again(hub, status):
+def test_temporary_failures_are_retried(hub, status):
     hub.failures = [status]
     assert open_model("org/one").read_rows("big", 0, 1) == BIG[0].tobytes()
     hub.failures = [status] * 10
@@ -122,7 +122,7 @@ def test_passing_failures_are_tried_again(hub, status):
     assert message.startswith("Could not get")
 
 
-def test_final_failures_are_not(hub):
+def test_final_failures_are_not_retried(hub):
     for status in (418, 404, 401):
         hub.failures = [status] * 10
         says("org/one", f"keeps 'org/one model.safetensors' for the hub answered {status}")
@@ -192,7 +192,7 @@ def test_broken_files_on_the_hub(hub, content, match):
     says("org/broken", match)
 
 
-def test_an_index_on_the_hub_is_no_more_trusted(hub):
+def test_an_index_on_the_hub_is_not_trusted_either(hub):
     for repo, file, match in (
         ("a", "../one/model.safetensors", "outside the model's folder"),
         ("b", "http://host/x.safetensors", "outside the model's folder"),
@@ -203,7 +203,7 @@ def test_an_index_on_the_hub_is_no_more_trusted(hub):
         says(repo, match)
 
 
-def test_a_config_on_the_hub_that_is_none(hub):
+def test_a_config_on_the_hub_that_is_not_an_object(hub):
     hub.repos["org/one"]["config.json"] = b"[1, 2]"
     says("org/one", "not a JSON object")
 

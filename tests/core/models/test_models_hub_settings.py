@@ -1,4 +1,4 @@
-"""How environment variables change requests to the hub, including wrong ones."""
+"""Environment variables that change requests to the hub, valid and invalid ones."""
 
 from __future__ import annotations
 

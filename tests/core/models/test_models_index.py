@@ -1,4 +1,4 @@
-"""Shard indexes: they come from elsewhere and may name anything."""
+"""Shard indexes, which are not trusted: they may name any file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_index_may_not_name_files_elsewhere(tmp_path, name):
         (".", "not a safetensors file"),
     ],
 )
-def test_a_name_that_is_none_is_refused_for_what_it_is(tmp_path, name, says):
+def test_an_invalid_file_name_is_refused_with_the_reason(tmp_path, name, says):
     write_index(tmp_path, {"a": name})
     with pytest.raises(ModelError, match=says) as caught:
         open_model(tmp_path)

@@ -1,4 +1,4 @@
-"""Paths that a person may give on this machine, and what is reported if they cannot be opened."""
+"""Local paths that a person may give, and the errors if they cannot be opened."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_shards_that_are_all_there(tmp_path, names):
     assert len(open_model(tmp_path).tensors) == len(names)
 
 
-def test_files_that_compete_are_not_guessed_between(tmp_path):
+def test_several_weight_files_without_an_index_are_refused(tmp_path):
     save(tmp_path / "one.safetensors", a=A)
     save(tmp_path / "two.safetensors", b=A)
     with pytest.raises(ModelError, match="Open one of them by its path"):
@@ -134,7 +134,7 @@ def test_a_bare_config(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "", "{", '{"a": 1', "\xff"])
-def test_a_config_that_is_none(tmp_path, text):
+def test_a_file_that_is_not_a_config(tmp_path, text):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     for path in (tmp_path, tmp_path / "config.json"):
         with pytest.raises(ModelError, match="The configuration"):
@@ -202,7 +202,7 @@ def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
         open_model("./llama-smal")
 
 
-def test_a_path_is_meant_before_a_hub_id(tmp_path, monkeypatch):
+def test_a_local_path_is_preferred_to_a_hub_id(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(Path("org/name/model.safetensors"), a=A)
     source = open_model("org/name")
@@ -211,7 +211,7 @@ def test_a_path_is_meant_before_a_hub_id(tmp_path, monkeypatch):
     assert open_model("~/org/name").origin == "folder"
 
 
-def test_what_is_no_file(tmp_path):
+def test_paths_that_are_not_regular_files(tmp_path):
     (tmp_path / "x.safetensors").mkdir()
     with pytest.raises(ModelError, match="neither"):
         open_model(tmp_path / "x.safetensors")
@@ -236,7 +236,7 @@ def test_an_absurdly_long_config_is_not_read(tmp_path):
     path.unlink()
 
 
-def test_the_same_key_twice_in_a_config_is_not_our_quarrel(tmp_path):
+def test_a_repeated_key_in_a_config_is_accepted(tmp_path):
     (tmp_path / "config.json").write_text('{"a": 1, "a": 2}')
     assert open_model(tmp_path).config == {"a": 2}
 
@@ -257,8 +257,7 @@ def test_the_demo_model():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 def test_large_models_do_not_stay_in_memory(tmp_path):
-    """Rows that have been read do not count as memory of the process: a process reads 640 MiB, and
-    its resident size stays far below that."""
+    """A process that reads 640 MiB of rows stays far below that in resident memory."""
     size = 640 << 20
     header = json.dumps({"a": {"dtype": "U8", "shape": [640, 1 << 20], "data_offsets": [0, size]}})
     path = tmp_path / "m.safetensors"

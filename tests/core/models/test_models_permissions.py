@@ -17,7 +17,7 @@ as_a_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everythi
 
 
 def deny(monkeypatch, function: str, denied: Path) -> None:
-    """The system refuses this call for paths in `denied`, as for a user without permission."""
+    """Makes this call fail for paths in `denied`, as for a user without permission."""
     allowed = getattr(os, function)
 
     def refuse(path, *args, **options):
@@ -63,7 +63,7 @@ def test_a_subfolder_that_may_not_be_listed_is_no_failure(tmp_path, monkeypatch)
             open_model(tmp_path)
 
 
-def test_what_is_hidden_is_not_said_to_be_missing(tmp_path, monkeypatch):
+def test_a_hidden_path_is_not_called_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
         deny(patch, "lstat", tmp_path / "secret")
@@ -98,7 +98,7 @@ def test_folders_the_system_does_not_let_one_look_into(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs the tests above as a user who is not root")
 def test_the_same_as_another_user(tmp_path):
-    """Root may read everything, so a child process gives up that right and is refused for real."""
+    """Root may read everything, so a child process drops that right and is really refused."""
     save(tmp_path / "sub" / "model.safetensors", a=A)
     (tmp_path / "link").symlink_to("sub/model.safetensors")
     (tmp_path / "sub").chmod(0)

@@ -1,4 +1,4 @@
-"""Pickles are refused, and the suggested command converts them."""
+"""Pickles are refused, and the command that the error suggests converts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PICKLE = b"\x80\x02."
 
 
 def advised(text: str | Path) -> list[str]:
-    """The arguments of the command that the refusal of this model ends in."""
+    """The arguments of the command at the end of this model's error."""
     with pytest.raises(ModelError) as caught:
         open_model(text)
     return shlex.split(str(caught.value).partition("trust it: ")[2])

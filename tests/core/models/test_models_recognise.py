@@ -1,5 +1,5 @@
-"""Checkpoints that are quantized already: they are recognised, and counted as what they unpack
-to."""
+"""Quantized checkpoints: they are recognised, and their parameters are those of the unpacked
+weights."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_nvfp4_mxfp4_and_bitnet(tmp_path):
         ({"quant_method": "a\x1b[31m"}, "a\\x1b[31m"),
     ],
 )
-def test_what_only_the_config_says_is_told_as_such(tmp_path, settings, method):
+def test_a_quantization_that_only_the_config_names_is_reported_as_such(tmp_path, settings, method):
     source = checkpoint(tmp_path, {"up.weight": zeros(OUT, IN)}, settings)
     assert source.quantization.method == method
     assert "announces" in source.quantization.detail
@@ -266,7 +266,7 @@ def test_plain_models_are_plain(tmp_path):
     ("packed", "says"),
     [(1, "1 of 2 tensors holds FP8 codes"), (2, "2 of 4 tensors hold FP8 codes")],
 )
-def test_one_tensor_holds_and_two_hold(tmp_path, packed, says):
+def test_singular_and_plural_of_packed_tensors(tmp_path, packed, says):
     tensors = {}
     for i in range(packed):
         tensors[f"l{i}.weight"] = torch.zeros(4, 4).to(torch.float8_e4m3fn)

@@ -1,4 +1,4 @@
-"""The header reader, compared with the safetensors library, and with files that contradict
+"""The header reader, compared with the safetensors library, also on files that contradict
 themselves."""
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def test_a_file_that_shrank_after_it_was_opened(write):
 
 
 def test_a_file_that_is_cut_off_while_it_is_read(write):
-    """Its rows are memory-mapped, so an access beyond the end would kill the process."""
+    """Rows are memory-mapped, so reading beyond the end of the file would kill the process."""
     path = write({"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}, bytes(9000))
     with open_model(path) as source:
         assert source.read_rows("a", 8000, 9000).nbytes == 1000

@@ -21,7 +21,7 @@ def decode(folder, name=f"{NAME}.weight"):
     reader = open_weight(source, weight)
     rows = reader.shape[0]
     whole = reader.rows(0, rows)
-    # Any rows are the same rows.
+    # Any range of rows has the same values as those rows of the whole.
     for start, stop in ((0, 1), (rows // 3, rows // 3 + 5), (rows - 3, rows), (2, 2)):
         assert (reader.rows(start, stop) == whole[start:stop]).all()
     assert whole.dtype == np.float32
@@ -48,7 +48,7 @@ def test_gptq(tmp_path, bits, v2, act_order):
     assert weight.bits_per_parameter == 8 * stored / (96 * 256)
 
 
-def test_gptq_without_group_index_and_with_the_bits_told_by_shapes(tmp_path):
+def test_gptq_without_group_index_and_with_the_bits_from_shapes(tmp_path):
     expected, tensors = gptq_layer(np.random.default_rng(1), 64, 128, 4, 32, with_index=False)
     weight, values = decode(save_model(tmp_path, under(NAME, tensors), {"quant_method": "gptq"}))
     assert (values == expected).all()
@@ -113,7 +113,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_does_not_go_together_is_said(tmp_path, fault):
+def test_contradicting_tensors_are_refused_with_the_reason(tmp_path, fault):
     _, tensors = gptq_layer(np.random.default_rng(7), 64, 128, 4, 32)
     settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     FAULTS[fault](tensors, settings)
@@ -138,7 +138,7 @@ def test_awq_in_other_packings_is_refused(tmp_path, settings):
 @over("part", ["qweight", "qzeros"])
 @over("broken", ["bytes", "wide", "three dimensions"])
 @over("method", ["gptq", "awq"])
-def test_words_that_are_none_are_a_fault_and_no_crash(tmp_path, method, part, broken):
+def test_invalid_words_raise_an_error(tmp_path, method, part, broken):
     layer = awq_layer if method == "awq" else lambda *a: gptq_layer(*a[:3], 4, a[3])
     _, tensors = layer(np.random.default_rng(6), 64, 64, 32)
     words = tensors[part]

@@ -1,4 +1,4 @@
-"""Checkpoints as bitsandbytes, compressed-tensors and transformers themselves write them."""
+"""Quantized checkpoints written by bitsandbytes, compressed-tensors and transformers themselves."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ COMPRESSED = {
 
 
 def scales_of(x, args):
-    """Scales, zero points and the scale of the whole tensor, worked out here."""
+    """(scales, zero points, scale of the tensor), computed in torch."""
     rows, columns = x.shape
     size = {"group": args.get("group_size"), "tensor_group": 16}.get(args["strategy"], columns)
     grouped = x.reshape(rows, columns // size, size)
@@ -223,7 +223,7 @@ def test_settings_are_those_of_the_group_that_names_the_module(tmp_path):
     assert (values == compressor.decompress(dict(packed), scheme)["weight"].numpy()).all()
 
 
-def test_what_the_library_refuses_is_said(tmp_path):
+def test_a_refusal_of_the_library_is_reported(tmp_path):
     state = {
         f"{NAME}.weight_packed": torch.zeros(8, 8, dtype=torch.int32),
         f"{NAME}.weight_scale": torch.ones(8, 2),
@@ -272,7 +272,7 @@ def test_fused_experts_in_fp8(tmp_path):
     assert (values == (codes.float() * spread).reshape(390, 140).numpy()).all()
 
 
-def test_scales_of_another_shape_are_said(tmp_path):
+def test_scales_of_another_shape_are_refused(tmp_path):
     codes = torch.zeros(24, 32).to(torch.float8_e4m3fn)
     state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale": torch.ones(5)}
     source = open_model(save_torch(tmp_path, state, {"quant_method": "fp8"}))
@@ -344,7 +344,8 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_compressed_tensors_in_order_of_activation_are_refused(tmp_path, ordered):
-    """The library ignores weight_g_idx since it dropped activation order: values would be wrong."""
+    """The library no longer supports activation order and ignores weight_g_idx, so values would be
+    wrong."""
     index = np.arange(64) // 32
     tensors = under(NAME, {
         "weight_packed": np.zeros((8, 8), np.int32),

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def awkward() -> dict[str, np.ndarray]:
-    """Tensors that break careless code, by what is special about them; read-only."""
+    """Read-only tensors of unusual shapes and values, by what is unusual about them."""
     random = np.random.default_rng(11)
     normal = random.standard_normal((12, 70)).astype(np.float32)
     holes = normal.copy()

@@ -1,4 +1,4 @@
-"""No advice needs as many bits as are stored, for tensors of every kind."""
+"""Advice never names a scheme that takes as many bits as the stored values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def filled(shape: tuple[int, int]) -> dict[str, np.ndarray]:
 
 
 def named(sentence: str, subject: Scheme) -> set[Scheme]:
-    """The schemes that a sentence names besides its subject, whose format it may speak of."""
+    """The schemes that a sentence names, except `subject` and its format."""
     found = set()
     sentence = sentence.replace("fp16, in which outlier columns are kept,", "")
     for word in re.findall(r"[a-z][a-z0-9-]*\d(?::[a-z0-9.]+)*|ternary[:a-z]*", sentence):
@@ -64,8 +64,8 @@ def named(sentence: str, subject: Scheme) -> set[Scheme]:
 
 
 def costly(x: np.ndarray, own: Scheme, sentence: str, stored: float) -> set[str]:
-    """What a sentence names besides its subject that takes `stored` bits or more, and what it
-    says in bits."""
+    """The schemes that a sentence names besides `own` and that take `stored` bits or more, and the
+    bits that it mentions."""
     wrong = {
         str(scheme)
         for scheme in named(sentence, own)

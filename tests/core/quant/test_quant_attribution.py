@@ -1,4 +1,4 @@
-"""Shares of the error, compared with quantizing again without the columns, in plain numpy."""
+"""Shares of the error by column, compared with quantizing again without the columns, in numpy."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_shares_against_plain_numpy(text, shape):
 
 @over("text", SCHEMES)
 @over("columns", [[17], [50], [3], [17, 50], [129, 17, 0, 17]])
-def test_caused_shares_are_what_is_gone_when_it_is_done_again(text, columns):
+def test_caused_shares_equal_the_error_that_is_gone_without_the_columns(text, columns):
     x, scheme = planted(), Scheme.parse(text)
     attribution = attribute_error(x, scheme)
     rest = x.copy()
@@ -107,7 +107,7 @@ def test_with_a_scale_for_each_column_a_column_causes_its_own_error_only():
 
 
 def test_several_columns_cause_more_than_each_alone():
-    """As long as one of them stays, it still sets the scales."""
+    """As long as one of them remains, it sets the scales."""
     x = planted()
     x[:, 90] *= 30
     attribution = attribute_error(x, Scheme.parse("int4:row"))
@@ -188,7 +188,7 @@ def test_what_is_not_finite_has_no_error():
     assert 0 < kept.caused_share < 1
 
 
-def test_columns_that_are_not_there_are_refused():
+def test_columns_outside_the_tensor_are_refused():
     x = planted()
     attribution = attribute_error(x, Scheme.parse("int4:row"))
     with pytest.raises(UsageError, match="no column 130"):
@@ -200,7 +200,7 @@ def test_columns_that_are_not_there_are_refused():
     ["ternary:tensor", "ternary:row", "int4:row:asym:zpfloat", "int4:tensor:asym", "int4:row"],
 )
 def test_kept_columns_are_in_no_scale(text):
-    """The remaining error is that of a tensor that never had these columns."""
+    """The remaining error is that of the same tensor without these columns."""
     random = np.random.default_rng(8)
     x = (random.standard_normal((30, 50)) + 6).astype(np.float32)
     x[:, [3, 17]] *= 20

@@ -1,5 +1,4 @@
-"""Where the bits go, compared with arithmetic by hand and with the arrays that are really
-stored."""
+"""The bits by part, compared with arithmetic by hand and with the sizes of the stored arrays."""
 
 from fractions import Fraction
 
@@ -73,7 +72,7 @@ def test_parts_by_hand(text, expected):
 
 @over("shape", SHAPES)
 @over("text", SCHEMES)
-def test_parts_sum_to_the_bits_and_bytes_that_are_told_elsewhere(text, shape):
+def test_parts_sum_to_the_bits_and_bytes_of_the_other_functions(text, shape):
     scheme = Scheme.parse(text)
     budget = bit_budget(scheme, shape)
     total = sum((budget.share(part) for part in budget.parts), Fraction(0))

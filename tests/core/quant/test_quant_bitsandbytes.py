@@ -1,6 +1,5 @@
-"""NF4 and FP4, compared with the installed bitsandbytes on the CPU. Tensors are always flat,
-because its AVX512 dequantization is wrong for rows that are a multiple of 16 but not of the
-block."""
+"""NF4 and FP4, compared with the installed bitsandbytes on the CPU. Tensors are flat, because its
+AVX512 dequantization is wrong for rows whose length is a multiple of 16 but not of the block."""
 
 import numpy as np
 import pytest
@@ -172,8 +171,8 @@ def test_double_quantization_reads_as_bitsandbytes_reads_it():
 
 
 def test_bitsandbytes_misses_the_nearest_nested_code_on_the_cpu():
-    """Asserted as a difference: its CPU kernel rounds through a uniform table of 65,536
-    entries. Codes differ by at most one, constants and offset not beyond the last bit."""
+    """A known difference: its CPU kernel rounds by a uniform table of 65,536 entries. Codes differ
+    by at most one, constants and offset at most in the last bit."""
     x = normal(64 * 4000)
     ours = quantize(x, Scheme.parse("nf4:dq"))
     _, state = theirs(x, compress_statistics=True)
@@ -186,7 +185,7 @@ def test_bitsandbytes_misses_the_nearest_nested_code_on_the_cpu():
 
 @pytest.mark.parametrize("count", [195, 130])
 def test_the_offset_is_the_mean_of_the_scales_that_are_kept(count):
-    """That of a short last block is at least 1e-38, which the mean is of."""
+    """The scale of a short last block is at least 1e-38, and counts so in the mean."""
     for x in (np.zeros(count, np.float32), normal(count) * np.float32(1e-40)):
         ours = quantize(x, Scheme.parse("nf4:dq"))
         _, state = theirs(x, compress_statistics=True)

@@ -1,4 +1,4 @@
-"""The causes that explanations name, for tensors that were made with a known fault."""
+"""The causes that explanations name, for tensors with a known fault."""
 
 import numpy as np
 import pytest
@@ -151,8 +151,7 @@ def test_one_wide_element_below_six_sigma():
 
 
 def test_integers_are_worse_by_the_squares_of_their_steps():
-    """Compared with the steps themselves, and with the distances to the levels in units of
-    steps."""
+    """Compared with the steps and with the distances to the levels in steps."""
     random = np.random.default_rng(0)
     laplace = random.laplace(size=(2048, 64))
     x = (np.sign(laplace) * np.abs(laplace) ** 0.8).astype(np.float32)
@@ -184,7 +183,7 @@ def test_integers_are_worse_by_the_squares_of_their_steps():
 
 
 def test_stochastic_rounding_says_where_it_is_biased():
-    """A scheme that clips moves the mean of its largest values inward; any other does not."""
+    """Only a scheme that clips moves the mean of its largest values inward."""
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     blocks = np.abs(x).reshape(64, 8, 32)
     top = (blocks == blocks.max(axis=2, keepdims=True)).reshape(x.shape)

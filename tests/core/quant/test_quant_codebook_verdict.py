@@ -1,4 +1,4 @@
-"""The sentence of the Codebooks panel, compared with the numbers that it is about."""
+"""The sentence of the Codebooks panel, compared with the measured numbers."""
 
 import re
 
@@ -11,7 +11,7 @@ from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
 from qtui_core.quant.verdicts.verdict import verdict
 
-#: Rows that groups of 64 and of 72 divide.
+#: Rows whose length is a multiple of 64 and of 72.
 SHAPE = (128, 576)
 FIRST = ["nf4", "int4", "int4:group64:asym", "fp4", "e2m1"]
 
@@ -140,7 +140,7 @@ def test_tensors_without_a_contest():
     assert "keeps every column in 16 bits, so there are no codes to count" in kept[1]
 
 
-def test_what_is_level_here_is_not_said_to_be_so_on_a_gaussian():
+def test_schemes_that_are_level_here_may_differ_on_a_gaussian():
     x = np.random.default_rng(3).uniform(1, 1.02, (64, 256)).astype(np.float32)
     _, sentence = judged(x, ["nf4", "int4:group64"])
     assert "are level" in sentence

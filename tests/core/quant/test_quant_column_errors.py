@@ -1,4 +1,4 @@
-"""Sums by column against numpy in float64."""
+"""Errors by column, compared with numpy in float64."""
 
 from __future__ import annotations
 

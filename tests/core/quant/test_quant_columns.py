@@ -1,4 +1,4 @@
-"""Column statistics and absolute thresholds against plain numpy."""
+"""Column statistics and absolute thresholds, compared with numpy."""
 
 import numpy as np
 import pytest
@@ -69,8 +69,8 @@ def test_columns_beside_a_median_of_zero():
 
 
 def kept_columns(columns, threshold):
-    """The columns with an element of at least this magnitude, compared as float32: those that
-    LLM.int8() keeps in 16 bits (Dettmers et al. 2022, threshold 6.0), the largest absmax first."""
+    """The columns with an element of at least `threshold` as float32, which LLM.int8() keeps in 16
+    bits (Dettmers et al. 2022), the largest absmax first."""
     with np.errstate(over="ignore"):
         return columns.largest(int((columns.absmax >= np.float32(threshold)).sum()))
 

@@ -32,7 +32,8 @@ def no_warnings():
 @in_parts(6)
 @over("any_scheme", EVERY_SCHEME)
 def test_every_scheme_takes_every_tensor_and_measures_its_error(any_scheme, awkward, parts):
-    """Errors are those of the dequantized tensor; measured of every pair of what a scheme has."""
+    """Measured errors are those of the dequantized tensor. The default suite runs pairs of
+    options."""
     scheme = Scheme.parse(any_scheme)
     for name, x in list(awkward.items())[EVERY_SCHEME.index(any_scheme) % parts :: parts]:
         q = quantize(x, scheme)

@@ -1,4 +1,4 @@
-"""Group sizes for equal bits, against trying every size there is."""
+"""Group sizes for equal bits, compared with trying every size."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -71,7 +71,8 @@ SHAPES = [(64, 720), (704, 256), (100, 37), (16, 1000), (5, 37), (1, 300)]
 @over("wanted", WANTED)
 @over("text", TEXTS)
 def test_no_size_comes_nearer(text, wanted, shape, parts):
-    """Of the own kind of groups, unless the tolerance is met with room to spare."""
+    """No other size of the same kind of groups is closer, unless the chosen one is well within the
+    tolerance."""
     if left_out(parts, (shape, SHAPES), (wanted, WANTED), (text, TEXTS)):
         return
     scheme = Scheme.parse(text)
@@ -87,7 +88,7 @@ def test_no_size_comes_nearer(text, wanted, shape, parts):
         assert abs(found.difference) <= nearest
 
 
-def test_what_cannot_be_equal_is_told():
+def test_schemes_that_cannot_have_these_bits_say_why():
     rows = equal(["int8:row", "mxfp4", "bf16", "nvfp4", "ternary", "int3"], LARGE, Fraction(9, 2))
     integer, mx, cast, nv, ternary, small = rows
     assert integer.scheme == integer.asked

@@ -85,8 +85,8 @@ def test_exact_is_said_of_exact_tensors_only():
 
 
 def test_one_huge_element_does_not_make_the_others_exact():
-    """It makes up the whole sum of squares and is preserved, while the elements that share its
-    scale become 0."""
+    """It has almost the whole sum of squares and is exact, but the elements that share its scale
+    become 0."""
     x = normal(32, 64) * np.float32(0.02)
     x[0, 0] = 3e38
     report = measure(x, Scheme.parse("int4:group64"))
@@ -140,7 +140,7 @@ def test_saturation_is_cured_by_what_it_says():
     assert "bf16 would bring it from" in sentence(x, "fp16", "bf16")
 
 
-def test_casts_are_not_told_about_groups():
+def test_groups_are_not_advised_for_casts():
     assert "group" not in sentence(normal(100, 100), "bf16")
 
 

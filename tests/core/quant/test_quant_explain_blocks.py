@@ -64,7 +64,7 @@ def test_formats_of_one_granularity_get_no_finer_one():
 
 
 def test_groups_of_rows_are_not_advised_instead_of_columns():
-    """They would put outlier columns together with others, which scales per column keep apart."""
+    """Groups of a row would mix outlier columns with others; scales per column do not."""
     x = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
     x[:, [7, 300]] *= 40
     report = measure(x, Scheme.parse("int8:column:asym"))

@@ -28,7 +28,7 @@ def samples():
 
 
 def assert_expected(samples, text, model_absmax=None, sigma=1.0):
-    """Four standard errors of the sample, or half a percent."""
+    """Checks an expected error within four standard errors of the sample, or half a percent."""
     scheme = Scheme.parse(text)
     axis = 1 if "column" in text else 0
     parts = [p * np.float32(sigma) for x in samples for p in np.split(x, 16, axis=axis)]
@@ -67,7 +67,7 @@ def test_double_quantization(samples, pattern, size, parts):
         gaussian_relative_mse(Scheme.parse(t), SHAPE) for t in (text, text.removesuffix(":dq"))
     )
     assert single < expected < 1.05 * single
-    # The difference, without the noise of the sample, which both share.
+    # The difference, in which the noise of the common sample cancels.
     added = [
         measure(x, Scheme.parse(text)).relative_mse
         - measure(x, Scheme.parse(text.removesuffix(":dq"))).relative_mse
@@ -129,7 +129,7 @@ def test_casts_depend_on_the_size_of_the_values(samples, text, sigma):
     + [("tf32", 2.0**-k) for k in (126, 128, 130, 132)],
 )
 def test_casts_around_their_smallest_numbers(text, sigma):
-    """By brute force over every cell of the format that holds a noticeable share."""
+    """Brute force over every cell of the format with a noticeable share."""
     mantissa, lowest = {"fp16": (10, -14), "bf16": (7, -126), "tf32": (10, -126)}[text]
     exponents = np.arange(lowest, lowest + 18)
     normal = (1 + np.arange(2**mantissa) / 2**mantissa) * 2.0 ** exponents[:, None]
@@ -164,7 +164,7 @@ def test_a_given_scale_of_the_model(samples, text, extent):
     assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=0.1)
 
 
-def test_nothing_is_expected_of_nothing():
+def test_an_empty_tensor_has_no_expected_error():
     assert gaussian_relative_mse(Scheme.parse("nf4"), (0, 3)) is None
 
 

@@ -1,5 +1,5 @@
-"""Expected errors of the schemes whose scales are small floats or means, against quantizers
-written in float64 by the definition and run on samples; and of other roundings."""
+"""Expected errors of schemes whose scales are small floats or means, and of other roundings,
+compared with samples that are quantized in float64 by definition."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RULES = ("floor", "ceil", "even", "rceil")
 FLOATS = ("mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")
 ELEMENTS = (*FLOATS, "mxint8")
 LENGTHS = (32, 13, 2, 1)
-#: Decibels that an expectation may be off: 1 % of the mean squared error.
+#: The allowed error of an expectation in decibels: 1 % of the mean squared error.
 CLOSE = 0.05
 
 
 def numbers(name):
-    """The numbers of a format, ascending; of MXINT8 without -2."""
+    """The numbers of a format, ascending; for MXINT8 without -2."""
     fmt = get_format(name)
     values = np.array([decode(fmt, code).to_float() for code in range(fmt.code_count)])
     return np.unique(values[np.isfinite(values) & (np.abs(values) <= float(fmt.max))])
@@ -71,7 +71,7 @@ def relative(x, y, parts=16):
 
 @cache
 def drawn(rows, columns):
-    """Normal numbers, the same for all that ask."""
+    """Normal numbers, the same for every call."""
     return np.random.default_rng(31).standard_normal((rows, columns))
 
 
@@ -83,7 +83,7 @@ def test_microscaling(name, rule, length, parts):
     if left_out(parts, (name, ELEMENTS), (rule, RULES), (length, LENGTHS)):
         return
     scheme = Scheme.parse(f"{name}:{rule}")
-    # What saturates, or jumps most from block to block, needs more of them.
+    # Formats that saturate, or whose scales jump most, need more samples.
     count = 1_200_000 if name in ("mxfp8-e4m3", "mxint8") and length == 32 else 320_000
     x = drawn(count // length // 64 * 64, length)
     for sigma in (1.0, 1.37):

@@ -89,7 +89,7 @@ def test_symmetric_levels_are_used_symmetrically():
         np.testing.assert_allclose(shares, shares[::-1], atol=1e-9)
 
 
-def test_what_is_not_known_is_none():
+def test_unknown_shares_are_none():
     for text in ("int4:group64:stochastic", "int4:group64:truncate", "int4:group64:asym:zpfloat",
                  "int8:row:outliers6.0", "ternary:group16"):  # fmt: skip
         assert expected_code_shares(Scheme.parse(text), SHAPE) is None

@@ -49,13 +49,13 @@ def test_the_usual_granularities_from_coarse_to_fine():
     assert names == [f"block{n}" for n in (4096, 1024, 512, 256, 128, 64, 32)]
 
 
-def test_those_that_are_asked_for_in_that_order():
+def test_requested_granularities_come_in_the_requested_order():
     wanted = [PerGroup(30), PerTensor(), PerColumn()]
     found = error_by_granularity(normal(), Scheme.parse("int4"), wanted)
     assert [row.granularity for row in found.rows] == ["group30", "tensor", "column"]
 
 
-def test_impossible_ones_are_left_out_with_the_reason():
+def test_impossible_granularities_are_left_out_with_the_reason():
     found = error_by_granularity(normal(), Scheme.parse("nf4"), [PerRow(), PerBlock(64)])
     assert [row.granularity for row in found.rows] == ["block64"]
     (left,) = found.left_out
@@ -63,7 +63,7 @@ def test_impossible_ones_are_left_out_with_the_reason():
     assert "nf4 cannot be scaled per row" in left.reason
 
 
-def test_equal_ones_are_left_out_with_the_reason():
+def test_equal_granularities_are_left_out_with_the_reason():
     x = normal((10, 64))
     wanted = [PerRow(), PerGroup(128), PerGroup(64), PerBlock(64), PerGroup(32)]
     found = error_by_granularity(x, Scheme.parse("int4:row"), wanted)
@@ -84,7 +84,7 @@ def test_tokens_are_rows_of_a_matrix_but_not_of_a_convolution():
     assert (scales["row"], scales["token"]) == (6, 192)
 
 
-def test_a_cast_stands_for_itself():
+def test_a_cast_is_compared_alone():
     found = error_by_granularity(normal(), Scheme.parse("bf16"))
     assert [(r.granularity, r.scales, r.overhead_bits) for r in found.rows] == [("", 0, 0.0)]
 
@@ -128,6 +128,6 @@ def test_progress_and_cancelling():
         error_by_granularity(normal(), Scheme.parse("int4"), cancelled=lambda: True)
 
 
-def test_what_is_no_tensor_is_refused():
+def test_a_value_that_is_not_a_tensor_is_refused():
     with pytest.raises(UsageError):
         error_by_granularity(np.array(["a"]), Scheme.parse("int4"))

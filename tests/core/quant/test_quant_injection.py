@@ -166,7 +166,7 @@ def test_values_beyond_float32_are_refused():
         Injected(array_of((2, 2)), 0, 0, 1e39)
 
 
-def test_what_is_no_tensor_is_refused_when_it_is_wrapped():
+def test_a_value_that_is_not_a_tensor_is_refused_when_it_is_wrapped():
     with pytest.raises(UsageError):
         Injected(np.array(["a", "b"]), 0, 0, 1.0)
 

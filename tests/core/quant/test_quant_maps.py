@@ -1,5 +1,4 @@
-"""Maps of a tensor, compared with brute force: every element is computed and then pooled by
-numpy."""
+"""Maps of a tensor, compared with brute force: numpy computes and pools every element."""
 
 import math
 
@@ -54,7 +53,7 @@ def tensor(shape, seed=0):
 
 
 def of_elements(kind, x, schemes):
-    """The quantity of every element, from a quantized tensor; float32 as a matrix."""
+    """The mapped quantity of every element, from a quantized tensor: a float32 matrix."""
     matrix = matrix_shape(x.shape)
     stored = [quantize(x, scheme) for scheme in schemes]
     errors = [(q.dequantize() - x).reshape(matrix) for q in stored]
@@ -79,7 +78,7 @@ def of_elements(kind, x, schemes):
 
 
 def pooled(values, found, pooling):
-    """The cells, and the element that each points at, computed cell by cell."""
+    """The cells and their peak elements, computed cell by cell."""
     for i in range(found.cells.shape[0]):
         for j in range(found.cells.shape[1]):
             top, bottom = found.row_edges[i : i + 2]
@@ -245,7 +244,7 @@ def test_threads_do_not_change_a_map_and_it_can_be_cancelled(threads, monkeypatc
         tensor_map(x, MapKind.VALUE, [], 7, 9, threads=threads, cancelled=lambda: True)
 
 
-def test_what_cannot_be_mapped_is_refused_in_words():
+def test_impossible_maps_are_refused_with_the_reason():
     x = tensor((4, 5))
     for window in (Window(0, 5, 0, 5), Window(2, 2, 0, 5), Window(-1, 3, 0, 5)):
         with pytest.raises(UsageError, match="no part of a tensor of 4 x 5"):

@@ -30,7 +30,7 @@ def test_one_large_exact_element_does_not_hide_the_tiny_errors():
 @in_parts(2)
 @over("any_scheme", EVERY_SCHEME)
 def test_report_against_plain_numpy(any_scheme, parts):
-    """By default of every pair of what a scheme has."""
+    """The default suite runs every pair of options, the slow suite every combination."""
     if parts > 1 and any_scheme not in EVERY_PAIR:
         return
     x = np.random.default_rng(1).standard_normal((40, 200)).astype(np.float32) * 0.02

@@ -1,5 +1,5 @@
-"""Counts of codes, compared with those of other libraries, or with `quantize` where no library has
-the codes."""
+"""Counts of codes, compared with other libraries, or with `quantize` if no library has the
+codes."""
 
 import math
 

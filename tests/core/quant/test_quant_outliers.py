@@ -68,8 +68,7 @@ def test_probability_of_many_in_a_column():
 
 @pytest.mark.parametrize("mean", [3e6, -3e6, 33333333.0, 1e8])
 def test_outliers_far_from_zero(mean):
-    """The mean of the tensor is not a float32 number; its float32 neighbours are more than a sigma
-    away."""
+    """The mean is so large that the nearest float32 numbers are more than a sigma away."""
     random = np.random.default_rng(0)
     steps = random.choice([-1, 0, 0, 0, 0, 0, 1], (500, 400))
     steps[random.random(steps.shape) < 1e-3] = 9

@@ -50,7 +50,7 @@ class Rows:
 
 @pytest.fixture
 def small_segments(monkeypatch):
-    """Cuts tensors into many segments, as a large tensor would be."""
+    """Cuts small tensors into many segments, as large ones are."""
     monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
 
 
@@ -75,7 +75,7 @@ def tensor():
 @in_parts(3)
 @over("text", SCHEMES)
 def test_segments_and_threads_do_not_change_a_byte(text, monkeypatch, parts):
-    """By default each scheme on one, two or three threads."""
+    """The default suite runs each scheme on one, two or three threads, the slow suite on all."""
     scheme, x = Scheme.parse(text), tensor()
     whole = quantize(x, scheme, threads=1)
     report = measure(x, scheme, threads=1)

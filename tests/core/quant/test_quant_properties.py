@@ -1,5 +1,5 @@
-"""What every scheme must do: the answer is the same however it is requested, and each value is the
-nearest level of its group."""
+"""Properties of every scheme: all functions agree, and each value is the nearest level of its
+group."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def tensor():
 
 @cache
 def places(granularity):
-    """Where in the flattened scales that of each element is."""
+    """The index of each element's scale in the flattened scales."""
     rows, columns = SHAPE
     found = [scale_index(granularity, SHAPE, r, c) for r in range(rows) for c in range(columns)]
     return np.array([0 if at is None else at for at in found])
 
 
 def values_of(plan, elements):
-    """The values that `measure` compares with, as one array."""
+    """The dequantized values that `measure` uses, as one array."""
     scratch, parts = Scratch(), []
     with np.errstate(all="ignore"):
         for segment in elements.segments(plan.multiple):
@@ -90,7 +90,7 @@ def check_one_answer(text, monkeypatch):
 
 
 @in_parts(4)
-def test_one_answer_however_it_is_asked(parts):
+def test_every_way_of_asking_gives_the_same_answer(parts):
     def check(text):
         with pytest.MonkeyPatch.context() as patch:
             check_one_answer(text, patch)
@@ -123,7 +123,7 @@ def test_means_do_not_depend_on_the_cut(text, monkeypatch):
 @in_parts(2)
 @over("any_scheme", EVERY_SCHEME)
 def test_each_value_is_the_nearest_level_of_its_group(any_scheme, parts):
-    """By default of every pair of what a scheme has."""
+    """The default suite runs every pair of options, the slow suite every combination."""
     scheme, x = Scheme.parse(any_scheme), tensor()
     if scheme.bits > 8 or (parts > 1 and any_scheme not in EVERY_PAIR):
         return  # held against qtui_core.formats elsewhere

@@ -1,4 +1,4 @@
-"""Advice can be followed, and helps."""
+"""Advice names possible schemes, and following it lowers the error."""
 
 import re
 
@@ -113,7 +113,7 @@ def test_what_is_advised_helps(looked_at, name, text, parts):
 
 
 def test_more_than_bits_and_groups_is_said_where_it_helps():
-    """What another format of the same width would do to a Gaussian tensor is known."""
+    """The error of another format of the same width on a Gaussian tensor is known."""
     x = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
     stats = statistics(x)
     better = {
@@ -163,7 +163,7 @@ def test_a_lossless_alternative_is_named(heavy):
     assert said == "tf32 keeps every element of this tensor exactly."
 
 
-def test_none_does_better_is_said_when_none_does(heavy):
+def test_it_is_said_that_no_other_scheme_does_better(heavy):
     others = ["int4:group64", "nf4:block64", "int4:group60", "int8", "int3", "int4:group64:asym"]
     for text in ("int4:group66", "int4:group128", "int4:row"):
         for other in others:
@@ -187,8 +187,7 @@ def test_columns_are_kept_only_when_they_were_named():
 
 
 def test_the_coarsest_scale_that_confines_outliers_is_advised():
-    """With an outlier in each of a few rows, scales per row suffice; with one in every row, they do
-    not."""
+    """If few rows have an outlier, scales per row suffice; if every row has one, they do not."""
     random = np.random.default_rng(0)
     few = random.standard_normal((400, 512)).astype(np.float32)
     few[:20, 5] = 40

@@ -33,7 +33,8 @@ ML_DTYPES = {
 
 
 def codes_and_midpoints(name):
-    """Every finite number of a format, what is halfway to the next and beside that, and beyond."""
+    """Every finite number of a format, the midpoints, their neighbours, and values beyond the
+    range."""
     fmt = get_format(name)
     values = decode_array(fmt, np.arange(fmt.max_code + 1)).astype(np.float64)
     step = values[-1] - values[-2]
@@ -253,8 +254,8 @@ OPTIONS = [
 @in_parts(2)
 @over("text", OPTIONS)
 def test_awkward_tensors(text, awkward, parts):
-    """Every option for every awkward tensor: the measurement is that of the stored tensor, and it
-    can be explained."""
+    """Every option for every awkward tensor: the measured error is that of the quantized tensor,
+    and has an explanation."""
     scheme = Scheme.parse(text)
     assert str(Scheme.parse(str(scheme))) == str(scheme)
     for name, x in list(awkward.items())[OPTIONS.index(text) % parts :: parts]:
@@ -337,6 +338,6 @@ def test_expected_error_of_normal_values(text, sigma, extent):
         ("int8:row:stochastic", "rounding at random costs 3.0 dB and has no bias"),
     ],
 )
-def test_what_a_rounding_costs_is_said(text, said):
+def test_the_cost_of_a_rounding_is_named(text, said):
     x = np.random.default_rng(5).standard_normal((256, 2048)).astype(np.float32)
     assert said in explain(measure(x, Scheme.parse(text)))

@@ -116,7 +116,7 @@ UNBIASED += ["e3m0:tensor", "mxfp4", "mxfp8-e4m3", "mxint8", "nvfp4"]
 
 @over("text", UNBIASED)
 def test_the_mean_error_is_zero_and_no_element_moves_more_than_a_step(text):
-    """One value many times, beside the ends of the range: the mean of what it becomes."""
+    """The mean result of rounding one value many times, in groups with extremes of ±1."""
     for value in (0.3, -0.017, 1.3e-5):
         x = np.full((64, 4096), value, np.float32)
         x[:, ::16] = 1.0  # an extreme for every group there is
@@ -177,7 +177,7 @@ CUT = (*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3")
 @in_parts(2)
 @over("text", CUT)
 def test_one_result_however_the_tensor_is_cut(text, monkeypatch, parts):
-    """By default half of the schemes on one thread, and the others on two."""
+    """The default suite runs half of the schemes on one thread and the others on two."""
     scheme = Scheme.parse(f"{text}:stochastic3")
     x = np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)
     x[3, 4], x[140, 60], x[70, 1] = np.nan, np.inf, 40

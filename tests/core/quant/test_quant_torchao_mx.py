@@ -1,4 +1,4 @@
-"""The mx formats, nvfp4 and ternary against the libraries that define them, byte for byte."""
+"""The mx formats, nvfp4 and ternary, compared with torchao and published code, byte for byte."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FLOATS = ("mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")
 
 
 def bfloat16(x):
-    """Float32 numbers cut to the upper half of their words: ties with 4-bit levels are many."""
+    """Float32 numbers truncated to bfloat16, so that many are ties between 4-bit levels."""
     words = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
     return words.view(np.float32)
 
 
 def blocks(size, seed=3):
-    """Rows of blocks that find mistakes: ties, powers of two and their neighbours as absmax,
-    zero, constant, huge and tiny blocks."""
+    """Rows of difficult blocks: ties, powers of two and their neighbours as absmax, zero, constant,
+    huge and tiny blocks."""
     random = np.random.default_rng(seed)
     normal = random.standard_normal((128, size))
     spread = normal * 2.0 ** random.integers(-12, 12, (128, size))
@@ -128,7 +128,7 @@ def scale_by_definition(absmax, largest, mantissa_bits, rule):
 
 @cache
 def exactly_rounded(fmt, element):
-    """Tensors at other scales have the same elements again."""
+    """Cached, because tensors at other scales have the same elements."""
     return Fraction(float(round_value(fmt, element, saturate=True)))
 
 
@@ -136,8 +136,8 @@ def exactly_rounded(fmt, element):
 @over("rule", RULES)
 @over("name", [*FLOATS, "mxint8"])
 def test_exact_arithmetic(name, rule, parts):
-    """The text of the specification, in fractions: torchao has no MXINT8, and no block with a
-    scale of code 0 that comes back."""
+    """The specification computed in fractions, because torchao has no MXINT8, and loses blocks
+    whose scale has the code 0."""
     fmt = get_format(Scheme.parse(name).element)
     largest = Fraction(fmt.max)
     mantissa = 6 if name == "mxint8" else fmt.mantissa_bits
@@ -229,7 +229,7 @@ def test_nvfp4_of_one_block_and_of_zeros():
 
 
 def test_nvfp4_elements_are_those_of_e2m1():
-    """The codes of what is divided by the scales, where that is exact."""
+    """The codes are those of x / scale rounded to E2M1, for scales that divide exactly."""
     x = np.random.default_rng(8).uniform(-6, 6, (1, 16)).astype(np.float32)
     x[0, 0] = 6
     q = quantize(x, Scheme.parse("nvfp4"))

@@ -1,4 +1,4 @@
-"""Codes from the word table are those that arithmetic gives for the same values."""
+"""Codes from the word table equal those from arithmetic."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_errors_by_word_are_those_of_float32(text, finite):
         assert getattr(found, name) == wanted, name
 
 
-def test_errors_by_word_can_be_cancelled_and_tell_how_far_they_are():
+def test_errors_by_word_can_be_cancelled_and_report_progress():
     tensor, _ = both(every_word(finite=True))
     told: list[float] = []
     measure(tensor, Scheme.parse("e4m3"), progress=told.append)

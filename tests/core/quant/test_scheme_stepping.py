@@ -1,4 +1,4 @@
-"""Turning one knob of a scheme at a time."""
+"""Changes of one part of a scheme at a time."""
 
 from __future__ import annotations
 

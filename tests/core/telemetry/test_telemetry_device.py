@@ -16,7 +16,7 @@ class NVMLError(Exception):
 
 
 def driver(**answers: Any) -> SimpleNamespace:
-    """Plays pynvml: a value is returned, an NVMLError is raised."""
+    """A replacement for pynvml: an answer is returned, or raised if it is an NVMLError."""
     calls: list[str] = []
 
     def reply(name: str, default: Any) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The machine, read from hand-made files and from the real ones."""
+"""The facts of a machine, read from made-up files and from those of this machine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_driver_and_the_newest_cuda_it_serves():
     assert read_driver(nvml(b"470.1", 11040)) == Driver("470.1", (11, 4))
 
 
-def test_a_driver_may_keep_silent_about_either():
+def test_either_version_may_be_unknown():
     assert read_driver(nvml(NVMLError(), NVMLError())) == Driver(None, None)
 
 

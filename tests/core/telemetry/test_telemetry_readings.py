@@ -1,4 +1,4 @@
-"""What NVML reports of a GPU at a moment; each value may be missing."""
+"""Readings of a GPU from NVML; each value may be missing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read(pid: int = 77, **answers: Any) -> DeviceReading:
         return reader.read()
 
 
-def test_all_that_a_driver_tells() -> None:
+def test_all_values_of_a_driver() -> None:
     assert read() == WHOLE
 
 
@@ -112,7 +112,7 @@ def test_an_old_driver_counts_what_it_reserves_as_used() -> None:
     assert found == replace(WHOLE, memory_used=3 * GIB + GIB // 2, memory_reserved=None)
 
 
-def test_a_driver_older_than_the_module_tells_processes_in_its_own_form() -> None:
+def test_a_driver_older_than_the_module_lists_processes_in_its_own_form() -> None:
     rows = fake_nvml().nvmlDeviceGetComputeRunningProcesses()
     found = read(
         nvmlDeviceGetComputeRunningProcesses=NVMLLibraryMismatchError(),
@@ -138,18 +138,18 @@ def test_a_lost_device_says_so() -> None:
 
 
 class TestOwnMemory:
-    """Every way to find the memory of this process, from its own row in NVML to nothing."""
+    """Ways to find the memory of this process, with less and less information from NVML."""
 
     def test_in_a_container_the_only_process_is_taken_for_ours(self) -> None:
         # NVML reports the process number on the host, which no process in the container has.
         found = read(pid=12, nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)])
         assert (found.process_memory, found.process_basis) == (5 * GIB, BY_BEING_ALONE)
 
-    def test_of_several_strangers_none_is_ours(self) -> None:
+    def test_among_several_processes_none_is_taken_for_ours(self) -> None:
         found = read(pid=12)
         assert (found.process_memory, found.process_basis) == (None, "")
 
-    def test_what_draws_is_not_counted_as_alone(self) -> None:
+    def test_a_process_that_draws_does_not_count_as_the_only_one(self) -> None:
         found = read(
             pid=12,
             nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)],
@@ -162,7 +162,7 @@ class TestOwnMemory:
         assert (found.process_memory, found.process_basis) == (None, "")
         assert found.processes == (ProcessReading(77, "compute", "program 77", None),)
 
-    def test_hidden_processes_are_not_no_processes(self) -> None:
+    def test_hidden_processes_do_not_count_as_no_processes(self) -> None:
         hidden = {
             "nvmlDeviceGetComputeRunningProcesses": NO_PERMISSION,
             "nvmlDeviceGetGraphicsRunningProcesses": NO_PERMISSION,
@@ -171,7 +171,7 @@ class TestOwnMemory:
         nobody: dict[str, Any] = {question: [] for question in hidden}
         assert read(**nobody).processes == ()
 
-    def test_one_that_computes_and_draws_is_told_once(self) -> None:
+    def test_a_process_that_computes_and_draws_is_listed_once(self) -> None:
         found = read(
             nvmlDeviceGetComputeRunningProcesses=[process(77, 2 * GIB)],
             nvmlDeviceGetGraphicsRunningProcesses=[process(77, 2 * GIB)],
@@ -193,7 +193,7 @@ class TestFinding:
         DeviceReader(uuid="1234", nvml=nvml).read()
         assert names == ["slice"]
 
-    def test_a_uuid_that_nobody_has_reads_as_nothing(self) -> None:
+    def test_an_unknown_uuid_has_no_values(self) -> None:
         reader = DeviceReader(uuid="1234", nvml=fake_nvml(nvmlDeviceGetHandleByUUID=NVMLError(6)))
         assert reader.read() == DeviceReading("0")
 

@@ -1,4 +1,4 @@
-"""Samples are taken at an even pace, and none after the end."""
+"""Samples are taken at equal intervals, and none after the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_end_does_not_wait_for_the_interval() -> None:
     assert time.monotonic() - began < 50
 
 
-def test_a_slow_reading_is_not_made_up_for() -> None:
+def test_samples_missed_by_a_slow_reading_are_not_caught_up() -> None:
     seen: list[float] = []
 
     def slow() -> float:
@@ -64,7 +64,7 @@ def test_a_slow_reading_is_not_made_up_for() -> None:
     assert len(seen) <= (time.monotonic() - began) / 0.2
 
 
-def test_what_a_reading_raises_is_raised_at_the_end() -> None:
+def test_an_error_of_a_reading_is_raised_at_the_end() -> None:
     asked = threading.Event()
 
     def broken() -> int:
@@ -79,7 +79,7 @@ def test_what_a_reading_raises_is_raised_at_the_end() -> None:
         block()
 
 
-def test_what_the_block_raises_comes_first() -> None:
+def test_an_error_of_the_block_comes_first() -> None:
     asked = threading.Event()
 
     def broken() -> int:
@@ -103,6 +103,6 @@ def test_the_thread_ends_with_the_block_and_can_begin_again() -> None:
         assert not any(thread.name == "sampler" for thread in threading.enumerate())
 
 
-def test_an_interval_is_some_time() -> None:
+def test_an_interval_must_be_positive() -> None:
     with pytest.raises(ValueError, match="over 0 seconds"):
         Sampler(0.0, lambda: 0, lambda _: None)
