@@ -73,6 +73,7 @@ def export_targets(
     found: list[tuple[RecipeTarget, Target]] = []
     for text in exports:
         tool, name = target_of_export(text)
+        tool.check()
         if name == STDOUT:
             raise UsageError(f"--export {text} needs a file: the report goes to stdout.")
         file = target_of(name, force=report.force, inputs=inputs)

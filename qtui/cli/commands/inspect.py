@@ -21,7 +21,9 @@ from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
+    from qtui_core.files import Target
     from qtui_core.inspection import Inspection
+    from qtui_core.inspection.recipes.targets import RecipeTarget
     from qtui_core.inspection.sensitivity.budget import Budget
     from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.models import ModelSource
@@ -134,6 +136,7 @@ def command(
     # Parsed first, so that a wrong scheme is an error before a large model is opened.
     parsed = _parse_schemes(wanted)
     limit = None
+    recipes: list[tuple[RecipeTarget, Target]] = []
     if sensitivity:
         from qtui.cli.sensitivity import export_targets
         from qtui_core.inspection.sensitivity.weighing import refuse_shared_scales
@@ -144,6 +147,8 @@ def command(
     with open_model(model) as source:
         if source.origin != "config":
             source.require_weights()
+        for tool, _ in recipes:
+            tool.refuse_names(source.tensors)
         if headers or not source.tensors:
             from qtui_core.inspection.census import census_only
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qtui_core.extras import require
 from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe, is_plain
 from qtui_core.models.files.ggml_types import BY_NAME
 from qtui_core.schemes.scheme import Family, Scheme
@@ -60,7 +59,7 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
     first whose expression is found in the name.
 
     Experts that the converter stacks into one tensor get the type with the most bits among theirs.
-    Raises MissingLibrary without gguf, which has the names.
+    Takes the library gguf, which has the names.
     """
     names = _gguf_names([tensor.name for tensor in tensors], model_type)
     chosen: dict[str, str] = {}
@@ -125,11 +124,15 @@ def _is_same(scheme: Scheme, kind: str) -> bool:
     return is_plain(scheme) and _SAME.get(str(scheme)) == kind
 
 
+def has_gguf_name(name: str) -> bool:
+    """Whether a tensor is called as in a GGUF file."""
+    return name.startswith(("blk.", "token_embd."))
+
+
 def _gguf_names(names: Sequence[str], model_type: str | None) -> dict[str, str]:
     """Name in the checkpoint -> name in GGUF, for those that have one."""
-    if any(name.startswith(("blk.", "token_embd.")) for name in names):
+    if any(map(has_gguf_name, names)):
         return {name: name for name in names}
-    require("--export llama-quantize", "gguf")
     import gguf
 
     wanted = _ARCHITECTURES.get(model_type or "", (model_type or "").replace("_", ""))

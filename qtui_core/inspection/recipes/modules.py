@@ -22,6 +22,7 @@ from qtui_core.schemes.granularity import PerTile
 from qtui_core.schemes.scheme import Family, Scheme
 
 _NO_MODULE = "it is no weight of a linear layer"
+_SHARED = "the head shares it, and would keep a copy"
 
 
 def llm_compressor(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
@@ -143,13 +144,14 @@ def _scale_why(scheme: Scheme) -> str:
     return "it has no other rounding, scale or zero point"
 
 
-def _kept(tensor: RecipeTensor) -> list[StandIn]:
-    """What to tell about a tensor that stays as stored though it was given a scheme."""
+def _kept(tensor: RecipeTensor, other: str = _NO_MODULE) -> list[StandIn]:
+    """What to tell about a tensor that stays as stored though it was given a scheme; `other` is
+    why, if the scheme is not."""
     scheme = tensor.scheme
     if scheme is None:
         return []
     if scheme.family is not Family.CAST:
-        return [StandIn(tensor.name, str(scheme), UNQUANTIZED, _NO_MODULE)]
+        return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
     if scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
         return []
     why = "it keeps weights in the dtype that the model is loaded in"
@@ -160,10 +162,11 @@ def torchao(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     """The JSON of a torchao FqnToConfig (0.18), for `torchao.core.config.config_from_dict`."""
     configs: dict[str, Any] = {}
     left: list[StandIn] = []
+    shared = not any(tensor.is_head for tensor in tensors)
     for tensor in tensors:
-        usable = tensor.is_linear or tensor.is_embedding
+        usable = tensor.is_linear or (tensor.is_embedding and not shared)
         if tensor.keeps or not usable:
-            left += _kept(tensor)
+            left += _kept(tensor, _SHARED if tensor.is_embedding else _NO_MODULE)
             continue
         config, instead, why = _torchao_config(tensor)
         if instead:

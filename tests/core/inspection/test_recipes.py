@@ -258,6 +258,23 @@ def test_a_type_of_ggml_has_whole_blocks():
         assert recipe.text.endswith(f"={expected}\n")
 
 
+def test_a_model_of_gguf_is_for_llama_quantize():
+    given = (tensor("blk.0.attn_q.weight", "int8:group32"), tensor("blk.0.attn_k.weight", None))
+    text = "^blk\\.0\\.attn_q\\.weight$=q8_0\n^blk\\.0\\.attn_k\\.weight$=bf16\n"
+    assert llama_quantize(given, "llama").text == text
+    TARGETS["llama-quantize"].refuse_names(each.name for each in given)
+    for name in set(TARGETS) - {"llama-quantize"}:
+        with pytest.raises(UsageError, match="those of GGUF"):
+            TARGETS[name].refuse_names(each.name for each in given)
+
+
+def test_torchao_leaves_an_embedding_that_is_the_head_too():
+    table = tensor("model.embed_tokens.weight", "int4:group64:full")
+    (told,) = torchao((table,)).stand_ins
+    assert (told.instead, told.why) == (UNQUANTIZED, "the head shares it, and would keep a copy")
+    assert torchao((table, tensor("lm_head.weight", None))).stand_ins == ()
+
+
 def test_the_tools_are_refused_by_name():
     assert target_of_export("vllm") == (TARGETS["vllm"], "vllm.json")
     assert target_of_export("VLLM=a=b.json") == (TARGETS["vllm"], "a=b.json")
