@@ -160,7 +160,7 @@ class EngineClient:
         Raises the QtuiError (UsageError, ModelError and so on) that the engine reports, and
         EngineLost if the child is gone.
         """
-        await self._ensure_running()
+        await self.start()
         self._next_id += 1
         request_id = self._next_id
         name = method if isinstance(kind, _Same) else kind
@@ -183,15 +183,11 @@ class EngineClient:
             if call.kind == kind:
                 self._send_cancel(request_id)
 
-    async def start(self) -> None:
-        """Starts the child now instead of with the first request."""
-        await self._ensure_running()
-
     async def restart(self) -> None:
         """Replaces the child by a new one, whatever state it is in."""
         self._drop("The engine was restarted.")
         self._set_state(EngineState.IDLE, "")
-        await self._ensure_running()
+        await self.start()
 
     def kill(self) -> None:
         """Kills the child (SIGKILL). Requests in flight raise EngineLost."""
@@ -213,7 +209,8 @@ class EngineClient:
 
     # Starting and losing the child
 
-    async def _ensure_running(self) -> None:
+    async def start(self) -> None:
+        """Starts the child if it does not run; a request does so too. Raises EngineLost."""
         if self.state is EngineState.LOST:
             raise EngineLost(self.detail)
         if self.state is EngineState.RUNNING:

@@ -53,13 +53,6 @@ class Observed:
     second_moment: Float64
     counts: Int64 | None
 
-    @property
-    def absmax(self) -> float | None:
-        """The largest magnitude."""
-        if self.min is None or self.max is None:
-            return None
-        return max(-self.min, self.max)
-
 
 class Observer:
     """Observes the inputs or outputs of one module, one batch at a time.

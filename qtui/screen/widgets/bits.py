@@ -38,11 +38,6 @@ class BitRow:
     fields: tuple[BitField, ...]
     cells: tuple[str, ...]
 
-    @property
-    def bits(self) -> str:
-        """The bits of the code, high to low."""
-        return "".join(field.bits for field in self.fields if field.kind != "padding")
-
 
 @dataclass(frozen=True)
 class BitsColumn:

@@ -19,8 +19,6 @@ DEFAULT_WORKSPACE: Final = 8_519_680
 LARGE_WORKSPACE: Final = 32 * MIB
 #: hipBLAS on gfx94x and gfx95x.
 _INSTINCT_WORKSPACE: Final = 128 * MIB
-#: Default of CUBLASLT_WORKSPACE_SIZE.
-_LT_WORKSPACE: Final = MIB
 
 #: By major compute capability, the first torch version with the large workspace; pull requests
 #: 89027, 175344 and 189312 of pytorch. That for Blackwell was merged in February 2026; 2.11 may or
@@ -56,28 +54,18 @@ class Workspace:
         threads: that multiply matrices and have one workspace each: the program's thread runs
             forward passes, autograd's thread backward passes, each with its own handle.
         kept: whether they stay allocated between products.
-        lt_each: additional bytes per thread for cuBLASLt if layers have biases, in versions that do
-            not share the workspace with it; an upper bound.
         source: where the sizes are from.
     """
 
     each: int
     threads: int
     kept: bool
-    lt_each: int
     source: str
 
     @property
     def bytes(self) -> int:
         """Bytes that stay allocated between products."""
         return self.each * self.threads if self.kept else 0
-
-    @property
-    def calibrated(self) -> Calibrated:
-        """The same with its range: from one thread's workspace to all with cuBLASLt's."""
-        low = self.each if self.kept else 0
-        high = (self.each + self.lt_each) * self.threads
-        return Calibrated(self.bytes, low, high, self.source)
 
 
 def cublas_workspace(
@@ -107,7 +95,7 @@ def cublas_workspace(
         since = _LARGE_SINCE.get(major)
         each = LARGE_WORKSPACE if since and version >= since else DEFAULT_WORKSPACE
     kept = version < _NOT_KEPT_SINCE or (device is not None and device.vendor == "AMD")
-    return Workspace(each, 2 if trains else 1, kept, min(_LT_WORKSPACE, each), source)
+    return Workspace(each, 2 if trains else 1, kept, source)
 
 
 def _measured_workspace(known: Calibration, trains: bool) -> Workspace:
@@ -115,7 +103,7 @@ def _measured_workspace(known: Calibration, trains: bool) -> Workspace:
     a backward pass adds is that of other threads."""
     each = known.workspace_forward or known.workspace_training
     threads = round(known.workspace_training / each) if trains and each else 1
-    return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, 0, known.source)
+    return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, known.source)
 
 
 def parse_workspace_config(config: str) -> int:

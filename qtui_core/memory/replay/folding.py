@@ -30,11 +30,6 @@ class Fold:
     copies: int
 
     @property
-    def total(self) -> int:
-        """Layers of the whole row."""
-        return self.built + self.copies * self.period
-
-    @property
     def added(self) -> int:
         """Layers that are not built."""
         return self.copies * self.period

@@ -160,11 +160,6 @@ class Timeline:
                 found.append(Life(start + buffer.start, stop, buffer.bytes, component))
         return found
 
-    @property
-    def peak(self) -> int:
-        """The first event after which the most bytes are alive."""
-        return self.live.index(max(self.live)) if self.live else 0
-
     def alive_at(self, number: int, layer: int | None = None) -> list[Allocation]:
         """The buffers that are alive after an event; equal buffers of several layers are one entry.
         With `layer`, only those allocated in the work on that layer."""

@@ -90,15 +90,6 @@ class Occupancy:
         """The codes that no tensor uses in this format."""
         return self.codes[~self.reachable]
 
-    @property
-    def values(self) -> tuple[Float64, Int64]:
-        """The distinct levels and their counts. Both zeros count as one level, and patterns that no
-        element can have are left out."""
-        levels, inverse = np.unique(self.levels[self.reachable] + 0.0, return_inverse=True)
-        counts = np.zeros(len(levels), np.int64)
-        np.add.at(counts, inverse, self.counts[self.reachable])
-        return levels, counts
-
 
 def entropy(shares: Float64) -> float:
     """-sum p log2 p, in bits; a share of 0 adds nothing."""

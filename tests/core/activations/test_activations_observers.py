@@ -37,7 +37,6 @@ def test_what_is_observed_is_numpy_s(pieces: int) -> None:
     found = observe(x, pieces)
     assert (found.tokens, found.features, found.nonfinite) == (3000, 40, 0)
     assert (found.min, found.max) == (x.min(), x.max())
-    assert found.absmax == np.abs(x).max()
     assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
     exact = (x.astype(np.float64) ** 2).mean(axis=0)
     np.testing.assert_allclose(found.second_moment, exact, rtol=1e-12)
@@ -62,7 +61,7 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
 def test_nothing_finite_has_no_range() -> None:
     for x in (np.full((4, 3), np.nan, np.float32), np.empty((0, 3), np.float32)):
         found = observe(x, 1)
-        assert (found.min, found.max, found.absmax) == (None, None, None)
+        assert (found.min, found.max) == (None, None)
         for rule in (MinMax(), Percentile(99.9)):
             with pytest.raises(UsageError, match="No finite value"):
                 rule.range_of(found, symmetric=True)

@@ -86,10 +86,7 @@ def test_codes_of_ml_dtypes():
     np.testing.assert_array_equal(
         counts_by_code(found), np.bincount(theirs.reshape(-1), minlength=16)
     )
-    assert counts_by_code(found)[8] > 0  # -0 is counted by itself,
-    levels, counts = found.values
-    assert len(levels) == 15  # and is the same value
-    assert counts[7] == counts_by_code(found)[[0, 8]].sum()
+    assert counts_by_code(found)[8] > 0  # -0 is counted by itself
 
 
 SHAPES = ((24, 192), (5, 70), (101,))

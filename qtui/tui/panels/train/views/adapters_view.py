@@ -11,8 +11,6 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.live.snapshot import AdaptersCompared
 
-NOT_YET = "Adapters are compared after the last step of a LoRA or QLoRA run; t sets the text."
-
 
 class AdaptersView(TrainView):
     """The likeliest next tokens with adapters on beside those with them off."""
