@@ -9,6 +9,7 @@ from qtui.cli.progress import progress_on_stderr
 from qtui.cli.sensitivity import ask_engine
 from qtui.ending import say
 from qtui.engine.answers.evaluation import EvaluationHeard
+from qtui.engine.client import EngineLost
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -31,12 +32,12 @@ _STEPS: Final = 1000
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """How an evaluation ended: what was found, whether Ctrl-C ended it, and whether the disk did
-    not take all of its recording."""
+    """How an evaluation ended: what was found, whether Ctrl-C ended it, and whether something
+    failed: the disk did not take all of its recording, or the child died."""
 
     found: Evaluation
     interrupted: bool
-    unrecorded: bool
+    failed: bool
 
 
 def run_to_end(
@@ -47,12 +48,12 @@ def run_to_end(
 ) -> EvaluationOutcome:
     """Evaluates in a child process. `earlier` is a recording to go on from.
 
-    Raises QtuiError (UsageError, ModelError) as the child reports it, and KeyboardInterrupt where
-    it was interrupted before the first part.
+    Raises QtuiError (UsageError, ModelError) as the child reports it, EngineLost where the child
+    died before the first part, and KeyboardInterrupt where it was interrupted before it began.
     """
     with progress_on_stderr("evaluating") as show, _Recorded(record) as recorded:
         run = _PartsHeard(show, recorded, earlier)
-        interrupted = False
+        interrupted = lost = False
         try:
             asked = {"settings": settings, "done": run.done}
             ask_engine(model, "evaluate", asked, run.hear)
@@ -60,10 +61,15 @@ def run_to_end(
             if run.begun is None:
                 raise
             interrupted = True
+        except EngineLost as error:
+            if run.begun is None or not run.parts:
+                raise
+            say(f"qtui: {error}")
+            lost = True
         assert run.begun is not None
-        found = summarize(run.begun, run.parts, "stopped" if interrupted else "done")
+        found = summarize(run.begun, run.parts, "stopped" if interrupted or lost else "done")
         recorded.write(found)
-        return EvaluationOutcome(found, interrupted, recorded.failed)
+        return EvaluationOutcome(found, interrupted, lost or recorded.failed)
 
 
 class _PartsHeard:

@@ -207,7 +207,7 @@ def _rows_of(found: Any) -> dict[str, str | None]:
 
 
 def assigned(
-    name: str, source: ModelSource, schemes: Mapping[str, Scheme | None]
+    name: str, schemes: Mapping[str, Scheme | None], source: ModelSource
 ) -> QuantizedWeights:
     """The change of an assignment. Raises UsageError if it names what is no matrix of the model, or
     a scheme whose scale belongs to the whole model."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from qtui_core.evaluation.results import (
     PartScored,
 )
 from qtui_core.evaluation.scores import TokenScores, score
-from qtui_core.evaluation.settings import ASSIGNMENT, ORIGINAL, EvaluationSettings
+from qtui_core.evaluation.settings import ORIGINAL, EvaluationSettings
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.evaluation.windows import TextWindows, cut_windows
 from qtui_core.extras import installed_version
@@ -160,13 +160,15 @@ def _told(
 def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack) -> _Prepared:
     # What a person may have mistyped is read first; the model takes longer.
     text = _text_of(source, settings)
-    chosen = None if settings.assignment is None else read_assignment(settings.assignment)
+    chosen = {path: read_assignment(path) for path in settings.assignment}
     source.require_weights()
     changes: list[WeightChange] = [WeightChange(ORIGINAL, source)]
     changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
     notes: list[str] = []
-    if chosen is not None:
-        changes.append(assigned(ASSIGNMENT, source, chosen))
+    # Called by their files, which are often alike but for the folder.
+    short = [Path(path).name for path in chosen]
+    names = short if len(set(short)) == len(short) else list(chosen)
+    changes += [assigned(*each, source) for each in zip(names, chosen.values(), strict=True)]
     if settings.against is not None:
         other = stack.enter_context(open_model(settings.against))
         other.require_weights()
@@ -179,7 +181,7 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
                 f"{quoted(source.id)} are used."
             )
     model = StreamedModel(source, settings.device)
-    notes += _notes_on(model, chosen)
+    notes += _notes_on(model, chosen.values())
     if text.partial:
         notes.append(f"Only the first {MAX_BYTES >> 20} MiB of {quoted(text.origin)} are used.")
     tokenizer = Tokenizer(model.loaded)
@@ -215,11 +217,11 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
     return _Prepared(begun, model, windows, tuple(ForwardPass(c, a) for c, a in ways))
 
 
-def _notes_on(model: StreamedModel, chosen: dict[str, Scheme | None] | None) -> list[str]:
+def _notes_on(model: StreamedModel, assignments: Iterable[Iterable[str]]) -> list[str]:
     if not model.unnamed:
         return []
     whole = {weight.info.name for weight in model.weights} - set(model.unnamed)
-    lost = [name for name in chosen or () if name not in whole]
+    lost = [name for names in assignments for name in names if name not in whole]
     if lost:
         raise ModelError(
             f"The model that runs has {listed(lost)} as a part of a larger tensor, so the "

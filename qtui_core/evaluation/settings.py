@@ -13,8 +13,6 @@ from qtui_core.schemes.scheme import Scheme
 USUAL_SCHEMES: Final = ("int8", "nf4", "nf4:dq", "int4", "mxfp4", "nvfp4")
 #: The name of the row of the original.
 ORIGINAL: Final = "original"
-#: The name of the row of an assignment.
-ASSIGNMENT: Final = "assignment"
 #: The fewest tokens of a window: half of them are context.
 LEAST_WINDOW: Final = 16
 
@@ -29,7 +27,7 @@ class EvaluationSettings:
         schemes: each applied to every matrix of the model, as in an inspection.
         activations: schemes for the inputs of linear layers. Every change of the weights is then
             evaluated with each of them besides.
-        assignment: a file with a scheme for each tensor.
+        assignment: files with a scheme for each tensor.
         against: another checkpoint of the model, quantized or trained further.
         keep: shell patterns of names of tensors that schemes leave as stored.
         text: a file; None takes a text inside.
@@ -43,7 +41,7 @@ class EvaluationSettings:
 
     schemes: tuple[Scheme, ...] = ()
     activations: tuple[Scheme, ...] = ()
-    assignment: str | None = None
+    assignment: tuple[str, ...] = ()
     against: str | None = None
     keep: tuple[str, ...] = ()
     text: str | None = None
@@ -73,7 +71,7 @@ class EvaluationSettings:
                     f"{scheme.format}:tensor."
                 )
         schemes = self.schemes
-        if not schemes and self.assignment is None and self.against is None:
+        if not schemes and not self.assignment and self.against is None:
             schemes = tuple(Scheme.parse(text) for text in USUAL_SCHEMES)
         if self.keep and not schemes:
             raise UsageError(
@@ -83,4 +81,5 @@ class EvaluationSettings:
             self,
             schemes=tuple(dict.fromkeys(schemes)),
             activations=tuple(dict.fromkeys(self.activations)),
+            assignment=tuple(dict.fromkeys(self.assignment)),
         )

@@ -12,6 +12,7 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
+from qtui.engine.client import EngineLost
 from qtui_core.codec import to_plain
 from qtui_core.evaluation.results import (
     Candidate,
@@ -27,10 +28,11 @@ ROWS = ("scheme", "bits_per_parameter", "bytes", "kl_mean", "kl_stderr", "kl_med
 
 class ScriptedEngine:
     """In place of the engine: tells an evaluation of two batches of two windows, and is interrupted
-    after `stop` parts."""
+    after `stop` parts, or ends with another error."""
 
-    def __init__(self, stop: int = 99) -> None:
-        self.stop = stop
+    def __init__(self) -> None:
+        self.stop = 99
+        self.error: BaseException = KeyboardInterrupt()
         self.digest = "d"
         self.asked: list[tuple[int, int]] = []
 
@@ -53,7 +55,7 @@ class ScriptedEngine:
                 heard(0.5, to_plain({"doing": names[number], "part": part(batch, number)}))
                 told += 1
                 if told == self.stop:
-                    raise KeyboardInterrupt
+                    raise self.error
 
 
 def part(batch: int, number: int) -> PartScored:
@@ -120,6 +122,14 @@ def test_an_interrupted_evaluation_reports_what_it_has_and_is_gone_on_with(qtui,
     replayed = json.loads(qtui("replay", second, "--json").stdout)
     assert replayed["rows"] == whole["rows"]
     assert replayed["conclusion"] == whole["conclusion"]
+
+
+def test_what_was_found_before_the_engine_died_is_reported(qtui, engine):
+    engine.error, engine.stop = EngineLost("The engine was killed."), 3
+    done = qtui("eval", "demo", "--schemes", "nf4,int8")
+    assert done.returncode == 1
+    assert "The engine was killed." in done.stderr
+    assert "Stopped after 2 of 4 windows." in done.stdout
 
 
 def test_a_recording_of_something_else_is_not_gone_on_with(qtui, engine, tmp_path):
@@ -189,9 +199,13 @@ def test_the_demo_is_evaluated_against_itself_and_quantized(qtui, tmp_path):
     report = tmp_path / "assignment.json"
     args = ("inspect", "demo", "--sensitivity", "--schemes", "nf4:dq,int8", "--budget", "4.5")
     assert qtui(*args, "-o", str(report)).returncode == 0
+    rule = tmp_path / "rule.json"
+    names = [row["tensor"] for row in json.loads(report.read_text())["sensitivity"]["assignment"]]
+    rule.write_text(json.dumps(dict.fromkeys(names, "int8")))
     done = qtui(
         "eval", "demo", "--schemes", "bf16,int8,nf4,int2", "--activations", "int8:token",
-        "--assignment", str(report), "--against", "demo", "--windows", "12", "--json",
+        "--assignment", str(report), "--assignment", str(rule), "--against", "demo",
+        "--windows", "12", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
@@ -199,10 +213,13 @@ def test_the_demo_is_evaluated_against_itself_and_quantized(qtui, tmp_path):
     assert rows["bf16"]["kl_mean"] == rows["demo"]["kl_mean"] == 0.0
     assert rows["demo"]["bytes"] == data["model"]["bytes"]
     kl = {name: row["kl_mean"] for name, row in rows.items()}
-    assert 0 < kl["int8:row"] < kl["int8:row + int8:token"] < kl["assignment"] < kl["nf4:block64"]
+    assert (
+        0 < kl["int8:row"] < kl["int8:row + int8:token"] < kl["assignment.json"] < kl["nf4:block64"]
+    )
     assert kl["nf4:block64"] < 0.01 < 0.3 < kl["int2:group64"]
     assignment = json.loads(report.read_text())["sensitivity"]
-    assert rows["assignment"]["bytes"] == assignment["bytes"]
+    assert rows["assignment.json"]["bytes"] == assignment["bytes"]
+    assert kl["rule.json"] == kl["int8:row"]
     assert rows["original"]["loss"] < rows["int2:group64"]["loss"]
     assert "bits per parameter or fewer" in data["conclusion"]
 

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--assignment",
+    multiple=True,
     metavar="FILE",
     help="A scheme for each tensor: the JSON of `qtui inspect --sensitivity`, or an object "
-    '{"TENSOR": "SCHEME"}.',
+    '{"TENSOR": "SCHEME"}. May be given several times.',
 )
 @click.option(
     "--against",
@@ -132,7 +133,7 @@ def command(
     settings = _settings(given) if earlier is None else earlier.begun.settings
     if earlier is not None and resume is not None:
         _refuse_other(ctx, given, model, earlier, resume)
-    inputs = (model, settings.text, settings.assignment, settings.against, resume)
+    inputs = (model, settings.text, *settings.assignment, settings.against, resume)
     target = report.target(*inputs, gates.baseline)
     gated = gates.of("eval")
     kept = report.record_target(record, target, *inputs)
@@ -141,11 +142,12 @@ def command(
         place(settings.device, os.environ)
     outcome = run_to_end(model, settings, kept, earlier)
     document = evaluation_document(outcome.found, ctx.command_path)
-    if outcome.interrupted:  # what is known of some windows is held against no gate
-        report.write(document, target)
+    # What is known of some windows is held against no gate.
+    whole = outcome.found.ended == "done"
+    write_gated(report, document, target, gated if whole else None)
+    if outcome.interrupted:
         raise KeyboardInterrupt
-    write_gated(report, document, target, gated)
-    if outcome.unrecorded:
+    if outcome.failed:
         ctx.exit(1)
 
 
@@ -177,8 +179,8 @@ def _checked(model: str, settings: EvaluationSettings) -> EvaluationSettings:
     settled = settings.settled()
     if settings.text is not None:
         read_text(settings.text, "an evaluation")
-    if settings.assignment is not None:
-        read_assignment(settings.assignment)
+    for path in settings.assignment:
+        read_assignment(path)
     for name in filter(None, (model, settings.against)):
         with open_model(name) as source:
             source.require_weights()

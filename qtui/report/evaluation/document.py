@@ -55,8 +55,8 @@ def _facts(found: Evaluation) -> Iterator[tuple[str, str]]:
     yield "scored", f"{plural(found.tokens, 'token')}: {which}, {text.scored:,} a window"
     if begun.settings.keep:
         yield "kept as stored", ", ".join(begun.settings.keep)
-    if begun.settings.assignment is not None:
-        yield "assignment", begun.settings.assignment
+    if begun.settings.assignment:
+        yield "assignments", ", ".join(begun.settings.assignment)
     yield "computed on", begun.device
     seconds = sum(row.seconds for row in found.rows)
     if seconds:

@@ -254,7 +254,7 @@ def test_an_assignment_is_a_report_or_an_object(tmp_path) -> None:
         found = read_assignment(str(tmp_path / "a.json"))
         assert {name: s and str(s) for name, s in found.items()} == plain
     source = open_model(running_models.llama(tmp_path / "m"))
-    change = assigned("assignment", source, found)
+    change = assigned("a", found, source)
     head = source.tensor("lm_head.weight")
     assert change.nbytes() == source.nbytes - head.nbytes + 256 * 32 + 256 * 4
 
@@ -265,7 +265,9 @@ def test_an_assignment_is_a_report_or_an_object(tmp_path) -> None:
         ("{", "is no JSON"),
         ("[]", "has no assignment"),
         ("{}", "has no assignment"),
-        ('{"sensitivity": null}', "no assignment|int8|"),
+        ('{"sensitivity": null}', "names 'sensitivity', which .* does not have"),
+        ('{"sensitivity": {"assignment": 3}}', "has no assignment"),
+        ('{"model": {"id": "m"}, "tensors": []}', "has no assignment"),
         ('{"lm_head.weight": 8}', "has no assignment"),
         ('{"lm_head.weight": "int99"}', "int99"),
         ('{"gone.weight": "int8"}', "which .* does not have"),
@@ -277,7 +279,7 @@ def test_an_assignment_that_cannot_be_is_refused(written, words, tmp_path) -> No
     source = open_model(running_models.llama(tmp_path / "m"))
     (tmp_path / "a.json").write_text(written)
     with pytest.raises(UsageError, match=words):
-        assigned("assignment", source, read_assignment(str(tmp_path / "a.json")))
+        assigned("a", read_assignment(str(tmp_path / "a.json")), source)
 
 
 def test_what_is_kept_stays_as_stored(tmp_path) -> None:
