@@ -4,8 +4,6 @@ played by processes that report what a GPU would."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -59,13 +57,6 @@ PROFILE = Profile(
 def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     return tmp_path / "qtui" / "profiles"
-
-
-def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "qtui", *arguments],
-        capture_output=True, text=True, check=False, **options,
-    )  # fmt: skip
 
 
 class TestProfile:
@@ -173,19 +164,19 @@ class TestEstimates:
         assert found is not None
         assert found.calibration == PROFILE.calibration
 
-    def test_memory_says_which(self, tmp_path: Path) -> None:
+    def test_memory_says_which(self, qtui: Any, tmp_path: Path) -> None:
         config = tmp_path / "config.json"
         config.write_text(json.dumps(CONFIG))
         arguments = ("memory", str(config), "--gpu", "H100", "--explain", "--ascii")
-        before = run(*arguments)
+        before = qtui(*arguments)
         write_profile(PROFILE)
-        after = run(*arguments)
+        after = qtui(*arguments)
         assert before.returncode == after.returncode == 0, after.stderr
         assert "calibrated: measured here" not in before.stdout
         assert "calibrated: measured here on 2026-11-21" in " ".join(after.stdout.split())
         said = "H100 SXM5 80GB is calibrated: context and workspaces were measured here on"
         assert said in " ".join(after.stdout.split())
-        other = " ".join(run(*arguments, "--torch", "2.9").stdout.split())
+        other = " ".join(qtui(*arguments, "--torch", "2.9").stdout.split())
         assert "Workspaces are those of torch 2.9: it was measured with 2.13." in other
 
 
@@ -258,16 +249,16 @@ class TestMeasuring:
         assert error.value.exit_code == 4
 
 
-def test_without_a_gpu_there_is_a_sentence_and_exit_code_4(data_folder: Path) -> None:
-    done = run("calibrate", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+def test_without_a_gpu_there_is_a_sentence_and_exit_code_4(qtui: Any, data_folder: Path) -> None:
+    done = qtui("calibrate", env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 4
     assert done.stdout == ""
     assert done.stderr.startswith("qtui: There is no GPU to run on")
     assert "nothing to calibrate" in done.stderr
     assert "--device cpu" not in done.stderr
-    assert run("calibrate", "--device", "cpu").returncode == 4
+    assert qtui("calibrate", "--device", "cpu").returncode == 4
     for other in ("tpu", "auto"):  # a profile of a processor measures nothing
-        done = run("calibrate", "--device", other)
+        done = qtui("calibrate", "--device", other)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"qtui: {other!r} is no GPU; use --device cuda or cuda:0.\n"
     assert not data_folder.exists()

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from command_line import run_qtui
 from stub_libraries import ABSENT, FRAGILE_GGUF, TAMPERED, stub
 
 pytest.importorskip("gguf")
@@ -19,12 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def gguf_report():
-    done = subprocess.run(
-        [sys.executable, "-m", "qtui", "doctor", "--library", "gguf", "--json"],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
+    done = run_qtui("doctor", "--library", "gguf", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -56,8 +52,8 @@ def test_each_convention_has_its_verdict_and_figures(gguf_report):
     assert rows["gguf.short-group"]["codes_compared"] is None
 
 
-def test_text_is_grouped_by_library_and_ends_in_a_sentence(qtui_process):
-    done = qtui_process("doctor", "--library", "gguf", "--library", "gfloat")
+def test_text_is_grouped_by_library_and_ends_in_a_sentence(qtui):
+    done = qtui("doctor", "--library", "gguf", "--library", "gfloat")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "qtui doctor"
@@ -69,9 +65,9 @@ def test_text_is_grouped_by_library_and_ends_in_a_sentence(qtui_process):
 
 
 @pytest.mark.parametrize(("width", "ascii"), [(60, False), (80, True), (120, False)])
-def test_no_line_is_wider_than_the_terminal(qtui_process, width, ascii):
+def test_no_line_is_wider_than_the_terminal(qtui, width, ascii):
     options = ["--ascii"] if ascii else []
-    done = qtui_process("doctor", "--library", "gguf", *options, env={"COLUMNS": str(width)})
+    done = qtui("doctor", "--library", "gguf", *options, env={"COLUMNS": str(width)})
     assert max(map(len, done.stdout.splitlines())) <= width
     assert done.stdout.isascii() or not ascii
 
@@ -141,8 +137,8 @@ def is_alive(pid):
     return True
 
 
-def test_without_conformance_no_library_is_asked(qtui_process):
-    data = json.loads(qtui_process("doctor", "--no-conformance", "--json").stdout)
+def test_without_conformance_no_library_is_asked(qtui):
+    data = json.loads(qtui("doctor", "--no-conformance", "--json").stdout)
     assert data["conformance"] is None
     assert "--no-conformance" in data["conclusion"]
 
@@ -155,24 +151,24 @@ def test_without_conformance_no_library_is_asked(qtui_process):
         (("-o", "report.pdf"), ".pdf"),
     ],
 )
-def test_a_wrong_request_is_a_sentence_and_exit_code_2(qtui_process, args, said):
-    done = qtui_process("doctor", *args)
+def test_a_wrong_request_is_a_sentence_and_exit_code_2(qtui, args, said):
+    done = qtui("doctor", *args)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.md", "report.json", "report.txt"])
-def test_a_report_is_written_to_a_file(qtui_process, tmp_path, name):
-    done = qtui_process("doctor", "--no-conformance", "-o", str(tmp_path / name))
+def test_a_report_is_written_to_a_file(qtui, tmp_path, name):
+    done = qtui("doctor", "--no-conformance", "-o", str(tmp_path / name))
     assert (done.returncode, done.stdout) == (0, "")
     assert "Python" in (tmp_path / name).read_text() or name == "report.json"
 
 
-def test_a_broken_configuration_is_a_warning(qtui_process, tmp_path):
+def test_a_broken_configuration_is_a_warning(qtui, tmp_path):
     broken = tmp_path / "config.toml"
     broken.write_text("themes = 3")
-    done = qtui_process("doctor", "--no-conformance", "--json", env={"QTUI_CONFIG": str(broken)})
+    done = qtui("doctor", "--no-conformance", "--json", env={"QTUI_CONFIG": str(broken)})
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     (warning,) = [w for w in data["warnings"] if w["about"] == "configuration"]
@@ -186,10 +182,10 @@ def test_a_hub_variable_that_is_no_number_does_not_stop_it(qtui_process):
     assert "N/A" in done.stdout
 
 
-def test_the_help_tells_what_the_exit_code_means(qtui_process):
-    done = qtui_process("doctor", "--help")
+def test_the_help_tells_what_the_exit_code_means(qtui):
+    done = qtui("doctor", "--help")
     assert "Exit code 1 means that qtui and a library differ" in done.stdout
-    assert "doctor" in qtui_process("--help").stdout
+    assert "doctor" in qtui("--help").stdout
 
 
 @pytest.mark.parametrize("args", [("--no-conformance",), ("--library", "gguf", "--json")])

@@ -22,9 +22,9 @@ SMALL = ("--seq", "32", "--device", "cpu")
 
 
 @pytest.mark.parametrize("method", ["qlora", "lora", "full"])
-def test_a_real_run_is_held_against_its_estimate(qtui_process, tmp_path, method):
+def test_a_real_run_is_held_against_its_estimate(qtui, tmp_path, method):
     record = tmp_path / "run.jsonl"
-    done = qtui_process(
+    done = qtui(
         "train", "demo", "--method", method, *SMALL, "--steps", "3", "--json",
         "--record", str(record),
     )  # fmt: skip
@@ -39,7 +39,7 @@ def test_a_real_run_is_held_against_its_estimate(qtui_process, tmp_path, method)
     parts = sum(part["bytes"] for part in data["gap"])
     assert parts == level["measured_bytes"] - level["estimated_bytes"]
     assert data["estimate"]["plan"]["method"] == method
-    replayed = qtui_process("replay", str(record), "--json")
+    replayed = qtui("replay", str(record), "--json")
     assert json.loads(replayed.stdout) == data
 
 

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import textual.app
 import textual.pilot
+from quantize_model import write_model
 from screens import Running, drained, settled, until
+from spare_children import SpareChildren
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import Settings
 
+FOLDER = Path(__file__).parent
 #: Files whose every test waits for the real engine in a process of its own, or that draw every
 #: panel at every size and depth.
 SLOW = (
@@ -33,17 +37,43 @@ SLOW = (
     "test_quantize_panel_work",
     "test_shell_layout",
     "test_shell_pty",
+    "test_spare_children",
     "test_train_layout",
     "test_tui_memory_layout",
     "test_tui_memory_mouse",
 )
 
 
+#: All tests of the app run in one event loop, as a child belongs to that in which it was started.
+ONE_LOOP = pytest.mark.asyncio(loop_scope="session")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks those tests slow."""
+    """Marks those tests slow, and gives all tests of the app one event loop."""
     for item in items:
+        if item.path.parent != FOLDER:
+            continue
         if item.path.stem in SLOW:
             item.add_marker(pytest.mark.slow)
+        if pytest_asyncio.is_async_test(item):
+            item.add_marker(ONE_LOOP, append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def spare_children() -> AsyncIterator[SpareChildren]:
+    """Those of a worker."""
+    spare = SpareChildren()
+    yield spare
+    await spare.end()
+
+
+@pytest.fixture(autouse=True)
+def spared(
+    request: pytest.FixtureRequest, spare_children: SpareChildren, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients get children that others are done with, unless a test is marked `own_children`."""
+    if request.node.get_closest_marker("own_children") is None:
+        spare_children.install(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +100,12 @@ def sheets_parsed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stylesheet, "_parse_rules", parsed_before)
         yield
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the model of quantize_model.py."""
+    return write_model(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import running_models
-from quantize_model import PROJ, write_model
+from quantize_model import PROJ
 from screens import (
     Running,
     check_golden,
@@ -116,11 +116,10 @@ class FakeFeed(ActivationsFeed):
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model with a short relative name, which the header line shows."""
-    write_model(tmp_path / "small")
-    monkeypatch.chdir(tmp_path)
-    return "small"
+def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By a short relative name, which the header line shows."""
+    monkeypatch.chdir(Path(model).parent)
+    return Path(model).name
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from quantize_model import write_model
 from screens import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
@@ -18,11 +17,10 @@ SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
 @pytest.fixture(autouse=True)
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model with a short relative name, which the header line shows."""
-    write_model(tmp_path / "small")
-    monkeypatch.chdir(tmp_path)
-    return "small"
+def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By a short relative name, which the header line shows."""
+    monkeypatch.chdir(Path(model).parent)
+    return Path(model).name
 
 
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:

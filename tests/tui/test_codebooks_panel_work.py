@@ -24,11 +24,6 @@ from qtui_core.quant.storage import bit_budget
 from qtui_core.quantities import format_count
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_model(tmp_path_factory.mktemp("small"))
-
-
 def panel_of(pilot: Pilot[None]) -> CodebooksPanel:
     return cast(Any, pilot.app).panel
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from hardware_estimator import GIB, L40S, HardwareHere
-from screens import Running, goldens, resized, screen_lines, screen_text, settled, until
+from screens import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.screen.panel.view import View
@@ -315,7 +315,7 @@ async def test_the_estimator_may_be_lost_and_comes_back(
     async with running(start_panel="hardware") as pilot:
         panel = await ready(pilot)
         panel._timer.pause()  # else it may be the first to know, and g starts the estimator again
-        await until(pilot, lambda: not panel._asking)
+        await idle(pilot)  # also what it has asked before
         estimator.lost = "The engine was killed."
         await pilot.press("g")
         await until(pilot, lambda: bool(panel.trouble))

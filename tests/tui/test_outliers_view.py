@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from quantize_model import PROJ, tensors, write_model
+from quantize_model import PROJ, tensors
 from screens import (
     Running,
     check_golden,
@@ -31,11 +31,10 @@ SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
 @pytest.fixture(autouse=True)
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model with a short relative name, which the header line shows."""
-    write_model(tmp_path / "small")
-    monkeypatch.chdir(tmp_path)
-    return "small"
+def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By a short relative name, which the header line shows."""
+    monkeypatch.chdir(Path(model).parent)
+    return Path(model).name
 
 
 def panel_of(pilot: Pilot[None]) -> QuantizePanel:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from quantize_model import PROJ, SHAPE, tensors, write_model
+from quantize_model import PROJ, SHAPE, tensors
 from screens import Running, check_golden, idle, resized, screen_text, settled, until
 from textual.pilot import Pilot
 
@@ -24,11 +24,10 @@ A, B = "int4:group64", "nf4:block64"
 
 
 @pytest.fixture(autouse=True)
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model with a short relative name, which the header line shows."""
-    write_model(tmp_path / "small")
-    monkeypatch.chdir(tmp_path)
-    return "small"
+def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By a short relative name, which the header line shows."""
+    monkeypatch.chdir(Path(model).parent)
+    return Path(model).name
 
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:

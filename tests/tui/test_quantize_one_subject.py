@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from quantize_model import PROJ, write_model
+from quantize_model import PROJ
 from safetensors.numpy import save_file
 from screens import Running, idle, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
@@ -55,10 +55,10 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @pytest.fixture(autouse=True)
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    write_model(tmp_path / "small")
-    monkeypatch.chdir(tmp_path)
-    return "small"
+def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By a short relative name, which the header line shows."""
+    monkeypatch.chdir(Path(model).parent)
+    return Path(model).name
 
 
 def panel_of(pilot: Pilot[None]) -> QuantizePanel:

@@ -20,11 +20,6 @@ from qtui.screen.tensors.list import TensorOrder
 from qtui.tui.panels.quantize.panel import QuantizePanel
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_model(tmp_path_factory.mktemp("small"))
-
-
 def panel_of(pilot: Pilot[None]) -> QuantizePanel:
     return cast(Any, pilot.app).panel
 
@@ -100,8 +95,9 @@ async def as_it_began(pilot: Pilot[None]) -> None:
 async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
     running: Running, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("client", "waiting"):
-        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 3.0)
+    for module in ("client", "waiting"):  # longer than between two signs of life
+        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 2.0)
+        monkeypatch.setattr(f"qtui.engine.{module}.LOOK_SECONDS", 0.1)
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         said = panel.sentence

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from quantize_model import PROJ, tensors, write_model
+from quantize_model import PROJ, tensors
 from screens import Running, idle, screen_text, settled, until
 from textual import events
 from textual.pilot import Pilot
@@ -20,11 +20,6 @@ from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.tensors.list import TensorOrder
 from qtui.tui.panels.quantize.panel import QuantizePanel
 from qtui_core.quant import Scheme, measure, quantize
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_model(tmp_path_factory.mktemp("small"))
 
 
 def panel_of(pilot: Pilot[None]) -> QuantizePanel:

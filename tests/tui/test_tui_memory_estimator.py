@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
@@ -36,7 +37,7 @@ CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 PLAN = RunPlan(batch=2, sequence=512)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def client() -> AsyncIterator[EngineClient]:
     made = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator.child"))
     yield made

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import pytest_asyncio
 from processes import alive
 from screens import Running, screen_text, settled, until
 
@@ -23,7 +24,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def client() -> AsyncIterator[EstimatorClient]:
     made = EstimatorClient()
     yield made
@@ -96,6 +97,7 @@ async def test_both_are_lost_and_started_together(client: EstimatorClient, which
     assert client._behind.pid not in pids
 
 
+@pytest.mark.own_children
 async def test_closing_ends_both(client: EstimatorClient) -> None:
     await client.request("open", params("demo"))
     pids = (client.pid, client._behind.pid)
@@ -112,8 +114,9 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In each panel that uses it, whichever of its processes hangs."""
-    for module in ("client", "waiting"):
-        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 3.0)
+    for module in ("client", "waiting"):  # longer than between two signs of life
+        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 2.0)
+        monkeypatch.setattr(f"qtui.engine.{module}.LOOK_SECONDS", 0.1)
     async with running(start_panel="memory") as pilot:
         app = cast(Any, pilot.app)
 

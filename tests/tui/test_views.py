@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from quantize_model import write_model
 from screens import Running, settled
 
 from qtui.screen.panel.asking import AskingPanel
@@ -15,11 +14,6 @@ from qtui.screen.widgets.text_picture import Canvas, Put, TextLine
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.hardware.panel import HardwarePanel
 from qtui.tui.panels.hardware.shown import HardwareShown
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_model(tmp_path_factory.mktemp("views"))
 
 
 @pytest.mark.parametrize(

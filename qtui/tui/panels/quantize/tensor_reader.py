@@ -4,7 +4,6 @@ first."""
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -126,10 +125,6 @@ class TensorReader:
                 panel.speak()
             panel.show_numbers()
         panel.say(AskingPhase.READY, keep=True)
-        if not gc.get_freeze_count():
-            # Most objects that exist now live as long as the app. The collector would visit them
-            # again and again, which delays a key by 30 ms or more each time.
-            gc.freeze()
 
     def show_activity(self, label: str, fraction: float, _: object = None) -> None:
         """Shows in the title what is being done, and its progress, 0 to 1."""
