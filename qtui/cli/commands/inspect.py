@@ -103,6 +103,8 @@ def command(
 
     The options from --method on are a plan of a run. The report also has the memory of that run;
     `qtui memory` reports it in detail.
+
+    Exit code 1 means that a gate of --fail-if or --baseline fell.
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")

@@ -387,15 +387,25 @@ def test_gptqmodel_reads_its_config():
     assert dynamic_get(config.dynamic, f"{LAYER}mlp.up_proj", "bits", config.bits) == 4
 
 
-def test_vllm_reads_its_config():
+def test_vllm_reads_its_config_and_ignores_fused_modules():
     pytest.importorskip("vllm")
     from vllm.config.quantization import resolve_quantization_config
+    from vllm.model_executor.layers.quantization.compressed_tensors.utils import (
+        should_ignore_layer,
+    )
 
-    for given in (SMALL, (*SMALL[:2], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4"))):
+    shards = [f"{LAYER}self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")]
+    kept = tuple(tensor(f"{name}.weight", None) for name in shards)
+    for given in (SMALL, (*SMALL[:2], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4")), kept):
         data = json.loads(vllm(given).text)
         found = resolve_quantization_config("online", data)
         assert list(found.ignore) == data.get("ignore", [])
         assert found.targets == data.get("targets")
+    fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+    for layer, expected in (("0", True), ("1", False)):
+        name = f"model.layers.{layer}.self_attn.qkv_proj"
+        ignored = json.loads(vllm(kept).text)["ignore"]
+        assert should_ignore_layer(name, ignored, fused, use_fnmatch=True) is expected
 
 
 @over("name", list(TARGETS))
