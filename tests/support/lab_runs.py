@@ -48,8 +48,8 @@ def fits(verdict, first):
 
 @contextmanager
 def little_held_out(windows: int = 4) -> Iterator[None]:
-    """Within the block, only `windows` windows are held out. The loss of all 128 at the end of a run
-    takes as long as eleven steps; four are enough for claims about the losses of steps."""
+    """Within the block, only `windows` windows are held out. The loss of all 128 at the end of a
+    run takes as long as eleven steps; four are enough for claims about the losses of steps."""
     import pytest
 
     from qtui_core.lab.training import tasks
