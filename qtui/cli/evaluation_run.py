@@ -8,7 +8,7 @@ from typing import Any, Final
 from qtui.cli.progress import progress_on_stderr
 from qtui.cli.sensitivity import ask_engine
 from qtui.ending import say
-from qtui.engine.answers.evaluation import EvaluationHeard
+from qtui.engine.answers.evaluation import EvaluationProgress
 from qtui.engine.client import EngineLost
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
@@ -52,7 +52,7 @@ def run_to_end(
     died before the first part, and KeyboardInterrupt where it was interrupted before it began.
     """
     with progress_on_stderr("evaluating") as show, _Recorded(record) as recorded:
-        run = _PartsHeard(show, recorded, earlier)
+        run = _PartListener(show, recorded, earlier)
         interrupted = lost = False
         try:
             asked = {"settings": settings, "done": run.done}
@@ -72,7 +72,7 @@ def run_to_end(
         return EvaluationOutcome(found, interrupted, lost or recorded.failed)
 
 
-class _PartsHeard:
+class _PartListener:
     """What was heard so far."""
 
     def __init__(
@@ -87,7 +87,7 @@ class _PartsHeard:
         self.done = tuple((part.batch, part.candidate) for part in self.parts)
 
     def hear(self, fraction: float, data: dict[str, Any]) -> None:
-        heard = from_plain(EvaluationHeard, data) if data else EvaluationHeard()
+        heard = from_plain(EvaluationProgress, data) if data else EvaluationProgress()
         if heard.begun is not None:
             self._begin(heard.begun)
         if heard.part is not None and self.begun is not None:

@@ -16,7 +16,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, LabResult, StepSeen
+from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, LabResult, StepProgress
 from qtui_core.quantities import plural
 from qtui_core.recorded_lines import Recorder
 
@@ -102,7 +102,7 @@ class _ExperimentRun:
             of = len(self._begun.jobs) if self._begun is not None else self._done
             how = event.fault or f"done in {event.seconds:.1f} s"
             self._run.say(f"{event.job} ({self._done} of {of}): {how}")
-        elif isinstance(event, StepSeen):
+        elif isinstance(event, StepProgress):
             now = time.monotonic()
             if now - self._said >= _PAUSE:
                 self._said = now

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtui.cli.progress import progress_on_stderr
 from qtui.ending import say
-from qtui.engine.answers.activations import LayersWeighed
+from qtui.engine.answers.activations import LayerErrorTable
 from qtui.engine.client import EngineClient, EngineState, Reply
 from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
 from qtui_core.errors import UsageError
@@ -125,7 +125,7 @@ def _weigh_by_outputs(
             "full": full,
         }
         reply = ask_engine(model, "layer_errors", asked, heard)
-    return weigh_by_outputs(inspection, reply.read(LayersWeighed).layers)
+    return weigh_by_outputs(inspection, reply.read(LayerErrorTable).layers)
 
 
 def ask_engine(

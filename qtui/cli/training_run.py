@@ -15,7 +15,7 @@ from qtui_core.errors import error_of
 from qtui_core.files import Target
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import RunEvent, to_line
-from qtui_core.live.snapshot import Fault, PhaseBegun, Said, StepTaken
+from qtui_core.live.snapshot import Fault, LogMessage, PhaseBegun, StepTaken
 from qtui_core.live.state import RunState, after
 from qtui_core.quantities import format_bytes
 from qtui_core.recorded_lines import Recorder
@@ -104,7 +104,7 @@ class _Run:
             if now - self._said >= _PAUSE or event.step in (1, steps):
                 self._said = now
                 self._run.say(self._step(event, steps))
-        elif isinstance(event, Fault | Said) and self._state.header is not None:
+        elif isinstance(event, Fault | LogMessage) and self._state.header is not None:
             self._run.say_once(event.text)
 
     def _step(self, event: StepTaken, steps: int | None) -> str:

@@ -147,8 +147,8 @@ class ChildLines:
             end_group(process)
 
 
-class Hearing(Protocol[T]):
-    """What is known of one run from its messages."""
+class RunListener(Protocol[T]):
+    """Listens to the messages of one run."""
 
     def complaint(self, why: str) -> T | None:
         """The message in place of a line that cannot be read; None leaves it to the log."""
@@ -163,31 +163,31 @@ class Hearing(Protocol[T]):
 
 class RunClient(Generic[T]):
     """Runs `what`, such as an experiment, in a process of its own, `child`, whose stderr is written
-    to `log`. Each run has a `hearing` of its own."""
+    to `log`. Each run has a `listener` of its own."""
 
     def __init__(
         self,
         command: Sequence[str],
         what: str,
         kinds: LineKinds[T],
-        hearing: Callable[[], Hearing[T]],
+        listener: Callable[[], RunListener[T]],
         log: Path | None,
     ) -> None:
-        self._what, self._kinds, self._hearing = what, kinds, hearing
+        self._what, self._kinds, self._listener = what, kinds, listener
         self.child: Final = ChildLines(command, f"The {what}", log)
 
     async def run(self, request: Any) -> AsyncGenerator[T, None]:
         """Starts a run and yields its messages, always with the last one. Closing the generator
         ends the run."""
-        hearing = self._hearing()
+        listener = self._listener()
         why = ""
         try:
             async with aclosing(self.child.lines(request)) as lines:
                 async for line in lines:
-                    event = self._read(line, hearing)
+                    event = self._read(line, listener)
                     if event is None:
                         continue
-                    last = hearing.hear(event)
+                    last = listener.hear(event)
                     yield event
                     if last:
                         await self.child.wait()
@@ -196,10 +196,10 @@ class RunClient(Generic[T]):
                 why = self.child.exit_sentence()
         except OSError as error:
             why = f"The {self._what} could not be started: {error}."
-        for event in hearing.end(why, killed=(self.child.exit_code or 0) < 0):
+        for event in listener.end(why, killed=(self.child.exit_code or 0) < 0):
             yield event
 
-    def _read(self, line: bytes | None, hearing: Hearing[T]) -> T | None:
+    def _read(self, line: bytes | None, listener: RunListener[T]) -> T | None:
         """The message in a line, or that it cannot be read."""
         try:
             if line is not None:
@@ -207,7 +207,7 @@ class RunClient(Generic[T]):
             why = f"A line of the {self._what} was too long and is left out."
         except LineError as error:
             why = f"A line of the {self._what} cannot be read: {error}"
-        event = hearing.complaint(why)
+        event = listener.complaint(why)
         if event is None:
             self.child.stderr_tail.append(why)
         return event

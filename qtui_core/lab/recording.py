@@ -12,14 +12,14 @@ from qtui_core.lab.results import (
     LabEvent,
     LabFault,
     LabResult,
-    StepSeen,
+    StepProgress,
 )
 from qtui_core.recorded_lines import LineKinds, RecordingReader
 
 LAB_LINES: Final = LineKinds[LabEvent](
     {
         "lab begun": LabBegun,
-        "lab step": StepSeen,
+        "lab step": StepProgress,
         "lab job": JobDone,
         "lab result": LabResult,
         "lab fault": LabFault,

@@ -259,7 +259,7 @@ class LabBegun:
 
 
 @dataclass(frozen=True)
-class StepSeen:
+class StepProgress:
     """A step of a job: how far it is, and a value to show."""
 
     job: str
@@ -287,4 +287,4 @@ class LabFault:
     text: str
 
 
-LabEvent = LabBegun | StepSeen | JobDone | LabResult | LabFault
+LabEvent = LabBegun | StepProgress | JobDone | LabResult | LabFault

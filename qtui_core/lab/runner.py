@@ -24,7 +24,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
-from qtui_core.lab.results import Findings, JobDone, LabBegun, LabEvent, LabResult, StepSeen
+from qtui_core.lab.results import Findings, JobDone, LabBegun, LabEvent, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
 
 Tell = Callable[[LabEvent], None]
@@ -43,7 +43,7 @@ _PAUSE: Final = 0.1
 
 class LabRunner:
     """Runs the jobs of an experiment that are not `done`, and passes reports to `tell`: first
-    LabBegun, then StepSeen and JobDone, and after each job the findings so far as a LabResult.
+    LabBegun, then StepProgress and JobDone, and after each job the findings so far as a LabResult.
 
     `check` is called between steps and raises an exception to stop the run; that exception must not
     be derived from Exception. If a job fails, its outcome is a fault, and the other jobs go on.
@@ -213,7 +213,7 @@ class LabRunner:
             if now - last >= _PAUSE or step == steps:
                 last = now
                 with self._lock:
-                    self._tell(StepSeen(job.key, step, steps, value))
+                    self._tell(StepProgress(job.key, step, steps, value))
 
         return see
 
@@ -228,7 +228,7 @@ class LabRunner:
                 return
             self._finish(event)
 
-    def _hear(self, event: StepSeen) -> None:
+    def _hear(self, event: StepProgress) -> None:
         with self._lock:
             self._tell(event)
 
@@ -262,7 +262,7 @@ class _Helper:
         )
         self._ask({"experiment": experiment.name, "settings": settings, "model": model})
 
-    def run(self, job: Job, hear: Callable[[StepSeen], None]) -> JobDone:
+    def run(self, job: Job, hear: Callable[[StepProgress], None]) -> JobDone:
         """Runs a job there. Raises OSError or ValueError if the process has ended."""
         self._ask({"job": job.key})
         assert self._process.stdout is not None
@@ -270,7 +270,7 @@ class _Helper:
             found = json.loads(line)
             if "outcome" in found:
                 return from_plain(JobDone, found)
-            hear(from_plain(StepSeen, found))
+            hear(from_plain(StepProgress, found))
         raise OSError("the process is gone")
 
     def pause(self, paused: bool) -> None:
@@ -307,7 +307,7 @@ def _help() -> None:
     jobs = {job.key: job for job in experiment.module().jobs(settings, asked["model"])}
     last = 0.0
 
-    def put(event: StepSeen | JobDone) -> None:
+    def put(event: StepProgress | JobDone) -> None:
         sink.write(to_line(to_plain(event, strict=True)).encode() + b"\n")
 
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -325,7 +325,7 @@ def _help() -> None:
             nonlocal last
             if time.monotonic() - last >= _PAUSE or step == steps:
                 last = time.monotonic()
-                put(StepSeen(job.key, step, steps, value))
+                put(StepProgress(job.key, step, steps, value))
 
         put(run_job(job, see))
 

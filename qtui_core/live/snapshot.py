@@ -129,7 +129,7 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class RangesSeen:
+class StepRanges:
     """The magnitudes of a step's tensors. Gradients are reported without the loss scale, which was
     `scale`."""
 
@@ -140,7 +140,7 @@ class RangesSeen:
 
 
 @dataclass(frozen=True)
-class Said:
+class LogMessage:
     """A line for the log: what the run is doing, or what a library printed."""
 
     seconds: float
@@ -192,8 +192,8 @@ Snapshot = (
     | Sample
     | StepTaken
     | AdaptersCompared
-    | RangesSeen
-    | Said
+    | StepRanges
+    | LogMessage
     | Fault
     | State
     | End

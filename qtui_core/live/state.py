@@ -20,12 +20,12 @@ from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
     Fault,
+    LogMessage,
     PhaseBegun,
     PhaseEnded,
-    RangesSeen,
-    Said,
     Sample,
     State,
+    StepRanges,
     StepTaken,
 )
 
@@ -116,8 +116,8 @@ class RunState:
     most_process: int | None = None
     most_device: int | None = None
     adapters: AdaptersCompared | None = None
-    ranges: RangesSeen | None = None
-    log: tuple[Said, ...] = ()
+    ranges: StepRanges | None = None
+    log: tuple[LogMessage, ...] = ()
     fault: Fault | None = None
     faults: tuple[Fault, ...] = ()
     end: End | None = None
@@ -234,18 +234,18 @@ def _adapters_compared(state: RunState, event: AdaptersCompared) -> Changes:
     return {"adapters": event}
 
 
-def _ranges_seen(state: RunState, event: RangesSeen) -> Changes:
+def _ranges_seen(state: RunState, event: StepRanges) -> Changes:
     return {"ranges": event}
 
 
-def _said(state: RunState, event: Said) -> Changes:
+def _said(state: RunState, event: LogMessage) -> Changes:
     return {"log": (*state.log, event)[-LOG:]}
 
 
 def _fault(state: RunState, event: Fault) -> Changes:
     worse = state.fault is None or event.fatal or not state.fault.fatal
     return {
-        **_said(state, Said(event.seconds, event.text)),
+        **_said(state, LogMessage(event.seconds, event.text)),
         "fault": event if worse else state.fault,
         "faults": (*state.faults, event)[-FAULTS:],
     }
@@ -265,8 +265,8 @@ _CHANGES: Final[Mapping[type, Callable[[RunState, Any], Changes]]] = {
     Sample: _sample,
     StepTaken: _step_taken,
     AdaptersCompared: _adapters_compared,
-    RangesSeen: _ranges_seen,
-    Said: _said,
+    StepRanges: _ranges_seen,
+    LogMessage: _said,
     Fault: _fault,
     State: _state,
     End: _end,

@@ -14,7 +14,7 @@ from fake_calibration import CONTEXTS, MIB
 
 from qtui.engine.calibration import profile as calibration
 from qtui.engine.calibration.profile import CONFIG, GRID, Commands, make_profile
-from qtui.engine.estimator.requests import DeviceAsked
+from qtui.engine.estimator.requests import RequestedDevice
 from qtui.engine.estimator.subjects import device_of
 from qtui.engine.run.client import WORKER
 from qtui.profiles import calibrated, read_profile, write_profile
@@ -159,7 +159,7 @@ class TestEstimates:
     def test_the_app_asks_for_the_same_device(self) -> None:
         write_profile(PROFILE)
         found = device_of(
-            DeviceAsked(name="NVIDIA H100 80GB HBM3", capacity=70 << 30, label="here")
+            RequestedDevice(name="NVIDIA H100 80GB HBM3", capacity=70 << 30, label="here")
         )
         assert found is not None
         assert found.calibration == PROFILE.calibration

@@ -24,7 +24,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.formats.magnitudes import Magnitudes
 from qtui_core.live.lines import KINDS, from_line, to_line
 from qtui_core.live.recording import parse_recording
-from qtui_core.live.snapshot import Fault, RangesSeen, Said, State, TensorRange
+from qtui_core.live.snapshot import Fault, LogMessage, State, StepRanges, TensorRange
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of
 from qtui_core.memory.shape.from_config import shape_from_config
@@ -76,7 +76,7 @@ def recordings(folder: Path) -> tuple[Path, list[Path]]:
                   (("weights", 1),), (("--batch 1", 1),))  # fmt: skip
     found = Magnitudes((*[0] * 100, 5, *[0] * 155), 1, 2.0**-27)
     ranges = (TensorRange("output gradients", "layer", found),)
-    other = (Said(9.0, "said"), fault, State(9.0, "running"), RangesSeen(9.0, 6, 1.0, ranges))
+    other = (LogMessage(9.0, "said"), fault, State(9.0, "running"), StepRanges(9.0, 6, 1.0, ranges))
     more = list(map(to_line, other))
     lines = [json.loads(line) for line in (*real[:-1], *more, real[-1])]
     assert {line["told"] for line in lines} == set(KINDS)
@@ -91,7 +91,7 @@ def recordings(folder: Path) -> tuple[Path, list[Path]]:
     for path, found in zip(paths, (whole, *refused), strict=True):
         path.write_text("".join(json.dumps(line) + "\n" for line in found))
     # And one whose texts are not valid Unicode.
-    said = Said(9.0, "surrogate \ud83d here \udc9b")
+    said = LogMessage(9.0, "surrogate \ud83d here \udc9b")
     with paths[0].open("a") as file:
         file.write(to_line(said) + "\n")
     assert from_line(to_line(said)) == said

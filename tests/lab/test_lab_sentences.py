@@ -242,7 +242,7 @@ def kept(tensor, share, matrix=True, stored="bf16"):
     rates = len(survive.RATES)
     shares = (share,) * (rates - 2) + (1.0, 1.0)
     lost = tuple(1 - s for s in shares)
-    return survive.LabKept(tensor, stored, matrix, 64, shares, lost, share, 1 - share)
+    return survive.UpdateShares(tensor, stored, matrix, 64, shares, lost, share, 1 - share)
 
 
 def test_survival_is_that_of_the_worst_matrix_with_the_rate_that_would_do():

@@ -17,7 +17,7 @@ from qtui_core.lab.recording import LAB_LINES, parse_lab_recording
 from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
 from qtui_core.live.lines import to_line
 from qtui_core.live.recording import parse_recording, read_recording
-from qtui_core.live.snapshot import End, PhaseBegun, Said, StepTaken
+from qtui_core.live.snapshot import End, LogMessage, PhaseBegun, StepTaken
 from qtui_core.recorded_lines import LONGEST, Recorder
 
 HEADER = RecordingHeader(
@@ -35,7 +35,7 @@ HEADER = RecordingHeader(
 )
 TOLD = (
     PhaseBegun(0.0, 0, "load"),
-    Said(0.1, "zwölf\nlines"),
+    LogMessage(0.1, "zwölf\nlines"),
     StepTaken(1.0, 1, 5.5, 0.5, 64),
     End(1.1, "done"),
 )
@@ -136,7 +136,7 @@ def test_a_curve_that_contradicts_itself_is_no_header(curve, says):
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
 def test_what_was_told_at_no_time_is_left_out(seconds):
-    lines = [to_line(HEADER), to_line(Said(seconds, "x")), to_line(End(1.0, "done"))]
+    lines = [to_line(HEADER), to_line(LogMessage(seconds, "x")), to_line(End(1.0, "done"))]
     recording = parse_recording(lines)
     assert recording.snapshots == (End(1.0, "done"),)
     assert recording.complaint.startswith("Line 2 cannot be read")

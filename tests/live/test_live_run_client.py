@@ -18,7 +18,7 @@ from qtui.engine.client import exit_sentence
 from qtui.engine.run.client import run_client
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import to_line
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
+from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, State, StepTaken
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))
@@ -79,7 +79,7 @@ async def test_what_does_not_stop_is_ended_with_all_that_it_started(client):
     pids, heard = [], []
     async for told in client.run(asked("deaf")):
         heard.append(told)
-        if isinstance(told, Said):
+        if isinstance(told, LogMessage):
             pids = [client.child.pid, int(told.text)]
             assert all(map(alive, pids))
             client.child.stop(0.3)
@@ -109,7 +109,7 @@ async def test_killing_is_no_fault(client):
     heard = []
     async for told in client.run(asked("deaf")):
         heard.append(told)
-        if isinstance(told, Said):
+        if isinstance(told, LogMessage):
             client.child.kill()
     assert heard[-1].reason == "stopped"
 
@@ -117,7 +117,7 @@ async def test_killing_is_no_fault(client):
 async def test_whoever_stops_listening_ends_the_run(client):
     async def listen():
         async for told in client.run(asked("deaf")):
-            if isinstance(told, Said):
+            if isinstance(told, LogMessage):
                 return [client.child.pid, int(told.text)]
         raise AssertionError("the script said nothing")
 
@@ -130,7 +130,7 @@ async def test_a_cancelled_listener_ends_the_run(client):
 
     async def listen():
         async for told in client.run(asked("deaf")):
-            if isinstance(told, Said):
+            if isinstance(told, LogMessage):
                 pids.extend([client.child.pid, int(told.text)])
 
     task = asyncio.create_task(listen())
@@ -180,7 +180,7 @@ async def test_a_command_that_is_not_there_is_a_fault(tmp_path):
 
 async def test_lines_that_say_nothing_go_to_the_log(client):
     told = await hear(client, "nonsense")
-    assert [type(each) for each in told[2:]] == [Said, End]
+    assert [type(each) for each in told[2:]] == [LogMessage, End]
     assert "no line of JSON" in told[2].text
 
 

@@ -17,9 +17,9 @@ from qtui_core.live.series import MOST, Moment, Series, add
 from qtui_core.live.snapshot import (
     End,
     Fault,
+    LogMessage,
     PhaseBegun,
     PhaseEnded,
-    Said,
     Sample,
     State,
     StepTaken,
@@ -78,7 +78,7 @@ def test_the_fault_that_ended_a_run_stays_before_all_others():
     state = fold([ON_GPU, mild, fatal, replace(mild, seconds=3.0), End(4.0, "failed")])
     assert state.fault == fatal
     assert [fault.kind for fault in state.faults].count("not a number") == 2
-    assert (state.status, state.log[-1]) == ("failed", Said(3.0, mild.text))
+    assert (state.status, state.log[-1]) == ("failed", LogMessage(3.0, mild.text))
 
 
 def test_nothing_grows_with_the_length_of_a_run_but_the_steps():

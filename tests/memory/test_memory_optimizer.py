@@ -27,7 +27,7 @@ AutoConfig, AutoModelForCausalLM = lazy_names("transformers", "AutoConfig", "Aut
 
 
 TORCH = {"fp32": "float32", "bf16": "bfloat16"}
-#: Around every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.
+#: Assessment every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.
 SHAPES = [(1,), (5, 7), (4095,), (4096,), (17, 241), (64, 65), (257, 16), (99_999,), (400, 250)]
 
 #: Of few shapes, each of which is compiled anew.

@@ -13,7 +13,15 @@ from qtui_core.live.header import (
     RunDevice,
 )
 from qtui_core.live.lines import RunEvent
-from qtui_core.live.snapshot import End, PhaseBegun, PhaseEnded, Said, Sample, State, StepTaken
+from qtui_core.live.snapshot import (
+    End,
+    LogMessage,
+    PhaseBegun,
+    PhaseEnded,
+    Sample,
+    State,
+    StepTaken,
+)
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 MIB = 1 << 20
@@ -131,5 +139,5 @@ def run(steps: int = 3, *, gpu: bool = True) -> Iterator[RunEvent]:
             yield from phase(name, step, seconds, gpu=gpu)
             seconds += 0.4
         yield StepTaken(seconds, step, 5.0 - 0.1 * step, 2.0, 128)
-        yield Said(seconds, f"step {step}")
+        yield LogMessage(seconds, f"step {step}")
     yield End(seconds, "done")

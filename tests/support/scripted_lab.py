@@ -15,7 +15,7 @@ from dataclasses import replace
 from lab_findings import result
 
 from qtui_core.lab.recording import LAB_LINES
-from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, StepSeen
+from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, StepProgress
 
 
 def told(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
@@ -24,11 +24,11 @@ def told(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
     first = replace(done, done=1, ended="")
     return [
         LabBegun(done.experiment, done.question, model, settings, ("fp32", "bf16"), 30.0),
-        StepSeen("fp32", 20, 40, 1.5),
-        StepSeen("fp32", 40, 40, 1.25),
+        StepProgress("fp32", 20, 40, 1.5),
+        StepProgress("fp32", 40, 40, 1.25),
         JobDone("fp32", [1.25], 10.0),
         first,
-        StepSeen("bf16", 10, 40, 1.5),
+        StepProgress("bf16", 10, 40, 1.5),
         JobDone("bf16", [1.375], 10.0),
         done,
     ]

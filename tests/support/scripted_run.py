@@ -16,7 +16,7 @@ from pathlib import Path
 from live_runs import ON_CPU, run
 
 from qtui_core.live.lines import to_line
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
+from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, State, StepTaken
 
 
 def tell(told) -> None:
@@ -64,7 +64,7 @@ def steady(asked) -> None:
     for step in range(1, asked["steps"] + 1):
         for part in range(15):
             time.sleep(0.01)
-            tell(Said(0.15 * step, f"step {step}.{part} " + "as it was " * 200))
+            tell(LogMessage(0.15 * step, f"step {step}.{part} " + "as it was " * 200))
         tell(StepTaken(0.15 * step, step, 5.0 - 0.01 * step, 0.15, 8))
     tell(End(0.15 * asked["steps"], "done"))
 
@@ -74,7 +74,7 @@ def deaf(asked) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     begin(asked)
     helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    tell(Said(0.5, str(helper.pid)))
+    tell(LogMessage(0.5, str(helper.pid)))
     time.sleep(600)
 
 
@@ -136,7 +136,7 @@ def does_not_fit(asked) -> None:
     first, *others = run(1, gpu=False)
     warning = "This run will not fit. The largest batch that fits is 3: --batch 3."
     tell(replace(first, predicted=replace(first.predicted, warning=warning)))
-    tell(Said(0.0, warning))
+    tell(LogMessage(0.0, warning))
     for told in others:
         tell(told)
 

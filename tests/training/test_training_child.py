@@ -17,7 +17,7 @@ from training_runs import CHILD, WORKER, configured, finished, hear_until, piped
 
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import from_line
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, Sample, State, StepTaken
+from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, Sample, State, StepTaken
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +181,7 @@ def test_several_gpus_are_one_and_it_is_said(tmp_path: Path) -> None:
     assert ran.code == 0, ran.log
     header: Any = ran.events[0]
     assert (header.plan["gpus"], header.plan["zero"]) == (1, 0)
-    assert any("4 GPUs" in said.text for said in ran.of(Said))
+    assert any("4 GPUs" in said.text for said in ran.of(LogMessage))
 
 
 def test_a_file_that_is_gone_is_a_fault_of_the_model(tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ import pytest
 from lazy_imports import LazyImport
 from training_runs import Ran, conducted, configured
 
-from qtui_core.live.snapshot import AdaptersCompared, PhaseBegun, PhaseEnded, Said, State, StepTaken
+from qtui_core.live.snapshot import (
+    AdaptersCompared,
+    LogMessage,
+    PhaseBegun,
+    PhaseEnded,
+    State,
+    StepTaken,
+)
 from qtui_core.memory.replay.record import Phase
 from qtui_core.training.run.controls import Controls, Stopped
 
@@ -94,7 +101,7 @@ def test_options_of_a_plan_run(tmp_path: Path, plan: dict[str, Any]) -> None:
     assert len(set(ran.losses)) == 3
     micro = [phase for _, phase in ran.phases].count("forward")
     assert micro == 3 * plan.get("accumulation", 1)
-    assert any("random" in said.text for said in ran.of(Said))
+    assert any("random" in said.text for said in ran.of(LogMessage))
 
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -171,7 +178,7 @@ def test_a_text_file_is_learned(tmp_path: Path) -> None:
     plan = {"method": "full", "batch": 2, "sequence": 64, "dtype": "fp32"}
     ran = conducted("demo", plan, 8, data=str(text))
     assert ran.losses[-1] < 0.5 * ran.losses[0]  # type: ignore[operator]
-    assert any("fable.txt: 102 tokens" in said.text for said in ran.of(Said))
+    assert any("fable.txt: 102 tokens" in said.text for said in ran.of(LogMessage))
 
 
 def _run_out(*args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from training_runs import LLAMA, conducted, configured
 from qtui_core.live.compare import by_component, by_phase
 from qtui_core.live.header import RecordingHeader, RunDevice
 from qtui_core.live.predict import predict
-from qtui_core.live.snapshot import Said
+from qtui_core.live.snapshot import LogMessage
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -167,7 +167,7 @@ def test_what_only_a_cpu_holds_is_said(
     """And it was measured: without dropout a step holds no matrix of scores."""
     ran = conducted(configured(tmp_path, **more), {"batch": 1, "sequence": 64, **fields}, 1)
     assert ran.code == 0, ran.fault
-    told = [said.text for said in ran.of(Said) if "n a CPU" in said.text]
+    told = [said.text for said in ran.of(LogMessage) if "n a CPU" in said.text]
     assert len(told) == (words is not None)
     if words is not None:
         assert words in told[0]

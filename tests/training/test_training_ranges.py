@@ -11,7 +11,7 @@ from lazy_imports import LazyImport
 from qtui.report.train.ranges import kinds_of, ranges_picture, ranges_sentence, ranges_table
 from qtui_core.codec import CodecError
 from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
-from qtui_core.live.snapshot import RangesSeen, TensorRange
+from qtui_core.live.snapshot import StepRanges, TensorRange
 
 torch = LazyImport("torch")
 ranges = LazyImport("qtui_core.training.measuring.ranges")
@@ -89,8 +89,8 @@ def magnitudes_at(powers: dict[int, int], largest: float) -> Magnitudes:
     return Magnitudes(tuple(counts), 0, largest)
 
 
-def seen_of(**kinds: Magnitudes) -> RangesSeen:
-    return RangesSeen(
+def seen_of(**kinds: Magnitudes) -> StepRanges:
+    return StepRanges(
         1.0,
         3,
         1.0,

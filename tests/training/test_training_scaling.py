@@ -11,7 +11,7 @@ import pytest
 from lazy_imports import LazyImport, lazy_names
 from training_runs import Ran, conducted, configured
 
-from qtui_core.live.snapshot import Said
+from qtui_core.live.snapshot import LogMessage
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.training.run.runnable import rate_of
@@ -113,7 +113,7 @@ def test_steps_are_those_written_by_hand(
         n for n, (a, b) in enumerate(zip([start, *scales], scales, strict=False), 1) if b < a
     ]
     assert (len(lowered) > 2) is (start == HIGH)
-    told = [each.text for each in ran.of(Said) if "changed nothing" in each.text]
+    told = [each.text for each in ran.of(LogMessage) if "changed nothing" in each.text]
     assert [f"Step {number} " in text for number, text in zip(lowered, told, strict=True)] == [
         True
     ] * len(lowered)
@@ -140,5 +140,5 @@ def test_what_a_scaler_keeps_is_named(tmp_path: Path, plan: dict[str, Any]) -> N
 @pytest.mark.slow
 def test_gradients_in_float16_are_left_as_they_are_and_it_is_said(tmp_path: Path) -> None:
     ran = conducted(configured(tmp_path), PLAN | {"dtype": "fp16", "autocast": False}, 2)
-    assert any("no scaler takes" in said.text for said in ran.of(Said))
-    assert not any("Gradients are scaled" in said.text for said in ran.of(Said))
+    assert any("no scaler takes" in said.text for said in ran.of(LogMessage))
+    assert not any("Gradients are scaled" in said.text for said in ran.of(LogMessage))

@@ -11,7 +11,7 @@ from typing import Any
 from qtui.engine.client import EngineLost, EngineState, Reply
 from qtui.engine.estimator.answers import (
     Answer,
-    Around,
+    Assessment,
     CaseFigures,
     MapCell,
     ModelFacts,
@@ -156,7 +156,7 @@ class HandMade:
             curve=stacked(range(100), COMPONENTS, rows, (Span(*phase) for phase in PHASES)),
         )  # fmt: skip
 
-    def _around(self, params: Any, _: Any) -> Around:
+    def _around(self, params: Any, _: Any) -> Assessment:
         plan = resolve(from_plain(RunPlan, params["plan"]), "bf16")
         cheaper = replace(plan, loss="chunked:256")
         rank = replace(plan, lora_rank=8)
@@ -169,7 +169,7 @@ class HandMade:
             Advice("--loss chunked:256", cheaper, 3 * GIB, "a little time", "backward", {}),
             Advice("--lora-rank 8", rank, GIB // 8, "adapters of a lower rank", "loss", {}),
         )
-        return Around(
+        return Assessment(
             sentence=self.sentence,
             advice=advice[: 0 if self.unknown else self.advised],
             fits=tuple(

@@ -17,7 +17,7 @@ from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS, experiment_named
 from qtui_core.lab.recording import parse_lab_recording, read_lab_recording
-from qtui_core.lab.results import LabChart, LabFault, StepSeen
+from qtui_core.lab.results import LabChart, LabFault, StepProgress
 
 VERDICT = result().findings.verdict
 UNDERFLOW = experiment_named("underflow")
@@ -113,7 +113,7 @@ def test_until_there_are_findings_the_steps_are_the_picture() -> None:
         ("fp32", (20.0, 40.0), (1.5, 1.25))
     ]
     assert shown.drawn is picture  # a key that changes a setting draws it once
-    shown.run.hear(StepSeen("bf16", 10, 40, 1.5))
+    shown.run.hear(StepProgress("bf16", 10, 40, 1.5))
     assert [line.name for line in shown.drawn.lines] == ["fp32", "bf16"]
     of(shown, 5)
     assert shown.pictures == PICTURES

@@ -32,7 +32,7 @@ from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import RunEvent
 from qtui_core.live.recording import read_recording
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, RangeKind, RangesSeen, TensorRange
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, RangeKind, StepRanges, TensorRange
 from qtui_core.live.summary import summary
 
 CHILD = Path(__file__).with_name("train_child.py")
@@ -520,7 +520,7 @@ async def test_ranges_of_all_layers_and_of_one(running: Running, tmp_path: Path)
         return TensorRange(kind, name, Magnitudes(tuple(counts), 0, 2.0**power))
 
     told = [*train_runs.whole()]
-    looked = RangesSeen(
+    looked = StepRanges(
         told[-1].seconds,
         6,
         1.0,

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
-from qtui.engine.estimator.answers import Answer, Around, ModelFacts
+from qtui.engine.estimator.answers import Answer, Assessment, ModelFacts
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui_core.codec import printed
@@ -78,7 +78,7 @@ async def test_what_surrounds_it(client: EngineClient) -> None:
     choice = GpuChoice.live(live)
     assert choice is not None
     asked = params(device={"name": "T4"}, live=[dict(choice.params)])
-    around = (await client.request("around", asked)).read(Around)
+    around = (await client.request("around", asked)).read(Assessment)
     assert [fit.gpu for fit in around.fits[:2]] == ["T4", "H200 (here)"]
     assert around.fits[1].capacity_bytes == 138 << 30
     assert around.report["peak_phase"] in around.sentence
@@ -100,7 +100,7 @@ async def test_notes_are_of_the_plan_that_was_asked_for(
     (tmp_path / "config.json").write_text(json.dumps(config))
     for plan, notes in ((PLAN, 1), (dataclasses.replace(PLAN, dtype="fp32"), 0)):
         asked = params(plan, model=str(tmp_path))
-        around = (await client.request("around", asked)).read(Around)
+        around = (await client.request("around", asked)).read(Assessment)
         assert len(around.notes) == notes
         assert all("does not say which type" in note for note in around.notes)
 

@@ -22,9 +22,9 @@ from qtui_core.live.snapshot import (
     AdaptersCompared,
     End,
     Fault,
+    LogMessage,
     PhaseBegun,
     PhaseEnded,
-    Said,
     Sample,
     Snapshot,
     State,
@@ -90,7 +90,7 @@ def told(head: RecordingHeader, steps: int, *, upto: float = math.inf) -> list[S
     totals = [sum(column) for column in zip(*curve.bytes, strict=True)]
     cpu = head.device.kind == "cpu"
     found: list[Snapshot] = [
-        Said(0.1, "torch 2 imported"), PhaseBegun(0.2, 0, "load"),
+        LogMessage(0.1, "torch 2 imported"), PhaseBegun(0.2, 0, "load"),
         _ended(LOAD_SECONDS, 0, "load", totals[-1], totals[-1], cpu),
     ]  # fmt: skip
     for step in range(1, steps + 1):

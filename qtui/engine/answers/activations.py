@@ -62,7 +62,7 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class CapturesMade:
+class CapturedModules:
     """`captures` of the requested modules; `held` names the weights of all modules whose captures
     are in memory now."""
 
@@ -178,7 +178,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class LayersWeighed:
+class LayerErrorTable:
     """Errors of the outputs of linear layers, by the name of the weight."""
 
     layers: Mapping[str, LayerErrors]

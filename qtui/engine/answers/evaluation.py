@@ -7,7 +7,7 @@ from qtui_core.evaluation.results import EvaluationBegun, PartScored
 
 
 @dataclass(frozen=True)
-class EvaluationHeard:
+class EvaluationProgress:
     """A report of an evaluation: how it begins, a part that is done, or what is done now."""
 
     doing: str = ""

@@ -28,7 +28,7 @@ from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.device import read_driver
-from qtui_core.training.measuring.calibration import FoundOnGpu
+from qtui_core.training.measuring.calibration import GpuMeasurement
 from qtui_core.training.run.placement import NoGpu, place
 from qtui_core.training.run.request import RunRequest
 
@@ -121,7 +121,7 @@ def make_profile(
     )
 
 
-def _ask(command: Sequence[str], seconds: float) -> FoundOnGpu:
+def _ask(command: Sequence[str], seconds: float) -> GpuMeasurement:
     try:
         done = subprocess.run(
             command,
@@ -138,7 +138,7 @@ def _ask(command: Sequence[str], seconds: float) -> FoundOnGpu:
     if done.returncode or not done.stdout.strip():
         last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "without a word"
         raise QtuiError(f"The measurement ended with code {done.returncode}: {last}")
-    answer = from_plain(FoundOnGpu, json.loads(done.stdout))
+    answer = from_plain(GpuMeasurement, json.loads(done.stdout))
     if answer.error:
         raise error_of(answer.error, answer.code, NoGpu)
     return answer

@@ -1,7 +1,7 @@
 """A calibration in a process of its own: `python -m qtui.engine.calibration.worker [DEVICE]`.
 
-Writes one line of JSON (FoundOnGpu) to the stdout with which it started; what libraries print goes
-to stderr. The process must not have used the GPU before: its context would exist already.
+Writes one line of JSON (GpuMeasurement) to the stdout with which it started; what libraries print
+goes to stderr. The process must not have used the GPU before: its context would exist already.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.calibration import FoundOnGpu, calibrate
+from qtui_core.training.measuring.calibration import GpuMeasurement, calibrate
 from qtui_core.training.run.placement import place
 
 
@@ -24,11 +24,11 @@ def main() -> None:
         try:
             found = _measure(sys.argv[1] if len(sys.argv) > 1 else "cuda")
         except QtuiError as error:
-            found = FoundOnGpu(error=str(error), code=error.exit_code)
+            found = GpuMeasurement(error=str(error), code=error.exit_code)
         answer.write(to_line(found))
 
 
-def _measure(wanted: str) -> FoundOnGpu:
+def _measure(wanted: str) -> GpuMeasurement:
     placement = place(wanted, os.environ)
     os.environ.update(placement.environment)
     with DeviceReader(uuid=placement.uuid) as reader:
@@ -39,7 +39,7 @@ def _measure(wanted: str) -> FoundOnGpu:
 
         machine = CudaMachine(reader)
         found = calibrate(machine)
-        return FoundOnGpu(found, facts_of(torch.device("cuda")))
+        return GpuMeasurement(found, facts_of(torch.device("cuda")))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Around:
+class Assessment:
     """What is said about an estimate.
 
     Attributes:
@@ -97,7 +97,7 @@ class Traced:
     """An estimate from a trace of the classes of transformers, and what is said about it."""
 
     answer: Answer
-    around: Around
+    around: Assessment
 
 
 @dataclass(frozen=True)

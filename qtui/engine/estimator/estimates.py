@@ -10,14 +10,14 @@ from typing import Any
 from qtui.engine.answers.tensors import Devices
 from qtui.engine.estimator.answers import (
     Answer,
-    Around,
+    Assessment,
     CaseFigures,
     MapCell,
     ModelFacts,
     Traced,
 )
 from qtui.engine.estimator.requests import (
-    AroundRequest,
+    AssessmentRequest,
     FitMapRequest,
     PlanRequest,
     SubjectRequest,
@@ -99,7 +99,7 @@ def full(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     return _answer(found, drawn.curve)
 
 
-def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
+def trace(estimates: Estimates, task: Task[AssessmentRequest]) -> Traced:
     """The same from a trace of the classes of transformers, and what is said about it."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
@@ -111,14 +111,14 @@ def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
     return Traced(_answer(found, found.curve), _around(question, found, task))
 
 
-def around(estimates: Estimates, task: Task[AroundRequest]) -> Around:
+def around(estimates: Estimates, task: Task[AssessmentRequest]) -> Assessment:
     """What would save memory, which devices the plan fits, and what to do if it fits none."""
     question = question_of(estimates, task.asked)
     found = run_cancellable(task, lambda: estimates.full(question))
     return _around(question, found, task)
 
 
-def _around(question: Question, found: Estimate, task: Task[AroundRequest]) -> Around:
+def _around(question: Question, found: Estimate, task: Task[AssessmentRequest]) -> Assessment:
     subject = question.subject
 
     @cache
@@ -135,7 +135,7 @@ def _around(question: Question, found: Estimate, task: Task[AroundRequest]) -> A
         asked=question.asked,
         wanted=None if subject.shape is None else question.plan,
     )
-    return Around(
+    return Assessment(
         advice=report.advice,
         fits=report.fits,
         cures=report.cures,
@@ -253,8 +253,8 @@ OPERATIONS: OperationTable = {
     "first": (first, "quick", PlanRequest),
     "devices": (devices, "quick", None),
     "full": (full, "view", PlanRequest),
-    "around": (around, "view", AroundRequest),
+    "around": (around, "view", AssessmentRequest),
     "map": (fit_map, "background", FitMapRequest),
     "cases": (cases, "background", None),
-    "trace": (trace, "trace", AroundRequest),
+    "trace": (trace, "trace", AssessmentRequest),
 }

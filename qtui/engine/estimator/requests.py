@@ -16,7 +16,7 @@ class SubjectRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceAsked:
+class RequestedDevice:
     """A GPU by its `name` in the catalogue, or by its memory alone. `capacity` is the memory in
     bytes that a run can use; for a GPU of this machine, what is free. `label` is its name in
     answers."""
@@ -31,14 +31,14 @@ class PlanRequest(SubjectRequest):
     """A plan as the user typed it, and the GPU, if one is chosen."""
 
     plan: RunPlan
-    device: DeviceAsked | None = None
+    device: RequestedDevice | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class AroundRequest(PlanRequest):
+class AssessmentRequest(PlanRequest):
     """The same; whether the plan fits is also said for `live`, the GPUs of this machine."""
 
-    live: tuple[DeviceAsked, ...] = ()
+    live: tuple[RequestedDevice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cached_property
 
-from qtui.engine.estimator.requests import DeviceAsked, PlanRequest, SubjectRequest
+from qtui.engine.estimator.requests import PlanRequest, RequestedDevice, SubjectRequest
 from qtui.profiles import calibrated
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -120,7 +120,7 @@ def question_of(estimates: Estimates, asked: PlanRequest) -> Question:
     return Question(estimates.subject(asked), asked.plan, device_of(asked.device))
 
 
-def device_of(asked: DeviceAsked | None) -> Device | None:
+def device_of(asked: RequestedDevice | None) -> Device | None:
     """The requested device: from the catalogue, or one with the given memory; None if none is
     requested."""
     if asked is None:

@@ -18,10 +18,10 @@ WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.lab.worker")
 
 def lab_client(command: Sequence[str] = WORKER, *, log: Path | None = None) -> RunClient[LabEvent]:
     """Runs the experiment of a LabRequest, which takes the controls pause, resume and stop."""
-    return RunClient(command, "experiment", LAB_LINES, _ResultsHeard, log)
+    return RunClient(command, "experiment", LAB_LINES, _ResultListener, log)
 
 
-class _ResultsHeard:
+class _ResultListener:
     """The last result of an experiment, in case it goes away."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from qtui.engine.answers.activations import (
     Captured,
-    CapturesMade,
+    CapturedModules,
     Channel,
     Outputs,
     Ranges,
@@ -47,7 +47,7 @@ CHANNELS_SENT = 16
 OUTPUTS_SENT = 8
 
 
-def capture(session: Session, task: Task[CaptureRequest]) -> CapturesMade:
+def capture(session: Session, task: Task[CaptureRequest]) -> CapturedModules:
     """Runs the model on `prompt`, on the text of `file`, or on the built-in text, and keeps the
     inputs and outputs of the modules with the weights `tensors`. Reports its stage as progress."""
     asked, model = task.asked, task.asked.model
@@ -64,7 +64,7 @@ def capture(session: Session, task: Task[CaptureRequest]) -> CapturesMade:
 
     source, tensors = session.models.source(model), list(asked.tensors)
     found = session.captured.capture(model, source, tensors, text, stage, task.is_cancelled)
-    return CapturesMade(tuple(map(_captured_of, found)), tuple(session.captured.held(model)))
+    return CapturedModules(tuple(map(_captured_of, found)), tuple(session.captured.held(model)))
 
 
 def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:

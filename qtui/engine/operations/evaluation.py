@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.engine.answers.evaluation import EvaluationHeard
+from qtui.engine.answers.evaluation import EvaluationProgress
 from qtui.engine.operations.session import Session
 from qtui.engine.requests import EvaluationRequest
 from qtui.engine.task import OperationTable, Task
@@ -21,14 +21,14 @@ def evaluate_model(session: Session, task: Task[EvaluationRequest]) -> None:
     def advance(done: float, words: str) -> None:
         nonlocal heard, fraction
         fraction = done
-        task.progress(done, EvaluationHeard(words) if words != heard else None)
+        task.progress(done, EvaluationProgress(words) if words != heard else None)
         heard = words
 
     def tell(told: EvaluationBegun | PartScored) -> None:
         if isinstance(told, EvaluationBegun):
-            task.progress(fraction, EvaluationHeard(heard, begun=told))
+            task.progress(fraction, EvaluationProgress(heard, begun=told))
         else:
-            task.progress(fraction, EvaluationHeard(heard, part=told))
+            task.progress(fraction, EvaluationProgress(heard, part=told))
 
     evaluate(
         session.models.source(asked.model),

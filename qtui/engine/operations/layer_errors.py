@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.engine.answers.activations import LayersWeighed, StageProgress
+from qtui.engine.answers.activations import LayerErrorTable, StageProgress
 from qtui.engine.operations.session import Session, watched
 from qtui.engine.requests import LayersRequest
 from qtui.engine.task import OperationTable, Task
@@ -13,7 +13,7 @@ from qtui_core.inspection.layer_errors import layer_errors as errors_of
 _FORWARD = 0.5
 
 
-def layer_errors(session: Session, task: Task[LayersRequest]) -> LayersWeighed:
+def layer_errors(session: Session, task: Task[LayersRequest]) -> LayerErrorTable:
     """The relative error of the output of every linear layer whose weight is in `tensors`, under
     each of `schemes`, on the inputs that the layer gets while the model reads the text."""
     asked = task.asked
@@ -26,7 +26,7 @@ def layer_errors(session: Session, task: Task[LayersRequest]) -> LayersWeighed:
     inputs = layer_inputs(source, list(asked.tensors), text, **watched(task, 0.0, _FORWARD))
     task.progress(_FORWARD, StageProgress("weighing"))
     watch = watched(task, _FORWARD, 1.0)
-    return LayersWeighed(errors_of(source, inputs, asked.schemes, full=asked.full, **watch))
+    return LayerErrorTable(errors_of(source, inputs, asked.schemes, full=asked.full, **watch))
 
 
 OPERATIONS: OperationTable = {"layer_errors": (layer_errors, "capture", LayersRequest)}

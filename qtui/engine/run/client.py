@@ -12,17 +12,17 @@ from typing import Final
 from qtui.engine.child_lines import RunClient
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import RUN_LINES, RunEvent
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
+from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run.worker")
 
 
 def run_client(command: Sequence[str] = WORKER, *, log: Path | None = None) -> RunClient[RunEvent]:
     """Runs what a RunRequest, or a mapping of its fields, asks for."""
-    return RunClient(command, "run", RUN_LINES, _StepsHeard, log)
+    return RunClient(command, "run", RUN_LINES, _StepListener, log)
 
 
-class _StepsHeard:
+class _StepListener:
     """The step and phase of a run, for the sentence about a child that ends in the middle."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _StepsHeard:
         self._seconds, self._step, self._phase = 0.0, 0, ""
 
     def complaint(self, why: str) -> RunEvent:
-        return Said(self._seconds, why)
+        return LogMessage(self._seconds, why)
 
     def hear(self, event: RunEvent) -> bool:
         if not isinstance(event, RecordingHeader):

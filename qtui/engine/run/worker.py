@@ -24,7 +24,7 @@ from qtui.engine.run.prepared_run import prepare_run
 from qtui.engine.worker import NICENESS
 from qtui_core.errors import ModelError
 from qtui_core.live.lines import RunEvent, to_line
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
+from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun
 from qtui_core.training.run.request import parse_request
 
 
@@ -48,7 +48,7 @@ class _RunWork:
         prepared = prepare_run(parse_request(request))
         self._tell(prepared.header)
         for note in prepared.notes:
-            self._tell(Said(self._seconds, note))
+            self._tell(LogMessage(self._seconds, note))
         if prepared.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]:
             os.nice(NICENESS)  # threads of torch, which this thread starts, inherit it
         # torch reads these variables when it is imported, and CUDA when it starts.

@@ -20,7 +20,7 @@ from qtui_core.formats.magnitudes import (
 )
 from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.results import ExponentHistogram
-from qtui_core.live.snapshot import RangeKind, RangesSeen
+from qtui_core.live.snapshot import RangeKind, StepRanges
 
 #: The formats whose ranges are drawn.
 DRAWN: Final = ("fp32", "bf16", "fp16", "e5m2", "e4m3")
@@ -50,7 +50,7 @@ class KindRange:
         return max(self.layers, key=lambda name: flushed("fp16", self.layers[name]))
 
 
-def kinds_of(seen: RangesSeen, layer: str = "") -> tuple[KindRange, ...]:
+def kinds_of(seen: StepRanges, layer: str = "") -> tuple[KindRange, ...]:
     """The kinds of tensors that were seen in a `layer`, or in all layers."""
     kinds: dict[RangeKind, dict[str, Magnitudes]] = {}
     for each in seen.ranges:
@@ -59,7 +59,7 @@ def kinds_of(seen: RangesSeen, layer: str = "") -> tuple[KindRange, ...]:
     return tuple(KindRange(kind, together(all_.values()), all_) for kind, all_ in kinds.items())
 
 
-def ranges_blocks(seen: RangesSeen) -> Iterator[Block]:
+def ranges_blocks(seen: StepRanges) -> Iterator[Block]:
     """The blocks of the report: picture, table and sentence."""
     kinds = kinds_of(seen)
     picture = ranges_picture(seen, kinds)
@@ -70,7 +70,7 @@ def ranges_blocks(seen: RangesSeen) -> Iterator[Block]:
 
 
 def ranges_picture(
-    seen: RangesSeen, kinds: tuple[KindRange, ...], log_scale: int = 0, layer: str = ""
+    seen: StepRanges, kinds: tuple[KindRange, ...], log_scale: int = 0, layer: str = ""
 ) -> ExponentHistogram | None:
     """The histogram above the ranges of the formats. With a `log_scale` it has only gradients,
     multiplied by 2^log_scale."""
@@ -99,7 +99,7 @@ def ranges_table(kinds: tuple[KindRange, ...]) -> Table:
     )
 
 
-def ranges_sentence(seen: RangesSeen, kinds: tuple[KindRange, ...]) -> str:
+def ranges_sentence(seen: StepRanges, kinds: tuple[KindRange, ...]) -> str:
     """Which formats suffice for activations and gradients, and the recommended loss scale."""
     named = {each.kind: each for each in kinds}
     gradients = [named[kind] for kind in GRADIENTS if kind in named]

@@ -10,17 +10,17 @@ from qtui.engine.answers.tensors import Devices
 from qtui.engine.client import ProgressCallback
 from qtui.engine.estimator.answers import (
     Answer,
-    Around,
+    Assessment,
     CaseFigures,
     MapCell,
     ModelFacts,
     Traced,
 )
 from qtui.engine.estimator.requests import (
-    AroundRequest,
-    DeviceAsked,
+    AssessmentRequest,
     FitMapRequest,
     PlanRequest,
+    RequestedDevice,
     SubjectRequest,
 )
 from qtui.screen.panel.feed import Feed
@@ -57,7 +57,7 @@ class MemoryFeed(Feed):
         params, key = PlanRequest(**_named(shown)), ("full", shown.asked)
         return await self.ask(Answer, "full", params, key=key, kind="estimate")
 
-    async def trace(self, shown: Shown) -> tuple[Answer, Around]:
+    async def trace(self, shown: Shown) -> tuple[Answer, Assessment]:
         """The estimate, and what surrounds it, from a trace of the transformers classes; takes ten
         seconds or more. From then on this is the answer for the plan."""
         asked = shown.asked
@@ -66,9 +66,9 @@ class MemoryFeed(Feed):
         self.answers.put(("around", asked), traced.around)
         return traced.answer, traced.around
 
-    async def around(self, shown: Shown) -> Around:
+    async def around(self, shown: Shown) -> Assessment:
         """What would save memory, what the plan fits, and the sentence."""
-        return await self.ask(Around, "around", _around(shown), key=("around", shown.asked))
+        return await self.ask(Assessment, "around", _around(shown), key=("around", shown.asked))
 
     async def map(
         self,
@@ -92,9 +92,9 @@ def _each(kind: type[T], tell: Callable[[T], None]) -> ProgressCallback:
     return lambda _, data: tell(from_plain(kind, data)) if data else None
 
 
-def _around(shown: Shown) -> AroundRequest:
-    live = tuple(DeviceAsked(**choice.params) for choice in shown.live)
-    return AroundRequest(**_named(shown), live=live)
+def _around(shown: Shown) -> AssessmentRequest:
+    live = tuple(RequestedDevice(**choice.params) for choice in shown.live)
+    return AssessmentRequest(**_named(shown), live=live)
 
 
 def _named(shown: Shown) -> dict[str, Any]:
@@ -103,5 +103,5 @@ def _named(shown: Shown) -> dict[str, Any]:
         "model": shown.model,
         "case": shown.case,
         "plan": shown.plan,
-        "device": None if shown.gpu is None else DeviceAsked(**shown.gpu.params),
+        "device": None if shown.gpu is None else RequestedDevice(**shown.gpu.params),
     }

@@ -11,7 +11,7 @@ from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
-from qtui.engine.estimator.answers import Answer, Around, ModelFacts
+from qtui.engine.estimator.answers import Answer, Assessment, ModelFacts
 from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.feed import MemoryFeed
@@ -154,7 +154,7 @@ class PlanPanel(AskingPanel):
         self.take(found)
         self.take_around(await self.feed.around(shown))
 
-    def take_around(self, around: Around) -> None:
+    def take_around(self, around: Assessment) -> None:
         """Takes what surrounds the answer, which completes it."""
         self.shown.around = around
         self.phase = AskingPhase.READY

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from qtui.engine.estimator.answers import Answer, Around, MapCell, ModelFacts
+from qtui.engine.estimator.answers import Answer, Assessment, MapCell, ModelFacts
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.advice.claims import Figure, WorkedCase
 from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
@@ -79,7 +79,7 @@ class Shown:
     before_gpu: GpuChoice | None = None
     change: str = ""
     gpu_change: str = ""
-    around: Around | None = None
+    around: Assessment | None = None
     cells: dict[tuple[int, int], MapCell] = field(default_factory=dict)
     cells_of: tuple[Any, ...] = ()
     cases: tuple[WorkedCase, ...] = ()

@@ -36,7 +36,7 @@ _BYTES: Final = {"stochastic rounding": 0, "Kahan summation": 2, "fp32 masters":
 
 
 @dataclass(frozen=True)
-class LabKept:
+class UpdateShares:
     """The shares of one tensor's update in one format: kept and lost, at each of RATES and at the
     learning rate of the run."""
 
@@ -63,7 +63,7 @@ class Survival:
 
     looked_at: int
     tensors: int
-    shares: tuple[LabKept, ...]
+    shares: tuple[UpdateShares, ...]
     dtype: str = "fp32"
 
 
@@ -117,7 +117,7 @@ def layer_of(name: str) -> int | None:
 
 def _shares(
     name: str, parameter: torch.Tensor, weight: torch.Tensor, u: torch.Tensor, lr: float
-) -> list[LabKept]:
+) -> list[UpdateShares]:
     """What each format keeps of the update `lr * u` of the elements `weight` of a parameter."""
     found = []
     values = parameter.detach().float()
@@ -129,7 +129,7 @@ def _shares(
             kept.append(arrived / whole if whole else 1.0)
             lost.append(missed / wanted if wanted else 0.0)
         found.append(
-            LabKept(
+            UpdateShares(
                 name,
                 stored,
                 parameter.dim() > 1,
@@ -185,7 +185,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     return Findings(columns, tuple(rows), pictures, _verdict(settings, found), notes=tuple(notes))
 
 
-def _enough(share: LabKept) -> float | None:
+def _enough(share: UpdateShares) -> float | None:
     """The lowest rate from which on enough is always kept; None if there is none."""
     least = None
     for rate, kept in zip(reversed(RATES), reversed(share.kept), strict=True):

@@ -58,7 +58,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class FoundOnGpu:
+class GpuMeasurement:
     """The report of the measuring process: what it found and on which device, or the error that
     prevented it, with its exit code."""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from qtui_core.live.snapshot import PhaseBegun, Said, Snapshot
+from qtui_core.live.snapshot import LogMessage, PhaseBegun, Snapshot
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.training.measuring.meter import Meter
 from qtui_core.training.run.controls import Controls
@@ -98,4 +98,4 @@ class Course:
 
     def say(self, text: str) -> None:
         """Reports a line for the log."""
-        self.tell(Said(self.seconds, text))
+        self.tell(LogMessage(self.seconds, text))

@@ -11,7 +11,7 @@ from itertools import count
 import torch
 
 from qtui_core.errors import QtuiError
-from qtui_core.live.snapshot import Fault, RangesSeen, Snapshot, State, StepTaken
+from qtui_core.live.snapshot import Fault, Snapshot, State, StepRanges, StepTaken
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
@@ -208,7 +208,7 @@ def _train(
             if course.controls.take_ranges() or (order.ranges and number == order.steps):
                 with ranges_of_step(built.model, scale, course.spend) as ranges:
                     loss = next(taken)
-                course.tell(RangesSeen(course.seconds, number, scale, tuple(ranges)))
+                course.tell(StepRanges(course.seconds, number, scale, tuple(ranges)))
             else:
                 loss = next(taken)
             seconds = course.working - began

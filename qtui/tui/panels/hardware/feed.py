@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qtui.engine.estimator.answers import MeasurementLine, Operations, Readings
-from qtui.engine.estimator.requests import DeviceAsked, OperationsRequest, RatesRequest
+from qtui.engine.estimator.requests import OperationsRequest, RatesRequest, RequestedDevice
 from qtui.screen.panel.feed import Feed
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.codec import from_plain
@@ -29,7 +29,7 @@ class HardwareFeed(Feed):
         params = OperationsRequest(
             model=shown.model,
             plan=shown.plan,
-            device=DeviceAsked(name=device.name) if shown.choice.known else None,
+            device=RequestedDevice(name=device.name) if shown.choice.known else None,
             usual=shown.usual,
         )
         found = await self.ask(Operations, "operations", params)

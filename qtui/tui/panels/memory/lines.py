@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.engine.estimator.answers import Answer, Around
+from qtui.engine.estimator.answers import Answer, Assessment
 from qtui.screen.curve.legend import PARTS
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import Shown
@@ -68,7 +68,7 @@ def _parts_of(answer: Answer) -> Sequence[tuple[Group, int]]:
     return [(part, nbytes) for part, nbytes in found if nbytes]
 
 
-def _savings(around: Around, width: int, canvas: Canvas) -> list[TextLine]:
+def _savings(around: Assessment, width: int, canvas: Canvas) -> list[TextLine]:
     lines: list[TextLine] = [[Put(0, "what would save most", "heading")]]
     for line in around.advice:
         change = shortened(line.change, width - SIZE - 1, canvas.glyphs.ellipsis)

@@ -20,7 +20,7 @@ from qtui_core.lab.results import (
     LabLine,
     LabResult,
     Picture,
-    StepSeen,
+    StepProgress,
 )
 from qtui_core.lab.settings import Value
 
@@ -102,7 +102,7 @@ class LabRun:
             self.begun = event
             if self.phase is LabPhase.STARTING:
                 self.phase = LabPhase.RUNNING
-        elif isinstance(event, StepSeen):
+        elif isinstance(event, StepProgress):
             self.steps[event.job] = event.step, event.steps
             if event.value is not None:
                 self._on_the_way = None

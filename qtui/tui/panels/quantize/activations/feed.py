@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qtui.engine.answers.activations import Captured, CapturesMade, Outputs, Ranges, StageProgress
+from qtui.engine.answers.activations import (
+    Captured,
+    CapturedModules,
+    Outputs,
+    Ranges,
+    StageProgress,
+)
 from qtui.engine.requests import CaptureRequest
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.tensor_reader import Activity
@@ -44,7 +50,7 @@ class ActivationsFeed:
             activity(stage, fraction)
 
         params = CaptureRequest(model=model, tensors=(tensor,), prompt=text.prompt, file=text.file)
-        made = await self._feed.ask(CapturesMade, "capture", params, on_progress=heard)
+        made = await self._feed.ask(CapturedModules, "capture", params, on_progress=heard)
         self.held, found = frozenset(made.held), made.captures[0]
         self._feed.forget_other_captures(tensor, found.number)
         return found

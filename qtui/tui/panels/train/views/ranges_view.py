@@ -14,7 +14,7 @@ from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.formats.magnitudes import best_scale
-from qtui_core.live.snapshot import RangesSeen
+from qtui_core.live.snapshot import StepRanges
 
 NOT_YET: Final = "The next step of the run tells where its numbers lie."
 NEVER: Final = "The recording does not tell where numbers lie; a run does while this is looked at."
@@ -42,7 +42,7 @@ the loss scale recommended for FP16.
         super().__init__(panel)
         self.layer = ""
         self.scaled = False
-        self._asked: tuple[RunShown, RangesSeen | None] | None = None
+        self._asked: tuple[RunShown, StepRanges | None] | None = None
         """The run that was asked last for its ranges, and the ranges that it had reported then."""
 
     def opened(self) -> None:
@@ -93,7 +93,7 @@ the loss scale recommended for FP16.
         self.scaled = not self.scaled
         self.panel.draw()
 
-    def _layer(self, seen: RangesSeen) -> str:
+    def _layer(self, seen: StepRanges) -> str:
         """The chosen layer if the run has it; "" for all layers."""
         return self.layer if any(each.name == self.layer for each in seen.ranges) else ""
 
