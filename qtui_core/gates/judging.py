@@ -14,6 +14,8 @@ from qtui_core.quantities import plural
 
 #: Rows that a sentence names.
 NAMED: Final = 5
+#: No report has a whole number as large as this.
+MOST: Final = 1 << 100
 _WORDS: Final = {"<": "under", "<=": "at or under", ">": "above", ">=": "at or above"}
 
 
@@ -166,8 +168,11 @@ def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
     """The figure of a row; None where it has none. Without any error the SQNR is infinite, for
     which JSON has null."""
     value = row.get(figure.key)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, float):
         return None if math.isnan(value) else value
+    # A baseline may hold a whole number beyond what a float can be.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < MOST else None
     if figure.key == "sqnr_db" and 0 in (row.get("relative_mse"), row.get("relative_error")):
         return math.inf
     return None

@@ -191,6 +191,9 @@ def test_what_is_worse_than_the_baseline_falls_by_its_tolerance(qtui, tmp_path):
         scheme["relative_mse"] = before[1] * mse
         scheme["bytes"] = before[2] + more
         assert [row.expression for row in gates.judge(data).fallen] == expected
+    data["schemes"][1]["bytes"] = 10**400  # larger than any float
+    assert {row.row for row in gates.judge(data).fallen} == {"nf4:block64", "int8:row"}
+    data["schemes"][1]["bytes"] = 0
     scheme["bytes"] = None
     (fallen,) = gates.judge(data).fallen
     assert fallen.value is None

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from qtui_core.inspection.recipes.recipe import (
+    NOT_LINEAR,
     UNQUANTIZED,
     RecipeTensor,
     StandIn,
     ToolRecipe,
     integer_standing_in,
     is_plain,
+    kept_as_stored,
     most_common,
     short_group,
     vllm_note,
@@ -21,7 +23,6 @@ from qtui_core.inspection.recipes.recipe import (
 from qtui_core.schemes.granularity import PerTile
 from qtui_core.schemes.scheme import Family, Scheme
 
-_NO_MODULE = "it is no weight of a linear layer"
 _SHARED = "the head shares it, and would keep a copy"
 
 
@@ -34,7 +35,7 @@ def llm_compressor(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     for tensor in tensors:
         if tensor.keeps or not tensor.is_linear:
             ignored += [tensor.module] if tensor.is_linear else []
-            left += _kept(tensor)
+            left += kept_as_stored(tensor)
             continue
         arguments, instead, why = _compressed(tensor)
         if instead:
@@ -144,20 +145,6 @@ def _scale_why(scheme: Scheme) -> str:
     return "it has no other rounding, scale or zero point"
 
 
-def _kept(tensor: RecipeTensor, other: str = _NO_MODULE) -> list[StandIn]:
-    """What to tell about a tensor that stays as stored though it was given a scheme; `other` is
-    why, if the scheme is not."""
-    scheme = tensor.scheme
-    if scheme is None:
-        return []
-    if scheme.family is not Family.CAST:
-        return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
-    if scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
-        return []
-    why = "it keeps weights in the dtype that the model is loaded in"
-    return [StandIn(tensor.name, str(scheme), UNQUANTIZED, why)]
-
-
 def torchao(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     """The JSON of a torchao FqnToConfig (0.18), for `torchao.core.config.config_from_dict`."""
     configs: dict[str, Any] = {}
@@ -166,7 +153,7 @@ def torchao(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     for tensor in tensors:
         usable = tensor.is_linear or (tensor.is_embedding and not shared)
         if tensor.keeps or not usable:
-            left += _kept(tensor, _SHARED if tensor.is_embedding else _NO_MODULE)
+            left += kept_as_stored(tensor, _SHARED if tensor.is_embedding else NOT_LINEAR)
             continue
         config, instead, why = _torchao_config(tensor)
         if instead:
@@ -235,11 +222,11 @@ def gptqmodel(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     left: list[StandIn] = []
     for tensor in tensors:
         if not tensor.is_linear:
-            left += _kept(tensor)
+            left += kept_as_stored(tensor)
             continue
         if tensor.keeps:
             kinds[tensor.module] = None
-            left += _kept(tensor)
+            left += kept_as_stored(tensor)
             continue
         bits, group, symmetric = integer_standing_in(tensor)
         if short := short_group(tensor, group):

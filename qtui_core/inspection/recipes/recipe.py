@@ -17,6 +17,8 @@ from qtui_core.schemes.scheme import Family, Scheme
 
 #: What stands for a scheme where the tool leaves the weight as it is.
 UNQUANTIZED: Final = "unquantized"
+#: Why a tool that quantizes linear layers leaves another weight.
+NOT_LINEAR: Final = "it is no weight of a linear layer"
 _EMBEDDING: Final = re.compile(
     r"(.*\.)?(embed_tokens|embed_in|embed_positions|tok_embeddings|wte|wpe|word_embeddings"
     r"|position_embeddings|token_type_embeddings|token_embd)\.weight"
@@ -180,6 +182,20 @@ def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
         return scheme.bits, group, scheme.symmetric
     symmetric = scheme.bits != 4
     return scheme.bits, group, symmetric
+
+
+def kept_as_stored(tensor: RecipeTensor, other: str = NOT_LINEAR) -> list[StandIn]:
+    """What to tell about a tensor that stays as stored though it was given a scheme; `other` is
+    why, if the scheme is not."""
+    scheme = tensor.scheme
+    if scheme is None:
+        return []
+    if scheme.family is not Family.CAST:
+        return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
+    if scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
+        return []
+    why = "it keeps weights in the dtype that the model is loaded in"
+    return [StandIn(tensor.name, str(scheme), UNQUANTIZED, why)]
 
 
 def is_plain(scheme: Scheme) -> bool:

@@ -15,11 +15,12 @@ from qtui_core.inspection.recipes.recipe import (
     ToolRecipe,
     fused_modules,
     is_plain,
+    kept_as_stored,
     most_common,
 )
 from qtui_core.schemes.scheme import Scheme
 
-_NO_LINEAR: Final = "it quantizes linear layers only"
+_HEAD: Final = "it leaves the head unquantized"
 _ONE_TYPE: Final = "one type for the whole model"
 _FEWER_BITS: Final = "one type for the whole model, and that has fewer bits"
 #: Kind -> (bits, options of BitsAndBytesConfig).
@@ -67,11 +68,7 @@ def vllm(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     """The `--quantization-config` of vLLM (0.33), which quantizes while it loads: a type for linear
     layers and experts, and the modules to ignore; by `targets` where there are several types."""
     linear = [tensor for tensor in tensors if not tensor.is_head]
-    heads = [
-        StandIn(tensor.name, str(tensor.scheme), UNQUANTIZED, "it leaves the head unquantized")
-        for tensor in tensors
-        if tensor.is_head and not tensor.keeps
-    ]
+    heads = [each for tensor in tensors if tensor.is_head for each in kept_as_stored(tensor, _HEAD)]
     kinds, left = _vllm_kinds(linear)
     # Experts are one module, of the name before their numbers.
     named = {_EXPERTS.sub(r"\1", name): kind for name, kind in kinds.items()}
@@ -109,7 +106,7 @@ def _one_kind(
     for tensor in tensors:
         if tensor.keeps or not tensor.is_linear:
             kept += [tensor.module] if tensor.is_linear else []
-            left += [] if tensor.keeps else [_stands(tensor, UNQUANTIZED, _NO_LINEAR)]
+            left += kept_as_stored(tensor)
             continue
         if _bits(tensor) > kinds[kind]:
             kept.append(tensor.module)
@@ -129,7 +126,7 @@ def _vllm_kinds(
         if tensor.keeps or not tensor.is_linear:
             if tensor.is_linear:
                 kinds[tensor.module] = None
-            left += [] if tensor.keeps else [_stands(tensor, UNQUANTIZED, _NO_LINEAR)]
+            left += kept_as_stored(tensor)
             continue
         kind = next((kind for kind in _VLLM if _is(tensor, kind)), None)
         kinds[tensor.module] = kind or "e4m3:row"

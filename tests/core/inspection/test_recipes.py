@@ -209,11 +209,10 @@ def test_every_scheme_is_expressed_or_told():
         "llm-compressor": {"int4:group64:asym", "e4m3:tensor", "e4m3:row", "e4m3:tile128x128",
                            "mxfp4:even", "nvfp4", "bf16"},
         "torchao": {"int4:group64:asym", "e4m3:tensor", "e4m3:row", "e5m2:tensor", "bf16"},
-        "bitsandbytes": {"nf4:block64", "nf4:block64:dq", "fp4:block64", "int8:row", "bf16",
-                         "fp16", "tf32"},
+        "bitsandbytes": {"nf4:block64", "nf4:block64:dq", "fp4:block64", "int8:row", "bf16"},
         "gptqmodel": {"int4:group64:asym", "bf16"},
         "vllm": {"e4m3:tensor", "e4m3:row", "e4m3:tile128x128", "mxfp4", "mxfp4:even",
-                 "mxfp8-e4m3", "bf16", "fp16", "tf32"},
+                 "mxfp8-e4m3", "bf16"},
     }  # fmt: skip
     pytest.importorskip("gguf")
     for name, exact in expressed.items():
