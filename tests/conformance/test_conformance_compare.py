@@ -116,7 +116,7 @@ TAMPERED = [
 def test_a_tampered_side_of_ours_is_found_to_differ(id, ours, monkeypatch):
     convention = find_convention(id)
     check = check_of(convention)
-    from qtui_core.conformance.checks import our_side as side
+    from qtui_core.conformance.checks import qtui_side as side
 
     assert convention.must_hold
     cast, quantized = side.cast, side.quantized

@@ -24,7 +24,7 @@ HeldByName = LazyImport("qtui_core.training.measuring.meter", "HeldByName")
 CudaMeter = LazyImport("qtui_core.training.measuring.meter_cuda", "CudaMeter")
 open_meter = LazyImport("qtui_core.training.measuring.meters", "open_meter")
 held = LazyImport("qtui_core.training.model.components", "held")
-Course = LazyImport("qtui_core.training.run.course", "Course")
+PhaseReporter = LazyImport("qtui_core.training.run.phase_reporter", "PhaseReporter")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_cache_is_told_apart_while_it_lives(
 def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock on which each reading takes a second, and each wait for the device ten."""
     clock = [0.0]
-    monkeypatch.setattr("qtui_core.training.run.course.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("qtui_core.training.run.phase_reporter.time.perf_counter", lambda: clock[0])
 
     def takes(seconds: float, answer: Any = None) -> Any:
         def work(*_: Any) -> Any:
@@ -170,15 +170,15 @@ def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
         return work
 
     ended = PhaseEnded(0.0, 1, "forward", 0, 0)
-    course = Course(takes(1.0), Controls(), 0.0)
-    course.meter = SimpleNamespace(  # type: ignore[assignment]
+    reporter = PhaseReporter(takes(1.0), Controls(), 0.0)
+    reporter.meter = SimpleNamespace(  # type: ignore[assignment]
         wait=takes(10.0), begin=takes(1.0), end=takes(1.0, ended)
     )
-    course.phase("forward")
-    course.phase("backward")
+    reporter.phase("forward")
+    reporter.phase("backward")
     clock[0] += 5.0
-    assert course.seconds == 21.0
-    assert course.working == 15.0
+    assert reporter.seconds == 21.0
+    assert reporter.working == 15.0
 
 
 def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) -> None:

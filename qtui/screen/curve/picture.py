@@ -13,7 +13,7 @@ from textual.strip import Strip
 from qtui.screen.curve.chart import EMPTY, Cell, Chart, cells_of, make_chart
 from qtui.screen.curve.legend import PARTS, fill, ink, letter
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
 from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.quantities import format_bytes

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from qtui.screen.panel.hooks import ShellHooks
 from qtui.screen.panel.host import Host
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.sentence import Sentence
 
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
 from qtui_core.dataclass import dataclass
 

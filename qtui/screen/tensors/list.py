@@ -19,7 +19,7 @@ from textual.strip import Strip
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_decibels
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui_core.models.quoting import printable
 
 

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from qtui.report.numbers import format_value
 from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui_core.dataclass import dataclass
 
 MAX_COLUMNS = 120

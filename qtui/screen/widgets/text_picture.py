@@ -18,7 +18,7 @@ from qtui.report.pictures.cells import HUES, LEVELS, Put, TextLine, Tone
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing, Ramp, palette_color
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.heatmap.ramps import brightness
 from qtui.screen.widgets.line import Line
 from qtui_core.dataclass import dataclass

@@ -13,7 +13,7 @@ import torch
 from bitsandbytes import functional
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import as_codes, numbers, quantized, side_of
+from qtui_core.conformance.checks.qtui_side import as_codes, numbers, quantized, side_of
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles

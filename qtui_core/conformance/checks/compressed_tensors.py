@@ -12,7 +12,7 @@ from compressed_tensors.quantization.lifecycle import forward
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import numbers, quantized, refusals, side_of
+from qtui_core.conformance.checks.qtui_side import numbers, quantized, refusals, side_of
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import FloatFormat, get_format

@@ -10,7 +10,7 @@ import numpy as np
 from gfloat import formats
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import (
+from qtui_core.conformance.checks.qtui_side import (
     Array,
     cast_sample,
     cast_samples,

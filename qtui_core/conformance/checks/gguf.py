@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import Array, cast_sample, quantized, refusals, side_of
+from qtui_core.conformance.checks.qtui_side import Array, cast_sample, quantized, refusals, side_of
 from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant import QuantizedTensor

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import Array, cast_samples, split_cast
+from qtui_core.conformance.checks.qtui_side import Array, cast_samples, split_cast
 from qtui_core.conformance.compare import ConformanceSample
 from qtui_core.conformance.convention import Convention
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from qtui_core.conformance.checks.our_side import Array, cast_samples, split_cast
+from qtui_core.conformance.checks.qtui_side import Array, cast_samples, split_cast
 from qtui_core.conformance.compare import ConformanceSample
 from qtui_core.conformance.convention import Convention
 

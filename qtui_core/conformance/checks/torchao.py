@@ -10,7 +10,7 @@ import torch
 from torchao.quantization import quant_primitives as primitives
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.our_side import (
+from qtui_core.conformance.checks.qtui_side import (
     as_codes,
     numbers,
     quantized,

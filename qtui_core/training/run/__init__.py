@@ -1,1 +1,1 @@
-"""A run: its request, its device, its course, and its reports."""
+"""A run: request, device, phases, and reports."""

@@ -1,4 +1,4 @@
-"""A run: loads, prepares and trains a model, and reports its course."""
+"""A run: loads, prepares and trains a model, and reports its phases."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from qtui_core.training.model.optimizers import make_optimizer, shared_tables
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
 from qtui_core.training.model.weights import is_random, load_weights, settle, warm_up
 from qtui_core.training.run.controls import Controls
-from qtui_core.training.run.course import Course, Tell
 from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.faults import fault_of, not_a_number, not_finite
 from qtui_core.training.run.order import Order
+from qtui_core.training.run.phase_reporter import PhaseReporter, Tell
 from qtui_core.training.run.runnable import kernels_of, rate_of, use_liger
 from qtui_core.training.run.scaling import left_out, make_scaler, scale_of, unscaled
 from qtui_core.training.run.unused_options import targets_without_modules
@@ -57,22 +57,22 @@ def run_to_end(
     `began` is `time.perf_counter()` when the run began; `advice` are changes that would save
     memory.
     """
-    course = Course(tell, controls, began)
+    reporter = PhaseReporter(tell, controls, began)
     with ExitStack() as stack:
         try:
-            course.meter = open_meter(order.placement)
-            stack.callback(course.meter.close)
-            finite = run(source, order, course)
+            reporter.meter = open_meter(order.placement)
+            stack.callback(reporter.meter.close)
+            finite = run(source, order, reporter)
         except Exception as error:
             # Whatever a library raises becomes a fault, which is a state of the run.
             if not isinstance(error, QtuiError):
                 traceback.print_exc()
-            tell(told_fault(error, course, advice))
+            tell(fault_event(error, reporter, advice))
             return error.exit_code if isinstance(error, QtuiError) else 1
     return 0 if finite else 1
 
 
-def run(source: ModelSource, order: Order, course: Course) -> bool:
+def run(source: ModelSource, order: Order, reporter: PhaseReporter) -> bool:
     """Runs the order. Returns whether every loss was a finite number.
 
     Raises Stopped if it is asked to stop, QtuiError for what cannot be run, and whatever libraries
@@ -80,33 +80,33 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
     """
     plan = order.plan
     with ExitStack() as stack:
-        course.phase(IMPORT, begun=True)
+        reporter.phase(IMPORT, begun=True)
         build.quiet()
         _import_libraries()
         learned = text_of(order.data)
-        stack.enter_context(Sampler(INTERVAL, _sampled(course), course.tell))
-        built = _load(source, order, course)
+        stack.enter_context(Sampler(INTERVAL, _sampled(reporter), reporter.tell))
+        built = _load(source, order, reporter)
         tokens = encode(learned.content, source, built.model)
-        stack.enter_context(course.meter.watch())
+        stack.enter_context(reporter.meter.watch())
         if plan.quant is not None:
-            _quantize(built, order, course)
-        course.phase(Phase.PREPARE)
+            _quantize(built, order, reporter)
+        reporter.phase(Phase.PREPARE)
         use_liger(built.model, plan)
         build.prepare_base(built, plan)
         stack.enter_context(kernels_of(plan))
-        compare = _comparison(source, built, order, course)
+        compare = _comparison(source, built, order, reporter)
         if order.placement.torch_device == "cpu":
             for sentence in held_on_cpu(built.model, plan):
-                course.say(sentence)
+                reporter.say(sentence)
         names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
         if plan.adapts and (lacking := targets_without_modules(plan, names)):
-            course.say(lacking)
-        course.track(built.state(), component_of_state(built))
+            reporter.say(lacking)
+        reporter.track(built.state(), component_of_state(built))
         batch = batch_of(built, plan, order.placement.torch_device)
-        course.meter.standing.inputs = batch
-        course.track(batch.items(), Component.INPUTS)
-        course.say(
+        reporter.meter.standing.inputs = batch
+        reporter.track(batch.items(), Component.INPUTS)
+        reporter.say(
             f"It learns from {learned.origin}: {tokens.ids.size:,} tokens ({tokens.words}), again "
             f"and again."
         )
@@ -114,113 +114,113 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
         batches = _filled(batch, fill(batch, tokens.ids, plan))
         finite = True
         if plan.trains:
-            finite = _train(built, plan, batches, course, order)
+            finite = _train(built, plan, batches, reporter, order)
         else:
-            _infer(built, plan, batches, course, order.steps)
+            _infer(built, plan, batches, reporter, order.steps)
         compare()
-        course.finish()
+        reporter.finish()
         return finite
 
 
-def _load(source: ModelSource, order: Order, course: Course) -> build.Built:
+def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.Built:
     """The model on its device. If it is quantized on the way there, it is first on the host, which
     is not counted."""
-    course.phase(Phase.LOAD)
+    reporter.phase(Phase.LOAD)
     built = load_weights(source, order.plan)
     if is_random(source):
-        course.say("There is a configuration alone, so the weights are random.")
-    course.meter.standing.built = built
+        reporter.say("There is a configuration alone, so the weights are random.")
+    reporter.meter.standing.built = built
     if order.plan.quant is None:
         settle(built.model, order.placement.torch_device)
-        course.track(built.state(), component_of_state(built))
+        reporter.track(built.state(), component_of_state(built))
     else:
-        course.leave_out(tensor for _, tensor in built.state())
+        reporter.leave_out(tensor for _, tensor in built.state())
     return built
 
 
-def _quantize(built: build.Built, order: Order, course: Course) -> None:
+def _quantize(built: build.Built, order: Order, reporter: PhaseReporter) -> None:
     plan, placement = order.plan, order.placement
-    course.phase(QUANTIZE)
+    reporter.phase(QUANTIZE)
     if placement.torch_device != "cpu":
         nbytes = stored_bytes(built.model, plan)
         warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
     quantize_linears(built.model, plan, placement.torch_device)
-    course.track(built.state(), component_of_state(built))
+    reporter.track(built.state(), component_of_state(built))
 
 
 def _comparison(
-    source: ModelSource, built: build.Built, order: Order, course: Course
+    source: ModelSource, built: build.Built, order: Order, reporter: PhaseReporter
 ) -> Callable[[], None]:
     """Runs the prompt, if there is one, on the base before it has adapters. Returns a function that
     compares later logits with those, in a phase of its own."""
     if order.text is None or not order.plan.adapts:
         return lambda: None
-    course.phase(COMPARE)
+    reporter.phase(COMPARE)
     prompt = encode(order.text, source, built.model, least=1)
     ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(order.placement.torch_device)
     comparison = AdapterComparison(ids, prompt.decode, order.plan, built.model)
-    course.phase(Phase.PREPARE)
+    reporter.phase(Phase.PREPARE)
 
     def compare() -> None:
-        course.phase(COMPARE)
-        course.tell(comparison.compare(built.model, course.seconds, course.step))
+        reporter.phase(COMPARE)
+        reporter.tell(comparison.compare(built.model, reporter.seconds, reporter.step))
 
     return compare
 
 
-def told_fault(error: BaseException, course: Course, advice: Sequence[Advice]) -> Fault:
+def fault_event(error: BaseException, reporter: PhaseReporter, advice: Sequence[Advice]) -> Fault:
     """The fault that ended a run; its phase is ended first, so that what it held is known. Call
     this while the exception is being handled, because its frames still hold their tensors."""
-    step, phase = course.step, str(course.name) or IMPORT
+    step, phase = reporter.step, str(reporter.name) or IMPORT
     try:
-        held = course.finish()
+        held = reporter.finish()
     except Exception:  # a lost device cannot report its memory
         held = {}
-    return fault_of(error, course.seconds, step, phase, held, advice)
+    return fault_of(error, reporter.seconds, step, phase, held, advice)
 
 
 def _train(
     built: build.Built,
     plan: RunPlan,
     batches: Iterator[dict[str, torch.Tensor]],
-    course: Course,
+    reporter: PhaseReporter,
     order: Order,
 ) -> bool:
     """Trains for some steps. Returns whether each loss was a finite number."""
     rate = rate_of(plan)
-    if course.name != Phase.PREPARE:
-        course.phase(Phase.PREPARE)
-    standing = course.meter.standing
+    if reporter.name != Phase.PREPARE:
+        reporter.phase(Phase.PREPARE)
+    standing = reporter.meter.standing
     optimizer = standing.optimizer = make_optimizer(plan, built.model, rate)
     scaler = standing.scaler = make_scaler(plan, built.model, order.placement.torch_device)
-    course.track(shared_tables(optimizer), Component.OPTIMIZER)
-    course.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
+    reporter.track(shared_tables(optimizer), Component.OPTIMIZER)
+    reporter.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
     if scaler is not None:
-        course.say("Gradients are scaled, as a Trainer with fp16=True does it.")
+        reporter.say("Gradients are scaled, as a Trainer with fp16=True does it.")
     if left := unscaled(plan, built.model):
-        course.say(left)
+        reporter.say(left)
     tokens = plan.tokens * plan.accumulation
     finite = True
-    with closing(take_steps(built, optimizer, plan, batches, course, scaler)) as taken:
-        for number in _numbers(course, order.steps):
+    with closing(take_steps(built, optimizer, plan, batches, reporter, scaler)) as taken:
+        for number in _numbers(reporter, order.steps):
             scale = scale_of(scaler)
-            began = course.working
-            if course.controls.take_ranges() or (order.ranges and number == order.steps):
-                with ranges_of_step(built.model, scale, course.spend) as ranges:
+            began = reporter.working
+            if reporter.controls.take_ranges() or (order.ranges and number == order.steps):
+                with ranges_of_step(built.model, scale, reporter.spend) as ranges:
                     loss = next(taken)
-                course.tell(StepRanges(course.seconds, number, scale, tuple(ranges)))
+                reporter.tell(StepRanges(reporter.seconds, number, scale, tuple(ranges)))
             else:
                 loss = next(taken)
-            seconds = course.working - began
-            course.tell(StepTaken(course.seconds, number, loss, seconds, tokens))
+            seconds = reporter.working - began
+            reporter.tell(StepTaken(reporter.seconds, number, loss, seconds, tokens))
             if loss is not None and not math.isfinite(loss):
                 if finite:
                     broken = not_finite(built.model)
-                    told = not_a_number(course.seconds, number, loss, plan, rate, broken)
-                    course.tell(told)
+                    told = not_a_number(reporter.seconds, number, loss, plan, rate, broken)
+                    reporter.tell(told)
                 finite = False
             elif said := left_out(number, scale, scale_of(scaler)):
-                course.say(said)
+                reporter.say(said)
     return finite
 
 
@@ -228,23 +228,23 @@ def _infer(
     built: build.Built,
     plan: RunPlan,
     batches: Iterator[dict[str, torch.Tensor]],
-    course: Course,
+    reporter: PhaseReporter,
     steps: int | None,
 ) -> None:
     tokens = plan.batch * (plan.sequence + max(0, plan.generate - 1))
-    for number in _numbers(course, steps):
+    for number in _numbers(reporter, steps):
         batch = {name: tensor for name, tensor in next(batches).items() if name != "labels"}
-        began = course.working
-        infer(built, plan, batch, course)
-        seconds = course.working - began
-        course.tell(StepTaken(course.seconds, number, None, seconds, tokens))
+        began = reporter.working
+        infer(built, plan, batch, reporter)
+        seconds = reporter.working - began
+        reporter.tell(StepTaken(reporter.seconds, number, None, seconds, tokens))
 
 
-def _numbers(course: Course, steps: int | None) -> Iterator[int]:
+def _numbers(reporter: PhaseReporter, steps: int | None) -> Iterator[int]:
     """The number of each step, as soon as it may begin."""
     for number in count(1) if steps is None else range(1, steps + 1):
-        course.controls.before_step(lambda state: course.tell(State(course.seconds, state)))
-        course.step = number
+        reporter.controls.before_step(lambda state: reporter.tell(State(reporter.seconds, state)))
+        reporter.step = number
         yield number
 
 
@@ -256,8 +256,8 @@ def _filled(
         yield batch
 
 
-def _sampled(course: Course) -> Callable[[], Snapshot]:
-    return lambda: course.meter.sample(course.seconds, course.step, str(course.name))
+def _sampled(reporter: PhaseReporter) -> Callable[[], Snapshot]:
+    return lambda: reporter.meter.sample(reporter.seconds, reporter.step, str(reporter.name))
 
 
 def _import_libraries() -> None:

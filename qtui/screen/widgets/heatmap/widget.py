@@ -17,7 +17,7 @@ from textual.strip import Strip
 from qtui.screen.messages import Resized
 from qtui.screen.widgets.axis import column_labels, row_labels
 from qtui.screen.widgets.drawing import Drawing, Ramp
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.heatmap.cells import HeatPicture
 from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
 from qtui.screen.widgets.heatmap.legend import scale_segments

@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.line import Line
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs

@@ -10,7 +10,7 @@ from textual.strip import Strip
 from qtui.engine.answers.tensors import Element
 from qtui.report.numbers import format_value
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.heatmap.grid import HeatScale
 from qtui.screen.widgets.heatmap.legend import scale_segments
 

@@ -1,4 +1,4 @@
-"""The course of a run: its phases, which are reported as they end."""
+"""Reports the phases of a run as they begin and end, with readings of memory and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tell = Callable[[Snapshot], None]
 _OF_A_STEP: Final = frozenset(Phase)
 
 
-class Course:
+class PhaseReporter:
     """How far a run has come. Reports its phases, with the meter's readings at their ends.
 
     Args:
