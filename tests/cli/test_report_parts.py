@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtui.report.document import Column, Document, Facts, HeatMap, Picture, Section, Table
-from qtui.report.faces import cells
-from qtui.report.faces.columns import lay_out
+from qtui.report.faces.columns import _SINGLE, cell_len, lay_out
 from qtui.report.faces.html import to_html
 from qtui.report.faces.json_face import to_json
 from qtui.report.faces.markdown import escape
@@ -61,13 +60,13 @@ def test_no_amount_is_too_large_to_be_read(first, shift):
     assert power == 6 or read < 1000
 
 
-@given(st.text(max_size=40) | st.text(sorted(cells._SINGLE), max_size=40))
+@given(st.text(max_size=40) | st.text(sorted(_SINGLE), max_size=40))
 def test_a_text_takes_as_many_cells_as_rich_says(text):
-    assert cells.cell_len(text) == rich.cells.cell_len(text)
+    assert cell_len(text) == rich.cells.cell_len(text)
 
 
 def test_all_that_is_counted_without_rich_is_one_cell_wide():
-    assert {rich.cells.cell_len(character) for character in cells._SINGLE} == {1}
+    assert {rich.cells.cell_len(character) for character in _SINGLE} == {1}
 
 
 @given(

@@ -13,11 +13,9 @@ from qtui.engine.operations import (
     codebooks,
     errors,
     evaluation,
-    layer_errors,
     maps,
     models,
     outliers,
-    ranking,
 )
 from qtui.engine.operations.session import Session
 from qtui.engine.task import EngineOperation, operations_on
@@ -26,11 +24,9 @@ MODULES = (
     models,
     errors,
     maps,
-    ranking,
     codebooks,
     outliers,
     activations,
-    layer_errors,
     evaluation,
 )
 

@@ -1,26 +1,38 @@
-"""Statistics of a tensor, and its error under schemes."""
+"""Statistics of a tensor and its error under schemes, and the errors of all tensors or layers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from qtui.engine.answers.activations import LayerErrorTable, StageProgress
 from qtui.engine.answers.pictures import BinCounts
-from qtui.engine.answers.tensors import Element, Explanation, TensorNumbers
+from qtui.engine.answers.tensors import AllRanked, Element, Explanation, Ranked, TensorNumbers
 from qtui.engine.element import element_under_scheme
 from qtui.engine.operations.session import Session, array, watched
 from qtui.engine.requests import (
     ElementRequest,
     HistogramRequest,
+    LayersRequest,
+    RankRequest,
     SchemeRequest,
     SchemesRequest,
     TensorRequest,
 )
 from qtui.engine.task import OperationTable, Task
+from qtui.engine.tensors import OpenTensor
+from qtui_core.activations.text import read_text
 from qtui_core.errors import UsageError
+from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.inspection.layer_errors import layer_errors as errors_of
+from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
+from qtui_core.models import row_elements, rows_of
 from qtui_core.quant import ErrorReport
 from qtui_core.quant import explain as explain_reports
 from qtui_core.quant import histogram as histogram_of
+from qtui_core.quant import measure as measure_elements
 from qtui_core.quant.measure import ErrorScan
 from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.statistics import StatisticsScan
@@ -80,10 +92,52 @@ def element(session: Session, task: Task[ElementRequest]) -> Element:
     return element_under_scheme(tensor, plan, row, column)
 
 
+def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
+    """The SQNR of every tensor to which a scheme would be applied, from a bounded sample of rows.
+    Each is reported as progress."""
+    source, scheme = session.models.source(task.asked.model), task.asked.scheme
+    extent = session.extent_of_weights(task, scheme)
+    limit = REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
+    infos = [info for info in source.tensors.values() if is_quantizable(info)]
+    sampled = False
+    for done, info in enumerate(infos):
+        task.check()
+        sample = sample_rows(rows_of(info), row_elements(info), limit)
+        tensor = OpenTensor(source, info)
+        parts = [tensor.rows(start, stop) for start, stop in sample.strips]
+        report = measure_elements(np.concatenate(parts), scheme, model_absmax=extent)
+        sampled |= not sample.is_whole
+        ranked = Ranked(info.name, report.sqnr_db, report.overflowed)
+        task.progress((done + 1) / len(infos), ranked)
+    return AllRanked(sampled)
+
+
+#: The share of the progress that the forward pass takes.
+_FORWARD = 0.5
+
+
+def layer_errors(session: Session, task: Task[LayersRequest]) -> LayerErrorTable:
+    """The relative error of the output of every linear layer whose weight is in `tensors`, under
+    each of `schemes`, on the inputs that the layer gets while the model reads the text."""
+    asked = task.asked
+    text = read_text(asked.file)
+    source = session.models.source(asked.model)
+    task.progress(0.0, StageProgress("running the model"))
+    # Imported here, because torch takes seconds to import and few sessions need it.
+    from qtui_core.activations.layer_inputs import layer_inputs
+
+    inputs = layer_inputs(source, list(asked.tensors), text, **watched(task, 0.0, _FORWARD))
+    task.progress(_FORWARD, StageProgress("weighing"))
+    watch = watched(task, _FORWARD, 1.0)
+    return LayerErrorTable(errors_of(source, inputs, asked.schemes, full=asked.full, **watch))
+
+
 OPERATIONS: OperationTable = {
     "statistics": (statistics, "view", TensorRequest),
     "histogram": (histogram, "view", HistogramRequest),
     "measure": (measure, "view", SchemeRequest),
     "explain": (explain, "view", SchemesRequest),
     "element": (element, "quick", ElementRequest),
+    "rank": (rank, "background", RankRequest),
+    "layer_errors": (layer_errors, "capture", LayersRequest),
 }

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import Final
 
 from qtui.report.document import Column, Table
-from qtui.report.faces.cells import cell_len
 from qtui_core.dataclass import dataclass
 
 INDENT = 2
@@ -150,3 +150,17 @@ def with_bars(table: Table, bars: Sequence[str]) -> tuple[list[Column], list[lis
         columns.append(Column(table.bar_title, spare=True))
         rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
     return columns, rows
+
+
+#: Characters beyond ASCII that reports use, each one cell wide: signs, rules and bars.
+_SIGNS: Final = "–—×−≈σ…·±²≤≥→∞½" + "─│" + "▏▎▍▌▋▊▉█░▒▓"
+_SINGLE: Final = frozenset(map(chr, range(0x20, 0x7F))) | frozenset(_SIGNS)
+
+
+def cell_len(text: str) -> int:
+    """The number of cells that a text takes in a terminal."""
+    if _SINGLE.issuperset(text):
+        return len(text)
+    from rich.cells import cell_len as measured
+
+    return measured(text)

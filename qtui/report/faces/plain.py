@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from qtui.report.document import Document, Facts, HeatMap, Picture, Plotted, Table
-from qtui.report.faces.cells import cell_len
-from qtui.report.faces.columns import GAP, INDENT, lay_out, with_bars
+from qtui.report.faces.columns import GAP, INDENT, cell_len, lay_out, with_bars
 from qtui.report.faces.heatmap import draw_lines
 
 #: The width for a pipe, which has none of its own: tables are hardly ever folded.

@@ -266,8 +266,6 @@ class ModelShape:
         head_scale: whether the head's input is multiplied by a constant (T5 1.0).
         head_activation: after the first of `head_modules` (BERT's transform and pooler).
         head_bias: the name of the head's bias, if it is one of `head_modules`.
-        fp32_in_fp16: endings of the names of modules that transformers keeps in float32 when it
-            loads the rest in float16 (`_keep_in_fp32_modules`).
         known: "derived" if the headers of the weights contradict it (headers.py).
         described_in: its source, in the words of a sentence.
         packing: how the checkpoint stores quantized layers, None if it is not quantized.
@@ -304,7 +302,6 @@ class ModelShape:
     head_scale: bool = False
     head_activation: str = ""
     head_bias: str = ""
-    fp32_in_fp16: tuple[str, ...] = ()
     known: Literal["exact", "derived"] = "exact"
     described_in: str = "config.json"
     packing: Packing | None = None

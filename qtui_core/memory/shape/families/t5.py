@@ -58,7 +58,6 @@ def t5(config: Config) -> ModelShape:
         max_positions=config.optional_size("n_positions", most=LARGEST_LENGTH),
         final_dropout=dropout,
         head_scale=config.flag("tie_word_embeddings", True),
-        fp32_in_fp16=("wo",),
     )
 
 
