@@ -17,8 +17,8 @@ from qtui_core.evaluation.results import (
     EVALUATION_LINES,
     Evaluation,
     EvaluationBegun,
+    EvaluationEvent,
     EvaluationRecording,
-    EvaluationTold,
     PartScored,
 )
 from qtui_core.evaluation.settings import EvaluationSettings
@@ -137,12 +137,12 @@ class _Recorded:
 
     def __init__(self, target: Target | None) -> None:
         lines = EVALUATION_LINES.to_line
-        self._recorder: Recorder[EvaluationTold] | None = None
+        self._recorder: Recorder[EvaluationEvent] | None = None
         if target is not None:
             self._recorder = Recorder(target, lines)
         self.failed = False
 
-    def write(self, told: EvaluationTold) -> None:
+    def write(self, told: EvaluationEvent) -> None:
         if self._recorder is None or self.failed:
             return
         try:

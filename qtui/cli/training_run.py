@@ -79,7 +79,7 @@ class _Run:
             if self._run.interrupted:
                 raise KeyboardInterrupt
             fault = self._state.fault
-            sentence = "The run told nothing." if fault is None else fault.text
+            sentence = "The run reported nothing." if fault is None else fault.text
             raise error_of(sentence, code, NoGpu)
         return RunOutcome(self._state, code, self._run.interrupted)
 

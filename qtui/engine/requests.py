@@ -172,8 +172,8 @@ class LayersRequest(ModelRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest(ModelRequest):
-    """A model and its candidates on a text. `done` are the parts that are known, (batch, candidate)
-    by number."""
+    """A model and its candidates on a text. `done` are the parts that need not be computed again,
+    as (number of the batch, number of the candidate)."""
 
     settings: EvaluationSettings
     done: tuple[tuple[int, int], ...] = ()

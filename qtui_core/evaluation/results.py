@@ -208,9 +208,9 @@ class Evaluation:
         return self.windows * self.begun.text.scored
 
 
-EvaluationTold = EvaluationBegun | PartScored | Evaluation
+EvaluationEvent = EvaluationBegun | PartScored | Evaluation
 
-EVALUATION_LINES: Final = LineKinds[EvaluationTold](
+EVALUATION_LINES: Final = LineKinds[EvaluationEvent](
     {
         "evaluation begun": EvaluationBegun,
         "evaluation part": PartScored,
@@ -231,13 +231,13 @@ class EvaluationRecording:
 
 
 def _recording(
-    begun: EvaluationBegun, told: Iterable[EvaluationTold], complaint: str
+    begun: EvaluationBegun, told: Iterable[EvaluationEvent], complaint: str
 ) -> EvaluationRecording:
     parts = {(p.batch, p.candidate): p for p in told if isinstance(p, PartScored)}
     return EvaluationRecording(begun, tuple(parts.values()), complaint)
 
 
-def _out_of_place(told: EvaluationTold) -> str:
+def _out_of_place(told: EvaluationEvent) -> str:
     if isinstance(told, PartScored) and min(told.batch, told.candidate) < 0:
         return "A part has a negative number."
     return ""

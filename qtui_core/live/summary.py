@@ -19,7 +19,7 @@ def summary(state: RunState) -> dict[str, Any]:
     that."""
     header = state.header
     if header is None:
-        raise ValueError("A run that told nothing has no summary.")
+        raise ValueError("A run that reported nothing has no summary.")
     found = measured(state)
     levels = levels_of(state, found)
     predicted = header.predicted

@@ -145,7 +145,7 @@ def test_a_run_that_failed_early_has_a_summary():
     assert data["estimate_missing"] == "no shape"
     assert data["gap"] == []
     assert data["faults"][0]["text"] == "The file is gone."
-    with pytest.raises(ValueError, match="told nothing"):
+    with pytest.raises(ValueError, match="reported nothing"):
         summary(fold([]))
 
 

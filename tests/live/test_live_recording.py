@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_lab import told as experiment
+from scripted_lab import events as experiment
 
 from qtui_core.errors import UsageError
 from qtui_core.files import target_of

@@ -18,7 +18,7 @@ from qtui_core.lab.recording import LAB_LINES
 from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, StepProgress
 
 
-def told(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
+def events(settings: dict[str, object], model: str = "demo") -> list[LabEvent]:
     """The events of the experiment, in order."""
     done = result(settings=settings, model=model, jobs=2, done=2)
     first = replace(done, done=1, ended="")
@@ -42,7 +42,7 @@ def main(mode: str) -> None:
     if not line:
         return
     asked = json.loads(line)
-    every = told(asked["settings"], asked["model"])
+    every = events(asked["settings"], asked["model"])
     skipped = {each["job"] for each in asked["done"]}
     if mode == "fault":
         put(LabFault("The model has no linear layers."))
@@ -65,8 +65,8 @@ def main(mode: str) -> None:
             return
 
 
-def put(told: LabEvent) -> None:
-    print(LAB_LINES.to_line(told), flush=True)
+def put(event: LabEvent) -> None:
+    print(LAB_LINES.to_line(event), flush=True)
 
 
 if __name__ == "__main__":

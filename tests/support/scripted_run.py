@@ -19,8 +19,8 @@ from qtui_core.live.lines import to_line
 from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun, State, StepTaken
 
 
-def tell(told) -> None:
-    print(to_line(told), flush=True)
+def tell(event) -> None:
+    print(to_line(event), flush=True)
 
 
 def controls(seconds: float) -> list[str]:
@@ -37,8 +37,8 @@ def begin(asked) -> None:
 
 
 def whole(asked) -> None:
-    for told in run(asked["steps"] or 2, gpu=False):
-        tell(replace(told, plan=asked["plan"]) if told == ON_CPU else told)
+    for event in run(asked["steps"] or 2, gpu=False):
+        tell(replace(event, plan=asked["plan"]) if event == ON_CPU else event)
 
 
 def until_stopped(asked) -> None:
@@ -93,9 +93,9 @@ def nonsense(asked) -> None:
 
 def ended_by_somebody(asked) -> None:
     """Ends as the training process does after a signal."""
-    for told in run(1, gpu=False):
-        if not isinstance(told, End):
-            tell(replace(told, steps=400) if told == ON_CPU else told)
+    for event in run(1, gpu=False):
+        if not isinstance(event, End):
+            tell(replace(event, steps=400) if event == ON_CPU else event)
     tell(PhaseBegun(9.0, 2, "forward"))
     tell(Fault(9.1, 2, "forward", "killed", "SIGTERM ended the run in step 2, forward."))
     tell(End(9.2, "failed"))
@@ -115,9 +115,9 @@ def no_model(asked) -> None:
 
 
 def out_of_memory(asked) -> None:
-    for told in run(1, gpu=False):
-        if not isinstance(told, End):
-            tell(told)
+    for event in run(1, gpu=False):
+        if not isinstance(event, End):
+            tell(event)
     tell(PhaseBegun(9.0, 2, "loss"))
     tell(
         Fault(
@@ -137,16 +137,16 @@ def does_not_fit(asked) -> None:
     warning = "This run will not fit. The largest batch that fits is 3: --batch 3."
     tell(replace(first, predicted=replace(first.predicted, warning=warning)))
     tell(LogMessage(0.0, warning))
-    for told in others:
-        tell(told)
+    for event in others:
+        tell(event)
 
 
 def not_a_number(asked) -> None:
-    for told in run(2, gpu=False):
-        if isinstance(told, StepTaken) and told.step == 2:
-            told = replace(told, loss=float("nan"))
-            tell(Fault(told.seconds, 2, "loss", "not a number", "The loss is NaN.", fatal=False))
-        tell(told)
+    for event in run(2, gpu=False):
+        if isinstance(event, StepTaken) and event.step == 2:
+            event = replace(event, loss=float("nan"))
+            tell(Fault(event.seconds, 2, "loss", "not a number", "The loss is NaN.", fatal=False))
+        tell(event)
 
 
 def gone_without_a_word(asked) -> None:
@@ -155,9 +155,9 @@ def gone_without_a_word(asked) -> None:
 
 def main() -> None:
     asked = json.loads(sys.stdin.readline())
-    told = Path(os.environ["ASKED"]) if "ASKED" in os.environ else None
-    if told is not None:
-        told.write_text(json.dumps(asked))
+    path = Path(os.environ["ASKED"]) if "ASKED" in os.environ else None
+    if path is not None:
+        path.write_text(json.dumps(asked))
     globals()[os.environ.get("SCRIPT", asked["model"])](asked)
 
 

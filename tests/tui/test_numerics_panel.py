@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from lab_findings import PICTURES, result
 from screens import Running, idle, resized, screen_lines, screen_text, settled, until
-from scripted_lab import told
+from scripted_lab import events
 
 from qtui.engine.lab.client import lab_client
 from qtui.tui.panels.numerics.lab_run import LabPhase
@@ -129,7 +129,7 @@ async def test_a_run_is_told_recorded_kept_and_exported(
         assert PICTURES[1].title in svg
         recorded = panel.shown.run.path
         assert recorded is not None
-        assert len(recorded.read_text().splitlines()) == len(told({}))
+        assert len(recorded.read_text().splitlines()) == len(events({}))
         assert panel.copy_text().startswith("qtui lab underflow\n")
 
 
@@ -226,7 +226,7 @@ async def test_a_recording_plays_and_one_that_is_none_is_refused(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine"
     settings = dict(EXPERIMENTS[0].settle({"lr": 1e-3}))
-    path.write_text("\n".join(map(LAB_LINES.to_line, told(settings))))
+    path.write_text("\n".join(map(LAB_LINES.to_line, events(settings))))
     small = {"size": (80, 24), "color": "none", "ascii": True}
     async with running(start_panel="numerics", **small) as pilot:
         panel = pilot.app.panel
@@ -263,7 +263,7 @@ async def test_every_view_and_picture_fits_every_size(
     running: Running, tmp_path: Path, color: str
 ) -> None:
     path = tmp_path / "mine.jsonl"
-    path.write_text("\n".join(map(LAB_LINES.to_line, told(dict(EXPERIMENTS[0].settle({}))))))
+    path.write_text("\n".join(map(LAB_LINES.to_line, events(dict(EXPERIMENTS[0].settle({}))))))
     ascii = color == "none"
     async with running(start_panel="numerics", color=color, ascii=ascii) as pilot:
         panel = pilot.app.panel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from lab_findings import CHART, HEAT, HISTOGRAM, PICTURES, result
-from scripted_lab import told
+from scripted_lab import events
 
 from qtui.tui.panels.numerics.export import command_of
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
@@ -27,7 +27,7 @@ def of(shown: NumericsShown, parts: int) -> LabRun:
     """A run of the made-up experiment after so many reports."""
     run = LabRun(len(shown.kept) + 1, UNDERFLOW, dict(UNDERFLOW.settle({})), "demo")
     shown.keep(run)
-    for each in told(dict(run.settings))[:parts]:
+    for each in events(dict(run.settings))[:parts]:
         run.hear(each)
     return run
 
@@ -74,7 +74,7 @@ def test_the_sentence_in_every_state() -> None:
 def test_a_recording_plays_from_its_start_and_says_what_it_said() -> None:
     shown = NumericsShown("demo")
     run = of(shown, 0)
-    lines = list(map(_line, told(dict(run.settings))))
+    lines = list(map(_line, events(dict(run.settings))))
     run.play(parse_lab_recording(lines))
     seen = []
     while run.phase is LabPhase.PLAYING:
@@ -181,7 +181,7 @@ def test_the_command_makes_the_run_again() -> None:
 
 
 def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> None:
-    every = told({"lr": 1e-5})
+    every = events({"lr": 1e-5})
     for _ in range(2):
         with lab_keeper("underflow", tmp_path) as keeper:
             for each in every:
@@ -205,7 +205,7 @@ def test_a_run_is_recorded_beside_others_and_the_oldest_go(tmp_path: Path) -> No
 def test_a_disk_that_takes_nothing_stops_the_recording_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with lab_keeper("dead", tmp_path / "file") as keeper:
-        for each in told({}):
+        for each in events({}):
             keeper.write(each)
     assert keeper.complaint.startswith("The run is not recorded: ")
     assert keeper.path is None

@@ -1,4 +1,4 @@
-"""What the engine tells while it evaluates a model."""
+"""The progress of an evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qtui_core.evaluation.results import EvaluationBegun, PartScored
 
 @dataclass(frozen=True)
 class EvaluationProgress:
-    """A report of an evaluation: how it begins, a part that is done, or what is done now."""
+    """Progress of an evaluation: how it begins, a finished part, or the current activity."""
 
     doing: str = ""
     begun: EvaluationBegun | None = None

@@ -173,7 +173,7 @@ async def _step(
 def row_of(name: str, state: RunState) -> MeasuredStep:
     """The row of the profile for a run that has ended."""
     if state.status != "done" or state.header is None:
-        fault = state.fault.text if state.fault is not None else "The run told nothing."
+        fault = state.fault.text if state.fault is not None else "The run reported nothing."
         return MeasuredStep(name, failure=fault)
     predicted, found = state.header.predicted, measured(state)
     return MeasuredStep(

@@ -1,4 +1,4 @@
-"""How far candidates are from the original on a text."""
+"""How far quantized candidates are from the original model on a text."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from qtui_core.evaluation.results import EvaluationBegun, PartScored
 
 
 def evaluate_model(session: Session, task: Task[EvaluationRequest]) -> None:
-    """Tells an EvaluationBegun and each part as progress."""
-    # Imported here, because the import of torch takes seconds that few sessions need.
+    """Evaluates candidates. An EvaluationBegun and each finished part are reported as progress."""
+    # Imported here, because torch takes seconds to import and few sessions need it.
     from qtui_core.evaluation.evaluate import evaluate
 
     asked = task.asked
-    heard = ""
+    doing = ""
     fraction = 0.0
 
     def advance(done: float, words: str) -> None:
-        nonlocal heard, fraction
+        nonlocal doing, fraction
         fraction = done
-        task.progress(done, EvaluationProgress(words) if words != heard else None)
-        heard = words
+        task.progress(done, EvaluationProgress(words) if words != doing else None)
+        doing = words
 
-    def tell(told: EvaluationBegun | PartScored) -> None:
-        if isinstance(told, EvaluationBegun):
-            task.progress(fraction, EvaluationProgress(heard, begun=told))
+    def tell(event: EvaluationBegun | PartScored) -> None:
+        if isinstance(event, EvaluationBegun):
+            task.progress(fraction, EvaluationProgress(doing, begun=event))
         else:
-            task.progress(fraction, EvaluationProgress(heard, part=told))
+            task.progress(fraction, EvaluationProgress(doing, part=event))
 
     evaluate(
         session.models.source(asked.model),
