@@ -24,6 +24,7 @@ from qtui_core.evaluation.results import (
 from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.evaluation.summary import summarize
 from qtui_core.files import Target
+from qtui_core.quantities import plural
 from qtui_core.recorded_lines import Recorder
 
 #: Steps of the progress bar.
@@ -108,8 +109,8 @@ class _PartListener:
         if self._show is None:
             text = begun.text
             say(
-                f"qtui: {text.windows:,} windows of {text.window:,} tokens, "
-                f"{len(begun.candidates):,} candidates, {begun.device}."
+                f"qtui: {plural(text.windows, 'window')} of {text.window:,} tokens, the original "
+                f"and {plural(len(begun.candidates) - 1, 'candidate')}, {begun.device}."
             )
 
     def _narrate(self, begun: EvaluationBegun, part: PartScored) -> None:

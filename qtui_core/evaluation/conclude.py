@@ -143,11 +143,13 @@ def _among(
     among = f"Of what takes {SMALL_BITS:.0f} bits per parameter or fewer, " if small else ""
     if len(ranked) == 1:
         said = f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {_figures(first)}"
-        return f"{said}{_larger(first, rows)}.", first
+        others = "; name others of as few bits to choose from"
+        return f"{said}{_larger(first, rows)}{others}.", first
     if windows < 2:
         return (
             f"{among}{first.name} has the least divergence, {_figures(first)}, but one window "
-            f"gives no standard error, so that may be chance: take more --windows.",
+            f"gives no standard error, so that may be chance: take "
+            f"{'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
             first,
         )
     limit = beyond_chance(windows)
@@ -205,9 +207,13 @@ def _more(
         return ""
     needed = math.ceil(1.1 * windows * (_LIMIT / errors) ** 2)
     rounded = max(windows + 1, round(needed, 2 - len(str(needed))))
-    there = begun.text.available // begun.text.window
-    longer = "" if there >= rounded else " of a longer text"
+    longer = "" if _more_there(begun, rounded - 1) else " of a longer text"
     return f", or decide with about {rounded:,} windows{longer}"
+
+
+def _more_there(begun: EvaluationBegun, windows: int) -> bool:
+    """Whether the text has more windows than these."""
+    return begun.text.available // begun.text.window > windows
 
 
 def _smaller(first: EvaluationRow, ranked: Sequence[EvaluationRow]) -> str:

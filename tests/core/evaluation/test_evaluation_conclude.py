@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ def noisy(mean: float, spread: float, seed: int = 0) -> np.ndarray:
 
 def sizes(begun: EvaluationBegun, *nbytes: int):
     """Changes the bytes of each candidate in parts."""
-    from dataclasses import replace
 
     def change(parts):
         return [replace(p, nbytes=(2000, *nbytes)[p.candidate]) for p in parts]
@@ -73,6 +73,9 @@ def test_one_window_has_no_standard_error_and_so_no_winner() -> None:
     begun = begun_of("nf4", "int4", batches=(1,))
     found = said(begun, [0.005, 0.006], (560, 560))
     assert "one window gives no standard error" in found
+    assert found.endswith("take more --windows.")
+    short = replace(begun, text=replace(begun.text, available=9))
+    assert said(short, [0.005, 0.006], (560, 560)).endswith("take a longer --text.")
     assert "±" not in found
 
 
@@ -100,8 +103,6 @@ def test_where_all_are_large_the_best_of_them_is_told() -> None:
 
 
 def test_quantized_inputs_are_told_after_the_weights() -> None:
-    from dataclasses import replace
-
     begun = begun_of("int8", "int8", batches=WINDOWS)
     names = (*begun.candidates[:2], Candidate("int8", "int8:token"))
     begun = replace(begun, candidates=names)
