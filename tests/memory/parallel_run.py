@@ -30,41 +30,67 @@ from torch.utils._pytree import tree_leaves
 
 
 class Storages(TorchDispatchMode):
-    """All storages seen, by what they hold now: FSDP empties and refills them in place."""
+    """All storages seen, by what they hold now: FSDP empties and refills them in place. They are
+    counted as they come, change and go, and at the end of each phase all of them again."""
 
     def __init__(self):
         super().__init__()
         self.known = {}
+        self.live = 0
         self.peak = 0
+
+    def __enter__(self):
+        resize = self.resize = torch.UntypedStorage.resize_
+
+        def counted(storage, size):
+            result = resize(storage, size)
+            if storage._cdata in self.known:
+                self.count(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = counted
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        torch.UntypedStorage.resize_ = self.resize
+        return super().__exit__(*raised)
 
     def watch(self, tree):
         for leaf in tree_leaves(tree):
             if isinstance(leaf, DTensor):
                 leaf = leaf._local_tensor
             if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
-                storage = leaf.untyped_storage()
-                self.known.setdefault(storage._cdata, weakref.ref(storage))
+                self.count(leaf.untyped_storage())
+
+    def count(self, storage):
+        key, size = storage._cdata, rounded(storage)
+        if key not in self.known:
+            self.known[key] = [weakref.ref(storage, lambda _: self.forget(key)), 0]
+        entry = self.known[key]
+        self.live += size - entry[1]
+        entry[1] = size
+
+    def forget(self, key):
+        self.live -= self.known.pop(key)[1]
 
     def now(self):
-        total = 0
-        for key, reference in list(self.known.items()):
-            storage = reference()
-            if storage is None:
-                del self.known[key]
-            else:
-                total += -(-storage.nbytes() // 512) * 512
-        return total
+        assert self.live == sum(rounded(known()) for known, _ in list(self.known.values()))
+        return self.live
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         self.watch((args, kwargs, result))
-        self.peak = max(self.peak, self.now())
+        self.peak = max(self.peak, self.live)
         return result
 
     def phase(self):
         """The most bytes since the last call."""
         peak, self.peak = max(self.peak, self.now()), self.now()
         return peak
+
+
+def rounded(storage):
+    return -(-storage.nbytes() // 512) * 512
 
 
 def main(jobs, measure):

@@ -242,10 +242,10 @@ def _profiled(config, plan):
 
 
 DEEP = {
-    "llama": {"num_hidden_layers": 9},
-    "gemma2": {"num_hidden_layers": 11},
-    "deepseek_v2": {"num_hidden_layers": 9},
-    "gpt2": {"n_layer": 9},
+    "llama": {"num_hidden_layers": 7},
+    "gemma2": {"num_hidden_layers": 9},
+    "deepseek_v2": {"num_hidden_layers": 7},
+    "gpt2": {"n_layer": 7},
 }
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from queue import Queue
-from tempfile import TemporaryFile
+from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-_RUN = Path(__file__).with_name("drift_run.py")
+from tracing import tracing_process
+
 #: Phases before the first step.
 _STANDING = ("load 1", "prepare 1")
 
@@ -76,52 +73,31 @@ def compare(
 ) -> Iterator[tuple[Case, Agreement]]:
     """Yields each case with its result as soon as it is known. By default in two processes, in a
     worker of pytest-xdist in one. Raises RuntimeError if a process ends early."""
-    rows = list(cases)
     processes = processes or (1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
-    done: Queue[tuple[Case, Agreement] | RuntimeError | None] = Queue()
-    threads = [
-        Thread(target=_in_one_process, args=(rows[start::processes], done), daemon=True)
-        for start in range(processes)
-    ]
-    for thread in threads:
-        thread.start()
-    working = processes
-    while working:
+    waiting: Queue[Case] = Queue()
+    count = 0
+    for case in cases:
+        waiting.put(case)
+        count += 1
+    done: Queue[tuple[Case, Agreement] | RuntimeError] = Queue()
+    for number in range(processes):
+        Thread(target=_in_one_process, args=(number, waiting, done), daemon=True).start()
+    for _ in range(count):
         found = done.get()
-        if found is None:
-            working -= 1
-        elif isinstance(found, RuntimeError):
+        if isinstance(found, RuntimeError):
             raise found
-        else:
-            yield found
+        yield found
 
 
 def _in_one_process(
-    cases: list[Case], done: Queue[tuple[Case, Agreement] | RuntimeError | None]
+    number: int, waiting: Queue[Case], done: Queue[tuple[Case, Agreement] | RuntimeError]
 ) -> None:
-    with (
-        TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            [sys.executable, str(_RUN)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for case in cases:
-            process.stdin.write(json.dumps(asdict(case)) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
-                errors.seek(0)
-                said = errors.read()[-2000:]
-                done.put(RuntimeError(f"{case.name} ended the process: {said}"))
+    with suppress(Empty):
+        while True:
+            case = waiting.get_nowait()
+            try:
+                found = tracing_process(case.device, number).ask("compared", asdict(case))
+            except RuntimeError as error:
+                done.put(error)
                 return
-            values = json.loads(line)
-            peaks = values.pop("peaks", {})
-            done.put((case, Agreement(**values, **peaks)))
-        process.stdin.close()
-    done.put(None)
+            done.put((case, Agreement(**found)))

@@ -113,8 +113,13 @@ def test_it_stops_in_the_middle_of_a_step(tmp_path: Path, how: str) -> None:
 
 
 def test_controls_hold_it_and_let_it_go_on(tmp_path: Path) -> None:
-    process = started({"model": configured(tmp_path), "plan": SMALL, "steps": 200})
+    """Four GPUs of a plan are one to a run, and it says so."""
+    plan = SMALL | {"gpus": 4, "zero": 3}
+    process = started({"model": configured(tmp_path), "plan": plan, "steps": 200})
     told = hear_until(process, StepTaken)
+    header: Any = told[0]
+    assert (header.plan["gpus"], header.plan["zero"]) == (1, 0)
+    assert any("4 GPUs" in said.text for said in told if isinstance(said, LogMessage))
     say(process, "pause")
     told += hear_until(process, State)
     taken = sum(isinstance(each, StepTaken) for each in told)
@@ -173,15 +178,6 @@ def test_running_out_of_memory_ends_it_with_advice() -> None:
     assert saved == sorted(saved, reverse=True)
     assert min(saved) > 0
     assert ran.events[-1].reason == "failed"  # type: ignore[union-attr]
-
-
-def test_several_gpus_are_one_and_it_is_said(tmp_path: Path) -> None:
-    plan = SMALL | {"gpus": 4, "zero": 3}
-    ran = piped(json.dumps({"model": configured(tmp_path), "plan": plan, "steps": 1}) + "\n")
-    assert ran.code == 0, ran.log
-    header: Any = ran.events[0]
-    assert (header.plan["gpus"], header.plan["zero"]) == (1, 0)
-    assert any("4 GPUs" in said.text for said in ran.of(LogMessage))
 
 
 def test_a_file_that_is_gone_is_a_fault_of_the_model(tmp_path: Path) -> None:

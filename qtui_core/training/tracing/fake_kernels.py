@@ -17,6 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qtui_core.memory.tape.operations.attention import up
 
 _aten = torch.ops.aten
+#: A question, not an operation, and asked more often than all operations together: torch asks
+#: every mode that is entered for the device of a fake tensor.
+_DEVICE = torch.ops.prim.device.default
 
 #: Operations that sum into the zeros that the backward formula of a lookup has just created -> the
 #: same operation in place. Under a dispatch mode and for tensor subclasses, the formulas use the
@@ -34,6 +37,8 @@ class FakeKernels(TorchDispatchMode):
     it allocates."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE:
+            return args[0].fake_device
         kernel = _KERNELS.get(str(func))
         if kernel is not None:
             return kernel(func, *args, **(kwargs or {}))

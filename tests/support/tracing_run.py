@@ -1,0 +1,84 @@
+"""A process that records steps of the installed classes, and compares the tape with them.
+
+Reads pickled pairs: the name of a function below, and its arguments. Answers each with what the
+function returns, pickled. A trace changes torch permanently, so it has a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import peft  # its import creates a few tensors, which must not be in a trace
+from cpu_kernels import on_cpu
+from recording_difference import first_difference, peaks, standing_bytes
+
+from qtui_core.errors import QtuiError
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
+from qtui_core.memory.replay.record import Recording
+from qtui_core.memory.shape.description import stored_as
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.step.run import record_step
+from qtui_core.training.tracing.trace import record
+
+assert peft
+
+
+def recorded(
+    config: dict[str, Any], plan: RunPlan, settings: dict[str, Any]
+) -> Recording | QtuiError:
+    """What is recorded of the installed classes, or why it is not."""
+    try:
+        return record(config, resolve_for(stored_as(config), plan), **settings)
+    except QtuiError as error:
+        return error
+
+
+def compared(case: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `drift.Agreement`, for those of a `drift.Case`."""
+    chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in case["plan"].items()}
+    plan = RunPlan(**chosen)
+    device = case["device"]
+    start = time.perf_counter()
+    try:
+        shape = shape_from_config(case["config"])
+        plan = resolve_for(shape, plan)
+        real = record(case["config"], plan, device, case["steps"], whole=True)
+        with on_cpu() if device == "cpu" else nullcontext():
+            taped = record_step(shape, plan, case["steps"])
+    except QtuiError as error:
+        return {"failed": str(error)}
+    difference = first_difference(taped, real)
+    return {
+        "seconds": time.perf_counter() - start,
+        "difference": str(difference) if difference else None,
+        "standing": (standing_bytes(taped), standing_bytes(real)),
+        "tape": peaks(taped),
+        "real": peaks(real),
+    }
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print
+    questions = {function.__name__: function for function in (recorded, compared)}
+    while True:
+        # Each trace collects garbage when its steps begin, and would search all that the libraries
+        # have made: a third of its time. What is there by now stays.
+        gc.collect()
+        gc.freeze()
+        try:
+            question, about = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump(questions[question](*about), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
