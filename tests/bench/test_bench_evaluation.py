@@ -1,4 +1,4 @@
-"""A candidate of an evaluation of the demo, beside the forward pass of the whole model in memory."""
+"""A candidate of an evaluation of the demo beside the forward pass of the whole model."""
 
 from __future__ import annotations
 
