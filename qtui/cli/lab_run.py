@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import signal
 import time
+from dataclasses import replace
 from typing import Final
 
 from qtui.cli.child_run import ChildRun
@@ -114,4 +115,7 @@ class _ExperimentRun:
                 self._run.say_once(event.fault)
         elif isinstance(event, LabFault):
             self._fault = event.text
+            if self._result is not None:
+                self._result = replace(self._result, ended="failed", fault=event.text)
+                self._run.say_once(event.text)
         return self._begun is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from qtui_core.dataclass import dataclass
@@ -50,8 +51,10 @@ class LabRecording:
 
     @property
     def result(self) -> LabResult | None:
-        """The last; None where no job was done."""
+        """The last, as failed where a fault follows it; None where no job was done."""
         found = [event for event in self.events if isinstance(event, LabResult)]
+        if found and isinstance(last := self.events[-1], LabFault):
+            return replace(found[-1], ended="failed", fault=last.text)
         return found[-1] if found else None
 
 
@@ -61,7 +64,9 @@ _READER: Final = RecordingReader(
     "an experiment",
     LabBegun,
     "the beginning of one",
-    over=lambda event: isinstance(event, LabResult) and bool(event.ended),
+    over=lambda event: (
+        isinstance(event, LabFault) or (isinstance(event, LabResult) and bool(event.ended))
+    ),
 )
 is_lab_recording: Final = _READER.begins
 read_lab_recording: Final = _READER.read

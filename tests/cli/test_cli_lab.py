@@ -53,6 +53,21 @@ def test_what_a_child_tells_is_recorded_replayed_and_gone_on_with(qtui, tmp_path
     assert found["rows"][0]["d"] == 0.009
 
 
+def test_a_fault_after_results_is_told_with_them_and_is_no_success(qtui, tmp_path, monkeypatch):
+    late = (*SCRIPTED[:2], "late")
+    monkeypatch.setattr("qtui.cli.lab_run.lab_client", partial(lab_client, late))
+    record = tmp_path / "run.jsonl"
+    done = qtui("lab", "underflow", "--record", str(record), "--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert (found["ended"], found["fault"], found["done"]) == ("failed", "The disk is full.", 1)
+    assert found["conclusion"].startswith("The experiment failed: The disk is full. ")
+    assert done.stderr.count("qtui: The disk is full.") == 1
+    assert json.loads(qtui("replay", str(record), "--json").stdout)["conclusion"].startswith(
+        "The experiment failed: The disk is full. "
+    )
+
+
 def check_recorded(qtui, folder, name, other):
     """Runs the experiment `name`, replays its record and goes on from it, also where that cannot
     be; what the run and the second one told."""

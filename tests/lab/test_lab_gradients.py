@@ -121,6 +121,16 @@ def outcomes():
     }
 
 
+def test_a_scale_that_falls_for_as_long_as_float32_has_numbers_is_told():
+    found = lossscale.conclude(
+        experiment_named("lossscale").settle({}),
+        {"spoilt": scaler.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight", True)},
+    )
+    assert "every step (here to 0, spoilt on purpose) means" in found.verdict
+    assert found.rows[0]["ends"] is None
+    assert found.pictures[0].lines[0].y == (0.0, -1.0, None)
+
+
 def test_what_is_said_holds_whatever_is_done_so_far():
     settings = experiment_named("lossscale").settle({})
     whole = outcomes()

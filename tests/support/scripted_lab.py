@@ -1,8 +1,8 @@
 """A child that writes the events of a made-up experiment, in place of qtui.engine.lab.worker.
 
 `python scripted_lab.py MODE`: "all" writes all events; "half" writes the first of two parts and
-waits for a control ("resume" continues, "stop" ends there); "fault" cannot begin; "die" ends in the
-middle without a last event.
+waits for a control ("resume" continues, "stop" ends there); "fault" cannot begin, and "late" cannot
+go on after the first part; "die" ends in the middle without a last event.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ def main(mode: str) -> None:
     for each in every[:count]:
         if getattr(each, "job", None) not in skipped or isinstance(each, JobDone):
             put(each)
+    if mode == "late":
+        put(LabFault("The disk is full."))
+        sys.exit(3)
     if mode == "die":
         print("out of luck", file=sys.stderr, flush=True)
         os._exit(3)

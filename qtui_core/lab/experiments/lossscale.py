@@ -85,6 +85,11 @@ def _power(scale: float) -> str:
     return f"2^{math.log2(scale):g}" if math.frexp(scale)[0] == 0.5 else f"{scale:g}"
 
 
+def _log2(scale: float) -> float | None:
+    """None for a scale that was halved until float32 has nothing smaller."""
+    return math.log2(scale) if scale else None
+
+
 def gradients(see: See, *, model: str, text: str | None) -> LabGradients:
     """The magnitudes of the gradients of a batch. Raises ModelError for a model without linear
     layers."""
@@ -162,10 +167,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 "the scale of GradScaler",
                 "step",
                 "log2 of the scale",
-                tuple(
-                    LabLine(key, tuple(math.log2(scale) for scale in run.scales))
-                    for key, run in runs.items()
-                ),
+                tuple(LabLine(key, tuple(map(_log2, run.scales))) for key, run in runs.items()),
             )
         )
     return Findings(
@@ -203,9 +205,9 @@ def _run_row(key: str, run: ScalerRun) -> dict[str, Cell]:
         causes.append(f"{run.first} has a gradient that is not finite without a scale{made}")
     return {
         "what": f"GradScaler, {key}",
-        "scale": math.log2(run.scales[0]),
+        "scale": _log2(run.scales[0]),
         "skipped": run.overflows + run.upstream,
-        "ends": math.log2(run.scales[-1]),
+        "ends": _log2(run.scales[-1]),
         "cause": "; ".join(causes) or None,
     }
 
@@ -278,13 +280,13 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
         end = "is normal" if settled else "was not over when the run ended"
         said.append(
             f"GradScaler {key} skipped {_steps(run.overflows)} searching for its scale "
-            f"(2^{math.log2(run.scales[-1]):.3g} at the end), which {end}."
+            f"({_power(run.scales[-1])} at the end), which {end}."
         )
     spoilt = next((run for run in runs.values() if run.spoilt and run.upstream), None)
     if spoilt is not None:
         said.append(
-            f"A scale that falls at every step (here to 2^{math.log2(spoilt.scales[-1]):.3g}, "
-            f"spoilt on purpose) means that the model makes NaN."
+            f"A scale that falls at every step (here to {_power(spoilt.scales[-1])}, spoilt on "
+            f"purpose) means that the model makes NaN."
         )
     return " ".join(said)
 
