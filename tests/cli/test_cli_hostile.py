@@ -280,6 +280,8 @@ def test_no_command_sends_raw_text_to_the_terminal(tmp_path: Path) -> None:
 
 
 QUIT = "\x11"
+#: The upper edge of the palette.
+PALETTE = "▔" * 40
 
 
 def walk_through(terminal: Any, panels: str, views: int) -> None:
@@ -293,10 +295,10 @@ def walk_through(terminal: Any, panels: str, views: int) -> None:
         terminal.send("e")
         terminal.wait_for("Wrote")
         terminal.send("\x10EVIL")
-        terminal.settle(0.3)
+        terminal.wait_for(PALETTE)
+        terminal.settle(0.15)
         terminal.send("\x1b")  # which would be Alt with a key that comes at once
-        terminal.settle(0.5)
-        terminal.wait_for_no("No matches found")
+        terminal.wait_for_no(PALETTE)
 
 
 def exported(folder: Path) -> str:
