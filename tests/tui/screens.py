@@ -104,3 +104,11 @@ async def idle(pilot: Pilot[Any]) -> None:
     await pilot.pause()
     await until(pilot, lambda: all(worker.is_finished for worker in pilot.app.workers))
     await settled(pilot)
+
+
+async def idle_when(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
+    """`idle`, once something is true."""
+    await idle(pilot)
+    if not holds():
+        await until(pilot, holds)
+        await settled(pilot)

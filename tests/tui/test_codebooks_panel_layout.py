@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from screens import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
+from screens import (
+    Running,
+    goldens,
+    idle,
+    idle_when,
+    resized,
+    screen_lines,
+    screen_text,
+    settled,
+)
 from textual.pilot import Pilot
 
 from qtui.screen.panel.asking import AskingPhase
@@ -24,11 +33,9 @@ def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:
-    await idle(pilot)
-    panel = cast(Any, pilot.app).panel
-    await until(pilot, lambda: panel.phase is AskingPhase.READY)
-    await settled(pilot)
-    return panel
+    app = cast(Any, pilot.app)
+    await idle_when(pilot, lambda: app.panel.phase is AskingPhase.READY)
+    return app.panel
 
 
 async def show(pilot: Pilot[None], view: str) -> CodebooksPanel:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from safetensors.numpy import save_file
-from screens import Running, idle, screen_text, settled, until
+from screens import Running, idle, idle_when, screen_text, settled, until
 from shorthands import code_occupancy
 from textual.pilot import Pilot
 
@@ -29,17 +29,13 @@ def panel_of(pilot: Pilot[None]) -> CodebooksPanel:
 
 
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:
-    await idle(pilot)
-    panel = panel_of(pilot)
-    await until(pilot, lambda: panel.phase is AskingPhase.READY)
-    await settled(pilot)
-    return panel
+    await idle_when(pilot, lambda: panel_of(pilot).phase is AskingPhase.READY)
+    return panel_of(pilot)
 
 
 async def press(pilot: Pilot[None], *keys: str) -> CodebooksPanel:
     """Press keys and wait for what they ask for."""
     await pilot.press(*keys)
-    await idle(pilot)
     return await ready(pilot)
 
 

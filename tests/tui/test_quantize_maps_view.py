@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from quantize_model import PROJ, SHAPE, tensors
-from screens import Running, check_golden, idle, resized, screen_text, settled, until
+from screens import Running, check_golden, idle, idle_when, resized, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.engine.requests import Injection
@@ -31,28 +31,25 @@ def model(model: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
-    await idle(pilot)
-    panel = cast(Any, pilot.app).panel
-    await until(
-        pilot,
-        lambda: (
+    def whole() -> bool:
+        panel = cast(Any, pilot.app).panel
+        return (
             panel.phase is AskingPhase.READY
             and None not in panel.shown.errors
             and panel.shown.element is not None
             and panel.shown.histogram is not None
             and not panel.qtui.engine.busy
-        ),
-    )
-    await settled(pilot)
-    return panel
+        )
+
+    await idle_when(pilot, whole)
+    return cast(Any, pilot.app).panel
 
 
 async def press(pilot: Pilot[None], *keys: str) -> QuantizePanel:
     for key in keys:
         await pilot.press(key)
-        await idle(pilot)
-        await ready(pilot)
-    return await ready(pilot)
+        panel = await ready(pilot)
+    return panel
 
 
 def of_elements(kind: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from quantize_model import PROJ, tensors
-from screens import Running, idle, screen_text, settled, until
+from screens import Running, idle, idle_when, screen_text, settled, until
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -28,26 +28,22 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
     """Wait until everything is read and drawn."""
-    await idle(pilot)
-    panel = panel_of(pilot)
-    shown = lambda: panel.shown  # noqa: E731
-    await until(
-        pilot,
-        lambda: (
+
+    def whole() -> bool:
+        panel = panel_of(pilot)
+        return (
             panel.phase is AskingPhase.READY
-            and None not in shown().errors
-            and shown().element is not None
-        ),
-    )
-    await settled(pilot)
-    return panel
+            and None not in panel.shown.errors
+            and panel.shown.element is not None
+        )
+
+    await idle_when(pilot, whole)
+    return panel_of(pilot)
 
 
 async def press(pilot: Pilot[None], *keys: str) -> QuantizePanel:
     """Press keys and wait for what they ask for."""
-    for key in keys:
-        await pilot.press(key)
-    await idle(pilot)
+    await pilot.press(*keys)
     return await ready(pilot)
 
 
