@@ -223,9 +223,7 @@ async def test_tensors_one_after_the_other(running: Running, model: str) -> None
         seen = []
         for _ in range(12):
             await pilot.press("n")
-            await idle(pilot)
-            await until(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
-            await settled(pilot)
+            await idle_when(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
             assert panel.shown.entry is not None
             name = panel.shown.entry.name
             seen.append(name)
