@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from lab_runs import fits, made_run, outcomes_of, small_subject
+from lab_runs import fits, little_held_out, made_run, outcomes_of, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, UsageError
@@ -154,10 +154,11 @@ def test_nothing_gained_leaves_nothing_to_keep():
 @pytest.mark.slow
 def test_adapters_beside_full_training_on_prose():
     """Each trains less than a third of the bytes and gains at least half as much on held-out text;
-    in 12 steps each gains more than full training does. QLoRA stores less."""
+    after 8 steps they gain 0.85 and 0.78 of what full training does. QLoRA stores less."""
     methods = ("LoRA", "QLoRA")
     runs = ("fp32", *(f"{method} 8" for method in methods))
-    _, found = outcomes_of("adapters", *runs, steps=12, ranks=(8,), methods=methods)
+    with little_held_out(64):
+        _, found = outcomes_of("adapters", *runs, steps=8, ranks=(8,), methods=methods)
     rows = {row["name"]: row for row in found.rows}
     for name in ("LoRA 8", "QLoRA 8"):
         assert rows[name]["trained"] < rows["everything"]["trained"] / 3
