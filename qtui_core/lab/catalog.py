@@ -356,7 +356,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "optimizers",
         "What do optimizer states of few bits do to learning?",
-        65,
+        50,
         (
             Setting(
                 "optimizers",

@@ -154,4 +154,4 @@ def test_qat_beats_its_control_on_code():
         runs = ahead((2, 3), 2e-4, 12, "as it is")
         trained = fmean(runs[f"qat 2 {seed}"].held_after for seed in seeds)
         assert trained < runs["as it is"].quantized["2"] - 0.02
-        ahead((4,), 5e-5, 40)
+    ahead((4,), 5e-5, 40)  # with half of the text held out, by 0.0003 only

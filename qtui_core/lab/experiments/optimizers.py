@@ -30,9 +30,9 @@ from qtui_core.quantities import phrase
 COSTS: Final = {
     "bf16": 0.35,
     "bitsandbytes 8-bit": 0.36,
-    "torchao 8-bit": 1.1,
+    "torchao 8-bit": 0.45,
     "torchao fp8": 0.4,
-    "torchao 4-bit": 0.78,
+    "torchao 4-bit": 0.45,
     "muon": 0.6,
 }
 #: The optimizer that follows another rule, instead of storing fewer bits.
