@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -166,6 +167,14 @@ async def test_a_run_is_held_stopped_and_gone_on_with(
         await until(pilot, lambda: len(panel.shown.run.steps) == 1 and panel.shown.run.jobs)
         await until(pilot, lambda: panel.sentence.startswith("After 1 of 2 parts: "))
         assert panel.unfinished() == "The experiment underflow still runs."
+        assert panel.body.title_line.subject == panel.shown.experiment.question
+        panel.shown.choose_named("qat")  # a longer question, of a run at the same place
+        panel.shown.keep(replace(panel.runs.live, experiment=panel.shown.experiment))
+        panel.draw()
+        assert panel.body.title_line.subject == "qat"
+        del panel.shown.runs["qat"]
+        panel.shown.choose_named("underflow")
+        panel.draw()
         assert "62%" in screen_text(pilot.app)
         await pilot.press("space")
         assert panel.shown.run.phase is LabPhase.PAUSED

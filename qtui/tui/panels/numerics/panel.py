@@ -19,6 +19,7 @@ from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.run_process import DRAWN_SECONDS
+from qtui.screen.widgets.task_title import BAR
 from qtui.screen.widgets.text_picture import (
     TextPicture,
 )
@@ -39,6 +40,8 @@ from qtui_core.lab.settings import Value
 #: Seconds that the panel is shown before it starts a process ahead.
 WARM_SECONDS: Final = 0.4
 _ASKED: Final = "A recording to open"
+#: Cells that the title has for how far a run is: the longest of its phases, and the bar.
+_PROGRESS: Final = max(map(len, LabPhase)) + len(" 100% ") + BAR
 
 
 class NumericsPanel(AskingPanel):
@@ -317,10 +320,11 @@ class NumericsPanel(AskingPanel):
         shown, body, run = self.shown, self.body, self.shown.run
         title = body.title_line
         question, note = shown.experiment.question, _note(run, len(shown.kept))
-        fits = len(question) + len(note) + 3 < title.content_size.width or not title.is_mounted
+        going = run is not None and not run.over
+        room = title.content_size.width - (_PROGRESS if going else 0)
+        fits = len(question) + len(note) + 3 < room or not title.is_mounted
         title.subject, title.note = question if fits else shown.experiment.name, note
         title.details = tuple(self._details(run))
-        going = run is not None and not run.over
         title.activity = run.phase.value if run is not None and going else ""
         title.fraction = run.share if run is not None and going else None
         title.silent = bool(self.runs.process.silence) and going
