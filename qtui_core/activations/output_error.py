@@ -30,13 +30,11 @@ class OutputError:
         relative_mse: sum of (y' - y)^2 over sum of y^2, where y is the exact output with its bias;
             None if the output is zero everywhere.
         sqnr_db: -10 log10(relative_mse), decibels; None if there is no error.
-        channel_squared_error, channel_squared: float64 `[out]`, the two sums for each output
-            channel.
+        channel_squared_error: float64 `[out]`, the first sum for each output channel.
     """
 
     relative_mse: float | None
     channel_squared_error: Float64
-    channel_squared: Float64
 
     @property
     def sqnr_db(self) -> float | None:
@@ -111,7 +109,8 @@ def output_errors(
     y = product(x, weight)
     if bias is not None:
         y += bias
-    squared = _channel_squares(y)
+    total = float(_channel_squares(y).sum())
+    width = y.shape[1]
     del y
     changes = [_change(x, way) for way in activation_schemes]
     table = []
@@ -128,10 +127,9 @@ def output_errors(
             if change is not None:
                 from_activation = product(change, used)
                 error = from_activation if error is None else from_activation + error
-            wrong = np.zeros_like(squared) if error is None else _channel_squares(error)
-            total = float(squared.sum())
+            wrong = np.zeros(width) if error is None else _channel_squares(error)
             relative = float(wrong.sum()) / total if total else None
-            row.append(OutputError(relative, wrong, squared))
+            row.append(OutputError(relative, wrong))
         table.append(row)
     return table
 

@@ -103,7 +103,7 @@ class GptqDecoder:
         words = parts.words(f"{stem}qzeros")
         if words.shape != (groups, words_of(out, bits)):
             raise parts.fault(f"its zero points are of shape {words.shape}, for {groups:,} groups")
-        self._zeros = unpack_across(words, bits, out)
+        self._zeros = unpack_down(words.T, bits, out).T
         if settings.get("checkpoint_format", "gptq") != "gptq_v2":
             # v1 stores the zero points less one, modulo 2^bits; the addition wraps in the same way.
             self._zeros = (self._zeros + np.uint8(1)) & np.uint8((1 << bits) - 1)
@@ -161,11 +161,6 @@ def unpack_down(words: Array, bits: int, count: int) -> UInt8:
     pairs >>= (position % 32).astype(np.uint64)[:, None]
     pairs &= np.uint64((1 << bits) - 1)
     return pairs.astype(np.uint8)
-
-
-def unpack_across(words: Array, bits: int, count: int) -> UInt8:
-    """The first `count` codes of each row: 32-bit words `[n, w]` to uint8 `[n, count]`."""
-    return unpack_down(words.T, bits, count).T
 
 
 def words_of(count: int, bits: int) -> int:

@@ -101,10 +101,6 @@ def palette_color(number: int) -> Color:
     )
 
 
-def _true(triplet: Triplet) -> Color:
-    return Color.from_triplet(ColorTriplet(*triplet))
-
-
 class Drawing:
     """The ramps and glyphs of one terminal.
 
@@ -146,7 +142,9 @@ class Drawing:
         self, stops: tuple[Triplet, ...], picked: tuple[int, ...], shades: str, levels: int
     ) -> Ramp:
         if self.depth is Depth.TRUECOLOR:
-            colors = tuple(_true(interpolate(stops, i / (levels - 1))) for i in range(levels))
+            colors = tuple(
+                Color.from_rgb(*interpolate(stops, i / (levels - 1))) for i in range(levels)
+            )
         elif self.depth is Depth.C256:
             colors = tuple(palette_color(number) for number in picked)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -250,7 +251,7 @@ class FormatsPanel(Panel):
         if event.choice.id == "formats-rounding":
             self.state = verbs.with_rounding(self.state, Rounding(event.value))
         else:
-            self.state = verbs.with_saturation(self.state, SATURATION[event.value])
+            self.state = replace(self.state, saturate=SATURATION[event.value])
 
     def action_next_rounding(self) -> None:
         self.query_one("#formats-rounding", Choice).action_step(1)

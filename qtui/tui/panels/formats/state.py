@@ -149,10 +149,6 @@ def with_rounding(state: FormatsState, rounding: Rounding) -> FormatsState:
     return replace(state, rounding=rounding)
 
 
-def with_saturation(state: FormatsState, saturate: bool | None) -> FormatsState:
-    return replace(state, saturate=saturate)
-
-
 def value_text(value: Exact) -> str:
     """The text of the value in the field; typed again it gives the same value."""
     text = format_exact(value, 40)

@@ -54,18 +54,6 @@ class Names:
     positions: str = ""
 
 
-def _layer_as_it_is(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    return layer
-
-
-def _model_as_it_is(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    return shape
-
-
-def _sizes_as_they_are(config: Config, sizes: Sizes) -> Sizes:
-    return sizes
-
-
 @dataclass(frozen=True)
 class GptFamily:
     """The row of a family. Called with a configuration, it gives the shape.
@@ -106,9 +94,9 @@ class GptFamily:
     transposed: bool = False
     tied: bool = True
     crosses: bool = False
-    sizes: Callable[[Config, Sizes], Sizes] = _sizes_as_they_are
-    layer: Callable[[Config, Sizes, Layer], Layer] = _layer_as_it_is
-    model: Callable[[Config, Sizes, ModelShape], ModelShape] = _model_as_it_is
+    sizes: Callable[[Config, Sizes], Sizes] = lambda config, sizes: sizes
+    layer: Callable[[Config, Sizes, Layer], Layer] = lambda config, sizes, layer: layer
+    model: Callable[[Config, Sizes, ModelShape], ModelShape] = lambda config, sizes, shape: shape
 
     def __call__(self, config: Config) -> ModelShape:
         """Raises UsageError for sizes that are missing or contradict each other, and UnknownFamily
