@@ -1,5 +1,5 @@
-"""What a candidate does to the weights of the original: the values of each tensor, and the bytes of
-all. Needs numpy."""
+"""How a candidate changes the weights of the original: the values of each tensor, and the bytes of
+the model. Needs numpy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qtui_core.quant import PerModel, quantize, quantized_bytes
 from qtui_core.quant.segments.elements import Float32
 from qtui_core.schemes.scheme import Scheme
 
-#: The most bytes of a file with an assignment: a hundred thousand tensors take some ten MB.
+#: The largest file with an assignment: one of a hundred thousand tensors takes about 10 MB.
 _MOST_BYTES = 64 << 20
 _HELP = (
     "write one with `qtui inspect MODEL --sensitivity --json -o FILE`, or an object of tensor "
@@ -32,10 +32,10 @@ _HELP = (
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight of the model that runs.
+    """A weight of the running model.
 
     Attributes:
-        info: of the tensor; the name is that of the checkpoint where it has the weight so.
+        info: of the tensor; with the name in the checkpoint, if the checkpoint has this tensor.
         rows: reads its values.
     """
 
@@ -47,7 +47,7 @@ class StoredWeight:
         return self.rows.rows(0, self.rows.shape[0]).reshape(self.info.shape)
 
 
-#: Gives the values of a weight, float32 in its shape.
+#: Returns the values of a weight, float32 in its shape.
 Values = Callable[[StoredWeight], Float32]
 
 
@@ -55,7 +55,7 @@ class WeightChange:
     """A change of the weights of a model.
 
     Attributes:
-        name: how its row is called.
+        name: the name of its row.
     """
 
     def __init__(self, name: str, source: ModelSource) -> None:
@@ -67,19 +67,19 @@ class WeightChange:
         return weight.values()
 
     def nbytes(self) -> int:
-        """Bytes of the whole model under the change. Of a scheme that keeps outlier columns they
-        are known once every weight was read."""
+        """Bytes of the whole model with the change. For a scheme that keeps outlier columns, they
+        are known only after all weights were read."""
         return self.source.nbytes
 
     def changes_inputs(self, weight: StoredWeight) -> bool:
-        """Whether the inputs of a layer with this weight are quantized too, where a candidate
-        quantizes activations."""
+        """Whether a candidate that quantizes activations quantizes the inputs of the layer with
+        this weight."""
         return is_quantizable(weight.info)
 
 
 class QuantizedWeights(WeightChange):
-    """Weights that are rounded. `scheme_of` gives the scheme of a tensor, None where it stays as it
-    is stored; `shared` is the scheme whose scale belongs to the whole model, if there is one."""
+    """Quantized weights. `scheme_of` returns the scheme of a tensor, None if it stays as stored.
+    `shared` is the scheme with one scale for the whole model, if there is one."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class QuantizedWeights(WeightChange):
 
 
 class OtherCheckpoint(WeightChange):
-    """The weights of another checkpoint of the same model, decoded where they are packed."""
+    """The weights of another checkpoint of the same model, decoded if they are packed."""
 
     def __init__(self, source: ModelSource, other: ModelSource) -> None:
         super().__init__(other.id, source)
@@ -151,8 +151,8 @@ class OtherCheckpoint(WeightChange):
 
 
 def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> QuantizedWeights:
-    """One scheme for every matrix, as `qtui inspect` applies it, but for the names that match a
-    pattern of `keep`. Raises UsageError if a pattern matches nothing, or if nothing is left."""
+    """One scheme for every matrix, as in `qtui inspect`, except those whose names match a pattern
+    of `keep`. Raises UsageError if a pattern matches nothing, or if no matrix is left."""
     matrices = [info.name for info in source.tensors.values() if is_quantizable(info)]
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in matrices):
@@ -209,8 +209,8 @@ def _rows_of(found: Any) -> dict[str, str | None]:
 def assigned(
     name: str, schemes: Mapping[str, Scheme | None], source: ModelSource
 ) -> QuantizedWeights:
-    """The change of an assignment. Raises UsageError if it names what is no matrix of the model, or
-    a scheme whose scale belongs to the whole model."""
+    """The change by an assignment. Raises UsageError if it names something that is not a matrix of
+    the model, or a scheme with one scale for the whole model."""
     wrong = [n for n in schemes if n not in source.tensors]
     if wrong:
         raise UsageError(
@@ -236,8 +236,8 @@ def _is_shared(scheme: Scheme) -> bool:
 
 
 class HeldRows:
-    """Rows of a weight that transformers put together itself, such as experts that are stored one
-    by one: `matrix`, any dtype, `[rows, columns]`."""
+    """Rows of a weight that transformers made of several tensors, such as experts that are stored
+    one by one: `matrix`, any dtype, `[rows, columns]`."""
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix

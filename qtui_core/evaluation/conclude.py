@@ -1,4 +1,4 @@
-"""The sentence at the end of an evaluation: which candidate to take, and whether that could be
+"""The sentence at the end of an evaluation: which candidate to take, and whether its lead may be
 chance. Standard library only."""
 
 from __future__ import annotations
@@ -10,36 +10,37 @@ from collections.abc import Mapping, Sequence
 from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.results import EvaluationBegun, EvaluationRow
 
-#: Candidates above this do not count as small: 4 bits with scales do.
+#: The most bits per parameter of a small candidate; 4 bits with scales are small.
 SMALL_BITS = 5.0
-#: Of windows less one (degrees of freedom): how many standard errors a mean difference exceeds by
-#: chance once in a hundred times (two-sided quantiles of Student's t).
+#: By degrees of freedom (windows - 1): the number of standard errors that a mean difference exceeds
+#: by chance once in a hundred times (two-sided quantiles of Student's t).
 _CHANCE = (
     (1, 63.66), (2, 9.925), (3, 5.841), (4, 4.604), (5, 4.032), (6, 3.707), (7, 3.499), (8, 3.355),
     (9, 3.250), (10, 3.169), (12, 3.055), (15, 2.947), (20, 2.845), (30, 2.750), (60, 2.660),
 )  # fmt: skip
-#: The same for any number of windows.
+#: The same for infinitely many windows.
 _LIMIT = 2.576
 #: A smaller candidate is worth mentioning if its divergence is at most this many times the least.
 _NEARLY = 1.5
-#: Below this many standard errors, how many windows would decide is a guess.
+#: Below this many standard errors, the number of windows that would decide is not estimated.
 _GUESS = 0.5
-#: A thousandth of a nat is a change of the perplexity by a thousandth.
+#: Changes of the loss below this are not given: a thousandth of a nat changes the perplexity by 0.1
+#: %.
 _SLIGHT = 1e-3
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The mean divergence of one candidate less that of another, nats, and its standard error, from
-    the differences in each window; None for one window."""
+    """The mean divergence of one candidate minus that of another, in nats, and its standard error
+    from the differences of the windows; None for one window."""
 
     difference: float
     stderr: float | None
 
     @property
     def errors(self) -> float:
-        """The size of the difference in standard errors; 0 if it is nothing or unknown, infinite
-        if it is the same in every window."""
+        """The size of the difference in standard errors; 0 if it is 0 or the error is unknown,
+        infinite if it is the same in every window."""
         if not self.difference or self.stderr is None:
             return 0.0
         return abs(self.difference) / self.stderr if self.stderr else math.inf
@@ -49,8 +50,8 @@ Comparisons = Mapping[tuple[str, str], PairedDifference]
 
 
 def beyond_chance(windows: int) -> float:
-    """From how many standard errors on a difference over so many windows is no chance: less than 1
-    in 100."""
+    """The number of standard errors beyond which a difference over `windows` windows counts as
+    real: chance exceeds it in less than 1 of 100 cases."""
     if windows < 2:
         return math.inf
     if windows - 1 > 2 * _CHANCE[-1][0]:
@@ -68,7 +69,7 @@ def conclude_evaluation(
     """What the rows mean and what to do.
 
     Args:
-        windows: that every row has read.
+        windows: the number of windows that every row has read.
         rows: the original first.
         compared: (name, other name) -> the difference, for rows with finite divergences.
         ended: "done", "stopped", or "" while it runs.
@@ -173,7 +174,7 @@ def _tied(
     begun: EvaluationBegun,
     compared: Comparisons,
 ) -> tuple[str, EvaluationRow]:
-    """The best cannot be told from others."""
+    """The sentence if the best candidate cannot be distinguished from others."""
     alike = [first, *ties]
     best = min(alike, key=lambda row: row.nbytes)
     names = ", ".join(row.name for row in alike[:-1]) + f" and {alike[-1].name}"
@@ -201,7 +202,7 @@ def _more(
     begun: EvaluationBegun,
     compared: Comparisons,
 ) -> str:
-    """How many windows would tell the best from the next, if the difference stays."""
+    """How many windows would distinguish the best from the next, if the difference stays."""
     errors = compared[ties[0].name, first.name].errors
     if errors < _GUESS:
         return ""
@@ -259,7 +260,7 @@ def _inputs(
 
 
 def _errors(count: float) -> str:
-    """A number of standard errors. Beyond a hundred they say no more: then it is no chance."""
+    """A number of standard errors as text; beyond a hundred not exactly."""
     return f"{count:.1f} standard errors" if count < 100 else "over 100 standard errors"
 
 

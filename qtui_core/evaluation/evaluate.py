@@ -1,7 +1,8 @@
-"""Runs the original and each candidate on a text, and tells the scores of every token. Needs torch.
+"""Runs the original and each candidate on a text, and reports the scores of every token. Needs
+torch.
 
-Windows go through a model in batches. A batch is a part for each candidate: a part that was told
-need not be computed again. Batches are large, as the weights are read and quantized anew for each.
+Windows go through a model in batches. A part is one batch for one candidate; parts of a recording
+need not be computed again. Batches are large, because each reads and quantizes the weights again.
 """
 
 from __future__ import annotations
@@ -43,20 +44,21 @@ from qtui_core.models.quoting import listed, quoted
 from qtui_core.quant import Cancelled, Scheme
 from qtui_core.training.run.placement import NoGpu
 
-#: The most tokens of a batch: at this number reading and rounding a weight takes a tenth of the
-#: time of its product on a CPU. And the most bytes of the logits of a batch, which are there twice.
+#: The most tokens of a batch: with so many, reading and rounding a weight takes a tenth of the time
+#: of its product on a CPU. And the most bytes of the logits of a batch, of which there are two
+#: copies.
 BATCH_TOKENS = 4096
 LOGIT_BYTES = 1 << 30
 PROSE = Path(__file__).parents[1] / "lab" / "text" / "prose_held_back.txt"
 _LIBRARIES = ("torch", "transformers")
 
-#: Hears how far the work is, 0 to 1, and what is done now.
+#: Is called with the progress, 0 to 1, and the current activity.
 Advance = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """All that an evaluation runs on. `ways` belong to the candidates, by number."""
+    """The prepared inputs of an evaluation. `ways` has one item for each candidate."""
 
     begun: EvaluationBegun
     model: StreamedModel
@@ -73,11 +75,11 @@ def evaluate(
     advance: Advance = lambda fraction, words: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Tells an EvaluationBegun and then every PartScored that is not `done` ((batch, candidate) by
-    number), batch by batch.
+    """Passes an EvaluationBegun to `tell`, then a PartScored for every part, batch by batch. Parts
+    in `done`, as (number of the batch, number of the candidate), are left out.
 
     Raises:
-        Cancelled: `cancelled()` was true; it is asked before each layer.
+        Cancelled: `cancelled()` was true; it is called before each layer.
         NoGpu: `settings.device` is "cuda", and there is none.
         UsageError: the text is too short, or a scheme, assignment or checkpoint does not fit.
         ModelError: the model cannot be run here, has no head for the next token, or its logits are
@@ -115,7 +117,7 @@ def evaluate(
                 found, logits = _part(work, number, windows, original, step)
                 original = logits if original is None else original
                 if number in missing:
-                    tell(_told(batch, number, work, found, time.perf_counter() - began))
+                    tell(_part_scored(batch, number, work, found, time.perf_counter() - began))
 
 
 def _part(
@@ -140,7 +142,7 @@ def _part(
         return score(logits, original, targets), logits
 
 
-def _told(
+def _part_scored(
     batch: int, number: int, work: _Prepared, found: TokenScores, seconds: float
 ) -> PartScored:
     def text(values: np.ndarray[Any, Any], dtype: str) -> str:
@@ -158,14 +160,14 @@ def _told(
 
 
 def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack) -> _Prepared:
-    # What a person may have mistyped is read first; the model takes longer.
+    # Settings are checked before the model is read, which takes longer.
     text = _text_of(source, settings)
     chosen = {path: read_assignment(path) for path in settings.assignment}
     source.require_weights()
     changes: list[WeightChange] = [WeightChange(ORIGINAL, source)]
     changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
     notes: list[str] = []
-    # Called by their files, which are often alike but for the folder.
+    # Named by their files, whose names are often the same in different folders.
     short = [Path(path).name for path in chosen]
     names = short if len(set(short)) == len(short) else list(chosen)
     changes += [assigned(*each, source) for each in zip(names, chosen.values(), strict=True)]
@@ -234,7 +236,8 @@ def _notes_on(model: StreamedModel, assignments: Iterable[Iterable[str]]) -> lis
 
 
 def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
-    """The text of the file; else one that the demo was not trained on, and prose for others."""
+    """The text of the file. Without one, for the demo a text that it was not trained on, for other
+    models prose."""
     if settings.text is not None:
         return read_text(settings.text, "an evaluation")
     if source.origin == "demo":
@@ -243,7 +246,7 @@ def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
 
 
 def _batches(windows: TextWindows, vocabulary: int) -> tuple[int, ...]:
-    """How many windows there are in each batch."""
+    """The number of windows of each batch."""
     total, length = windows.ids.shape
     by_logits = LOGIT_BYTES // (4 * windows.scored * vocabulary)
     size = max(1, min(BATCH_TOKENS // length, by_logits))

@@ -1,5 +1,5 @@
-"""What an evaluation tells, part by part, and what is made of it: standard library only, so that
-the command, a recording and the screen use the same objects."""
+"""The events of an evaluation and its result. Standard library only, so that the command, a
+recording and the screen use the same objects."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """How sentences and tables call it."""
+        """Its name in sentences and tables."""
         return self.scheme if self.activations is None else f"{self.scheme} + {self.activations}"
 
 
 @dataclass(frozen=True)
 class EvaluatedText:
-    """What the models read.
+    """The text that the models read.
 
     Attributes:
         origin: where the text comes from.
         tokenizer: how it was tokenized, in words.
         available: tokens of the text.
-        digest: of the windows' tokens, by which a recording knows its text.
-        window: tokens of a window, the special ones before it included.
-        scored: tokens of each window whose prediction counts, the last ones.
-        windows: how many there are.
+        digest: of the windows' tokens, by which a recording is matched with its text.
+        window: tokens of a window, with the special token before it.
+        scored: how many tokens at the end of each window are scored.
+        windows: the number of windows.
     """
 
     origin: str
@@ -53,15 +53,15 @@ class EvaluatedText:
 
 @dataclass(frozen=True)
 class EvaluationBegun:
-    """The first that an evaluation tells.
+    """The first event of an evaluation.
 
     Attributes:
         model: as the user named it.
         nbytes, parameters: of the original as stored.
         candidates: the original first.
         batches: how many windows go through each candidate at once.
-        device: what computes, in words.
-        notes: what to bear in mind, as sentences.
+        device: the device, in words.
+        notes: what to know about the figures, as sentences.
     """
 
     model: str
@@ -108,8 +108,8 @@ class EvaluationRow:
     """A candidate over all scored tokens.
 
     Attributes:
-        bits_per_parameter, nbytes: of the whole model as stored, with scales and zero points. Of a
-            quantization of activations nothing is stored.
+        bits_per_parameter, nbytes: of the whole model as stored, with scales and zero points.
+            Quantized activations are not stored.
         kl_mean, kl_median, kl_p999: of the KL divergence of the candidate's distribution of the
             next token from the original's, nats. None where a token's is not finite.
         kl_stderr: the standard error of the mean, from the means of the windows, as tokens of one
@@ -159,8 +159,8 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is known so far. `windows` are those that every row has read; `ended` is "done" or
-    "stopped", and empty while it runs. The row of the original comes first."""
+    """The result so far. `windows` is the number that every row has read; `ended` is "done",
+    "stopped", or empty while it runs. The row of the original comes first."""
 
     begun: EvaluationBegun
     windows: int
@@ -222,8 +222,8 @@ EVALUATION_LINES: Final = LineKinds[EvaluationEvent](
 
 @dataclass(frozen=True)
 class EvaluationRecording:
-    """An evaluation as it was recorded: how it begins, its parts, and a sentence on what cannot be
-    read; empty where all is well."""
+    """A recorded evaluation: its first event, its parts, and a sentence about lines that cannot be
+    read, empty if there are none."""
 
     begun: EvaluationBegun
     parts: tuple[PartScored, ...]

@@ -1,10 +1,9 @@
-"""How far a distribution of the next token is from another, token by token. Needs torch.
+"""How far a distribution of the next token is from the original's, token by token. Needs torch.
 
-As llama.cpp computes it (tools/perplexity/perplexity.cpp, `log_softmax` with base log
-probabilities) with two differences: it keeps the original's log probabilities in 16 bits, and
-leaves out tokens of the vocabulary less likely than e^-16. Here both distributions are exact, in
-float64, over the whole vocabulary. The most likely token is the first of those that are equally
-likely, as there.
+As in llama.cpp (tools/perplexity/perplexity.cpp, `log_softmax` with base log probabilities), except
+that llama.cpp stores the original's log probabilities in 16 bits and leaves out tokens less likely
+than e^-16. Here both distributions are in float64 over the whole vocabulary. Of equally likely
+tokens, the first counts as the most likely, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.segments.elements import Float32
 
-#: Logits that are compared at a time, in float64: 32 MiB.
+#: The most logits that are compared at once, 32 MiB in float64.
 _PIECE = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """Of each token, all `[windows, scored]`.
+    """The scores of each token, all `[windows, scored]`.
 
     Attributes:
         loss: its cross entropy -log q, nats, float32.
@@ -61,7 +60,7 @@ def score(
             continue
         log_p = torch.log_softmax(p[rows].double(), -1)
         terms = log_p.exp() * (log_p - log_q)
-        # A token that the original never gives counts nothing, whatever q says of it.
+        # A token to which the original gives probability 0 counts nothing, whatever q is.
         whole = torch.where(log_p == -torch.inf, 0.0, terms).sum(-1)
         divergence.append(whole.clamp(min=0.0))  # rounding leaves some at -1e-17
         agreement.append(p[rows].argmax(-1) == q[rows].argmax(-1))

@@ -1,4 +1,4 @@
-"""What an evaluation is asked for. Standard library only."""
+"""The settings of an evaluation. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qtui_core.errors import UsageError
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Scheme
 
-#: The schemes of an evaluation that names none, no assignment and no other checkpoint.
+#: The default schemes, if there is no scheme, no assignment and no other checkpoint.
 USUAL_SCHEMES: Final = ("int8", "nf4", "nf4:dq", "int4", "mxfp4", "nvfp4")
 #: The name of the row of the original.
 ORIGINAL: Final = "original"
@@ -21,19 +21,19 @@ Scored = Literal["half", "all"]
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What to compare with the original, and on what.
+    """What to compare with the original, and on which text.
 
     Attributes:
         schemes: each applied to every matrix of the model, as in an inspection.
-        activations: schemes for the inputs of linear layers. Every change of the weights is then
-            evaluated with each of them besides.
+        activations: schemes for the inputs of linear layers. Every change of the weights is also
+            evaluated with each of them.
         assignment: files with a scheme for each tensor.
         against: another checkpoint of the model, quantized or trained further.
         keep: shell patterns of names of tensors that schemes leave as stored.
-        text: a file; None takes a text inside.
-        windows: how many windows of the text; None takes as many as a model of this size reads in
-            seconds or minutes.
-        window: tokens of a window; None takes 256.
+        text: a file; None means a built-in text.
+        windows: the number of windows; None means as many as a model of this size reads in seconds
+            or minutes.
+        window: tokens of a window; None means 256.
         scored: "half" scores the second half of each window, as llama.cpp does; "all" every token
             but the first.
         device: "cpu" or "cuda".
@@ -51,7 +51,7 @@ class EvaluationSettings:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def settled(self) -> EvaluationSettings:
-        """With the usual schemes if there is nothing to compare, and without duplicates.
+        """The settings with the default schemes if there is nothing to compare, without duplicates.
 
         Raises UsageError for settings that cannot be evaluated.
         """

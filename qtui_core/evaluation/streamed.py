@@ -1,9 +1,9 @@
 """A language model whose weights are in memory only while they are used. Needs torch.
 
-The model of transformers runs as it is. Hooks put the weights of a layer into it before the layer
-is called, and take them out afterwards; what is outside of layers (embedding, last norm, head)
-comes and goes module by module. The values are read from the files each time, so that a model
-larger than memory runs, and changed as a candidate says. Everything is computed in float32.
+The model is that of transformers. Hooks load the weights of a layer before the layer is called, and
+drop them afterwards; modules outside of layers (embedding, last norm, head) are loaded one by one.
+The values are read from the files each time, so that a model larger than memory can run, and are
+changed by the candidate. Everything is computed in float32.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from qtui_core.quant import quantize
 from qtui_core.schemes.scheme import Scheme
 from qtui_core.training.model.stacks import stacks_of
 
-#: The names of safetensors for dtypes of weights in memory.
+#: safetensors' names for dtypes of weights in memory.
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
-#: Elements of a weight that are compared with those of the tensor of its name.
+#: How many elements of a weight are compared with those of the tensor with its name.
 _COMPARED = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class _Slot:
-    """A place for a weight in the model: attribute `name` of a module."""
+    """The place of a weight in the model: attribute `name` of a module."""
 
     module: Any
     name: str
@@ -48,7 +48,7 @@ class _Slot:
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
-    """How the model runs once.
+    """The settings of one forward pass.
 
     Attributes:
         change: of the weights.
@@ -67,11 +67,11 @@ class StreamedModel:
 
     Attributes:
         loaded: the model.
-        weights: where the values of its parameters are.
-        unnamed: names of parameters that no tensor of the checkpoint has as they are. transformers
-            put them together, and they are kept in memory.
+        weights: reads the values of its parameters.
+        unnamed: names of parameters that transformers made of several tensors of the checkpoint.
+            They stay in memory.
         units: how many times weights are loaded in a pass.
-        broken: the first weight with a value that is not finite, as far as was read; "" if none.
+        broken: the first weight that was read with a value that is not finite; "" if none.
     """
 
     def __init__(self, source: ModelSource, device: str) -> None:
@@ -137,8 +137,8 @@ class StreamedModel:
         )
 
     def _stream(self, unit: nn.Module, slots: list[_Slot]) -> None:
-        """Loads the weights of `slots` before each call of the unit, and lets go of them after."""
-        # NaN, so that a weight that is used while it is not there shows in the logits.
+        """Loads the weights of `slots` before each call of the unit, and drops them afterwards."""
+        # NaN, so that a weight that is used without being loaded shows in the logits.
         nothing = torch.full((), math.nan, device=self._device)
         empty = [nothing.expand(slot.weight.info.shape) for slot in slots]
 
@@ -179,8 +179,8 @@ class StreamedModel:
 
 
 def _rounded(x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
-    """`[windows, tokens, features]` or `[tokens, features]` quantized, each window by itself: as
-    the model would do it with one window at a time."""
+    """`x` `[windows, tokens, features]` or `[tokens, features]`, quantized for each window
+    separately, as if the model read one window at a time."""
     parts = x if x.dim() == 3 else x.reshape(1, -1, x.shape[-1])
     found = np.empty(parts.shape, np.float32)
     for part, out in zip(parts, found, strict=True):
@@ -189,7 +189,7 @@ def _rounded(x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
 
 
 def _weights_of(source: ModelSource, model: Any) -> dict[int, StoredWeight]:
-    """The weight of each parameter, by the parameter's id. Parameters that are tied have one."""
+    """The weight of each parameter, by the parameter's id. Tied parameters share one."""
     names: dict[int, list[str]] = {}
     parameters = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -222,8 +222,8 @@ def _weight_of(source: ModelSource, names: list[str], value: torch.Tensor) -> St
 
 
 def _is_same(source: ModelSource, info: TensorInfo, value: torch.Tensor) -> bool:
-    """Whether a tensor begins as the parameter does. On loading, transformers turns some tensors
-    into another layout of the same shape."""
+    """Whether a tensor and a parameter begin with the same values. When loading, transformers
+    changes the layout of some tensors without changing their shape."""
     if info.role is not Role.VALUES or not info.readable:
         return False
     if not info.elements:
@@ -235,8 +235,8 @@ def _is_same(source: ModelSource, info: TensorInfo, value: torch.Tensor) -> bool
 
 
 def _units(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
-    """What weights come and go with, and the modules whose own parameters these are: a layer with
-    all in it; outside of layers, each module with parameters of its own."""
+    """(a unit whose weights are loaded together, the modules with these weights): each layer with
+    all its modules; outside of layers, each module with parameters of its own."""
     layers = [layer for stack in stacks_of(model) for layer in stack.layers]
     inside = {id(module) for layer in layers for module in layer.modules()}
     yield from ((layer, list(layer.modules())) for layer in layers)
@@ -253,8 +253,8 @@ def _slots(modules: list[nn.Module], weights: Mapping[int, StoredWeight]) -> Ite
 
 
 def _settle_buffers(source: ModelSource, model: Any, device: torch.device) -> None:
-    """Moves buffers to the device, those of fractions in float32; stored ones are read again, as
-    loading rounds them to the dtype of the model."""
+    """Moves buffers to the device, floating-point ones as float32. Stored buffers are read again,
+    because loading rounds them to the dtype of the model."""
     for name, buffer in list(model.named_buffers()):
         value = buffer.float() if buffer.is_floating_point() else buffer
         stored = next((s for s in spellings(model, name) if s in source.tensors), None)

@@ -1,10 +1,10 @@
 """The rows of an evaluation, from the parts that are done. Needs numpy.
 
-Tokens of one window are correlated, so the standard error of a mean over tokens is that of the
-means of the windows: their sample standard deviation over the square root of their number. Windows
-lie apart in the text and count as independent. (llama.cpp takes all tokens for independent.) Two
-candidates read the same windows, so the standard error of their difference is that of the
-differences in each window.
+Tokens of one window are correlated, so the standard error of a mean over tokens is computed from
+the means of the windows: their sample standard deviation over the square root of their number.
+Windows are apart in the text and count as independent. (llama.cpp treats all tokens as
+independent.) Two candidates read the same windows, so the standard error of their difference is
+computed from the differences of the windows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class _Tokens:
 
 
 def summarize(begun: EvaluationBegun, parts: Sequence[PartScored], ended: str = "") -> Evaluation:
-    """What the parts say. Rows are over the windows that all candidates have read; as long as there
-    are none, over the first batch, of the candidates that have read it."""
+    """The result of the parts. Rows are over the windows that all candidates have read. Before
+    there are any, the rows are those of the candidates that have read the first batch."""
     known = {(p.batch, p.candidate): p for p in parts if p.candidate < len(begun.candidates)}
     numbers = list(range(len(begun.candidates)))
     batches = [b for b in range(len(begun.batches)) if all((b, c) in known for c in numbers)]
@@ -89,7 +89,7 @@ def _row(begun: EvaluationBegun, number: int, found: _Tokens) -> EvaluationRow:
         kl_median=float(median) if whole else None,
         kl_p999=float(p999) if whole else None,
         loss=loss,
-        # Beyond e^700 a perplexity is no number of float64.
+        # A perplexity beyond e^700 overflows float64.
         perplexity=math.exp(loss) if loss is not None and loss < 700 else None,
         top1_agreement=float(found.agreement.mean()),
         nonfinite=int(finite.size - np.count_nonzero(finite)),

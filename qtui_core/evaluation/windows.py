@@ -1,16 +1,16 @@
 """A text as windows of tokens, of which the last ones are scored. Needs numpy.
 
 The definition is llama.cpp's (tools/perplexity/perplexity.cpp, `perplexity` and `kl_divergence`):
-the text is tokenized as a whole and cut into windows of equal length, each begins with the token
-that begins a text if the tokenizer has one, and of n tokens the predictions at positions n/2 to
-n - 2 are scored, so that each has a context of n/2 tokens or more. What differs:
+the text is tokenized as a whole and cut into windows of equal length. Each begins with the token
+that begins a text, if the tokenizer has one. Of n tokens, the predictions at positions n/2 to n - 2
+are scored, so that each has a context of at least n/2 tokens. Differences:
 
-- Here a window has 256 tokens unless it is given; llama.cpp has 512.
+- By default a window has 256 tokens; llama.cpp has 512.
 - The token that begins a text is put before n - 1 tokens of it; llama.cpp puts it in place of the
   first token of a window.
-- If there are more windows than are asked for, they are spread evenly over the text; llama.cpp
-  takes the first.
-- `all` scores every token but the first one of the text in a window, as perplexities in papers do.
+- If the text has more windows than requested, they are spread evenly over it; llama.cpp takes the
+  first.
+- `all` scores every token of a window except the first one of the text, as is usual in papers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.settings import LEAST_WINDOW, EvaluationSettings
 
-#: The number of windows that is chosen: as many as a model reads in this many operations (two for
-#: each parameter and token), between the least and the most.
+#: The default number of windows is what a model reads in this many operations (two for each
+#: parameter and token), between the least and the most.
 OPERATIONS = 10**11
 LEAST_WINDOWS = 16
 MOST_WINDOWS = 64
@@ -37,7 +37,7 @@ class TextWindows:
 
     Attributes:
         ids: int64 `[windows, length]`.
-        scored: the last so many tokens of each are predicted and scored.
+        scored: how many tokens at the end of each window are scored.
         available: tokens of the whole text.
     """
 
