@@ -1,7 +1,7 @@
 """The figures of each command's JSON that can be limited, as tables.
 
-A figure is named by its key in JSON or a short alias; where a report has several lists of rows, the
-name of the list stands before it (`tensors.sqnr`).
+A figure is named by its key in JSON or a short alias. If a report has several lists of rows, the
+name of the list comes first (`tensors.sqnr`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ class GateFigure:
     """A figure that can be limited.
 
     Attributes:
-        key: its name in JSON; alias: a short one.
+        key: its name in JSON.
+        alias: a short name.
         unit: "bytes", "dB", "share" or "".
-        falls: whether a lower figure is the worse one.
-        slack: how much worse than in a baseline it may be: of the baseline's figure if `relative`,
-            else in its unit.
+        falls: whether a lower figure is worse.
+        slack: how much worse than in the baseline it may be: a share of the baseline's figure if
+            `relative`, else in its unit.
     """
 
     key: str
@@ -33,7 +34,7 @@ class GateFigure:
     relative: bool = False
 
     def limit(self, before: float) -> float:
-        """The worst figure that is no worse than `before`, a baseline's."""
+        """The worst figure that is allowed if the baseline has `before`."""
         slack = abs(before) * self.slack if self.relative else self.slack
         return before - slack if self.falls else before + slack
 
@@ -87,12 +88,12 @@ class GatedRows:
     """A list of rows in the JSON of a command.
 
     Attributes:
-        name: stands before its figures in an expression.
-        path: how to get there: (key, the key that names a row of the list there, or "" for an
-            object). Without a path the report itself is the one row.
+        name: of the list, before its figures in an expression.
+        path: the keys that lead to the list: (key, the key that names a row of the list, or "" for
+            an object). Without a path the report itself is the only row.
         figures: keys of FIGURES.
-        compared: whether a baseline is held against these rows.
-        reference: the name of a row that others are held against, which no gate is about.
+        compared: whether these rows are compared with a baseline.
+        reference: the name of the row with which the others are compared; gates ignore it.
     """
 
     name: str
@@ -102,7 +103,7 @@ class GatedRows:
     reference: str = ""
 
     def found(self, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """(name, row) of each row that the report has, without the reference."""
+        """(name, row) of each row of the report, without the reference."""
         for name, row in _walk(data, self.path, ()):
             if name != self.reference or not name:
                 yield name, row
@@ -142,10 +143,11 @@ class Gated:
     """The rows of a command's JSON that can be limited.
 
     Attributes:
-        rows: a figure that is named without its list is of the first list that has it.
-        marks: keys that only reports of this command have all of.
-        settings: keys of what the user set: a baseline with others is told.
-        needed: keys of settings without which figures cannot be compared: others are refused.
+        rows: the lists. A figure that is named without its list belongs to the first list with it.
+        marks: keys by which a report of this command is recognised: no other command has all.
+        settings: keys of settings of the user; a baseline with other values gets a note.
+        needed: keys of settings; a baseline with other values is refused, because its figures
+            cannot be compared.
     """
 
     rows: tuple[GatedRows, ...]
@@ -154,7 +156,7 @@ class Gated:
     needed: tuple[str, ...] = ()
 
 
-#: Command -> what of its JSON can be limited. A command that is not among them has no gates.
+#: Command -> the rows of its JSON that can be limited. Other commands have no gates.
 GATED: Final = {
     "inspect": Gated(
         (

@@ -1,4 +1,4 @@
-"""A report held against its gates: which rows fell, and the sentence about them."""
+"""Checks a report against gates: which rows fail, and the sentence about them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import plural
 
-#: Rows that a sentence names.
+#: The most rows that a sentence names.
 NAMED: Final = 5
-#: No report has a whole number as large as this.
+#: Larger whole numbers than any in a report.
 MOST: Final = 1 << 100
 _WORDS: Final = {"<": "under", "<=": "at or under", ">": "above", ">=": "at or above"}
 
 
 @dataclass(frozen=True)
 class GateLimit:
-    """One `--fail-if`: rows fall where `figure comparison amount` holds."""
+    """One `--fail-if`: a row fails if `figure comparison amount` is true."""
 
     expression: str
     rows: GatedRows
@@ -38,8 +38,8 @@ class GateLimit:
 
 @dataclass(frozen=True)
 class FallenRow:
-    """A row that fell. `expression` is that of `--fail-if`, or `baseline:` and the figure; `value`
-    is None where the report has no figure; `sentence` is without a full stop."""
+    """A row that failed. `expression` is that of `--fail-if`, or `baseline:` and the figure.
+    `value` is None if the row has no such figure. `sentence` has no full stop."""
 
     expression: str
     row: str
@@ -52,14 +52,14 @@ class FallenRow:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """What became of the gates.
+    """The result of checking the gates.
 
     Attributes:
-        checked: (gate, how many rows it was held against).
-        fallen: the rows that fell.
-        notes: what a baseline does not cover, as sentences.
-        missing, new: names of rows that only the baseline, or only this report has; None without a
-            baseline.
+        checked: (gate, number of rows that it was checked on).
+        fallen: the rows that failed.
+        notes: what the comparison with the baseline leaves out, as sentences.
+        missing, new: names of rows that only the baseline has, and that only this report has; None
+            without a baseline.
     """
 
     checked: tuple[tuple[str, int], ...]
@@ -70,7 +70,7 @@ class GateVerdict:
 
     @property
     def sentence(self) -> str:
-        """What fell, for the user."""
+        """The sentence about the rows that failed."""
         told = "; ".join(row.sentence for row in self.fallen[:NAMED])
         more = len(self.fallen) - NAMED
         end = f"; and {more:,} more, which the report lists" if more > 0 else ""
@@ -79,8 +79,7 @@ class GateVerdict:
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of one call of `command`. `baseline` is the earlier report, from the file of that
-    name."""
+    """The gates of one call of `command`. `baseline` is an earlier report, read from `file`."""
 
     command: str
     limits: tuple[GateLimit, ...]
@@ -88,10 +87,10 @@ class Gates:
     baseline: Mapping[str, Any] | None = None
 
     def judge(self, data: Mapping[str, Any]) -> GateVerdict:
-        """Holds the report of the command (`data`, as `--json` prints it) against the gates.
+        """Checks a report of the command (`data`, as `--json` prints it).
 
-        A figure that is not there (null, NaN) falls, and so does a gate that finds no row. Raises
-        UsageError for a baseline of another model.
+        A missing figure (null, NaN) fails, and so does a gate without any row. Raises UsageError
+        for a baseline of another model.
         """
         checked, fallen = [], []
         for limit in self.limits:
@@ -157,7 +156,7 @@ def _run(data: Mapping[str, Any]) -> str:
 
 
 def _difference(before: Any, now: Any) -> str:
-    """What differs between two settings, for a sentence."""
+    """The differences between two values of a setting, as part of a sentence."""
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
         return f"{quoted(before)}, here {quoted(now)}"
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -165,8 +164,8 @@ def _difference(before: Any, now: Any) -> str:
 
 
 def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
-    """The figure of a row; None where it has none. Without any error the SQNR is infinite, for
-    which JSON has null."""
+    """The figure of a row; None if it has none. An SQNR without any error is infinite, which is
+    null in JSON."""
     value = row.get(figure.key)
     if isinstance(value, float):
         return None if math.isnan(value) else value

@@ -14,7 +14,7 @@ from qtui_core.gates.judging import GateLimit, Gates
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.quoting import quoted
 
-#: A report of more bytes than this is none of qtui's.
+#: Files of more bytes are not read as a baseline: no report is as large.
 MAX_BASELINE: Final = 256 << 20
 
 _BYTES: Final = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -23,7 +23,7 @@ _EXPRESSION: Final = re.compile(
     r"\s*([a-z%]*)\s*",
     re.IGNORECASE,
 )
-#: An expression to show to somebody whose own does not parse.
+#: Examples for the error about an expression that does not parse.
 _EXAMPLES: Final = {"memory": "peak>22GiB", "inspect --headers": "peak>22GiB", "eval": "kl>0.01"}
 
 
@@ -32,8 +32,8 @@ def read_gates(
 ) -> Gates:
     """The gates of `--fail-if` and `--baseline` for a command of GATED.
 
-    Raises UsageError for an expression that does not parse or names a figure that the command does
-    not have, and for a baseline that is no report of this command and schema version.
+    Raises UsageError for an expression that does not parse or names an unknown figure, and for a
+    baseline that is not a report of this command and schema version.
     """
     limits = tuple(parse_limit(text, command) for text in fail_if)
     if baseline is None:
@@ -42,9 +42,9 @@ def read_gates(
 
 
 def parse_limit(text: str, command: str) -> GateLimit:
-    """The limit that an expression such as `sqnr<20` or `peak > 22GiB` sets.
+    """The limit of an expression such as `sqnr<20` or `peak > 22GiB`.
 
-    Raises UsageError, naming what the command has, where it does not parse.
+    Raises UsageError, which names the figures of the command, if it does not parse.
     """
     match = _EXPRESSION.fullmatch(text)
     if match is None:
@@ -72,7 +72,7 @@ def _find_figure(name: str, command: str) -> tuple[GatedRows, GateFigure]:
 
 
 def _known_figures(command: str) -> str:
-    """The names that the command takes, with aliases in parentheses."""
+    """The names of the command's figures, with aliases in parentheses."""
     first: set[str] = set()
     names = []
     for rows in GATED[command].rows:
@@ -85,7 +85,7 @@ def _known_figures(command: str) -> str:
 
 
 def _factor(figure: GateFigure, unit: str, text: str) -> float:
-    """What the number of an expression is multiplied with."""
+    """The factor for the number of an expression with this unit."""
     if figure.unit == "bytes":
         if unit.lower() in _BYTES:
             return _BYTES[unit.lower()]

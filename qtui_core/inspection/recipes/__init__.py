@@ -1,1 +1,1 @@
-"""An assignment of schemes to tensors, as the tools that quantize take it."""
+"""Files that make quantization tools apply an assignment of schemes to tensors."""

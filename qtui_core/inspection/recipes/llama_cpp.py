@@ -10,7 +10,8 @@ from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecip
 from qtui_core.models.files.ggml_types import BY_NAME
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: Schemes that are a type of ggml, but for how it stores scales (16 bits) and breaks ties.
+#: Schemes that equal a type of ggml, except that ggml stores 16-bit scales and breaks ties
+#: otherwise.
 _SAME: Final = {
     "int4:group32:signed": "q4_0",
     "int5:group32:signed": "q5_0",
@@ -21,8 +22,8 @@ _SAME: Final = {
     "fp16": "f16",
     "tf32": "f32",
 }
-#: Format, or format and "asym" -> the nearest types, best first; the first with whole blocks is
-#: taken, and f16 if none has.
+#: Format, or format and "asym" -> the nearest types, best first. The first whose blocks divide the
+#: rows is taken, else f16.
 _NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     "int2": ("q2_k", "q4_0"),
     "int3": ("q3_k", "q4_0"),
@@ -55,11 +56,11 @@ _EXPERT: Final = re.compile(r"\.experts\.\d+\.")
 
 
 def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> ToolRecipe:
-    """The file of `--tensor-type-file`: `regular expression=type` a line. llama-quantize takes the
-    first whose expression is found in the name.
+    """The file of `--tensor-type-file`, with a line `regular expression=type` for each tensor.
+    llama-quantize takes the first line whose expression is found in the name.
 
-    Experts that the converter stacks into one tensor get the type with the most bits among theirs.
-    Takes the library gguf, which has the names.
+    Experts that the converter stacks into one tensor get the largest of their types. Needs the
+    library gguf for names.
     """
     names = _gguf_names([tensor.name for tensor in tensors], model_type)
     chosen: dict[str, str] = {}
@@ -89,7 +90,7 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
 
 
 def _type_of(tensor: RecipeTensor) -> str:
-    """The type for a tensor: of its own scheme, the nearest, or that in which it is stored."""
+    """The type for a tensor: that of its scheme, the nearest one, or the stored type."""
     scheme = tensor.scheme
     if scheme is None:
         return _STORED.get(tensor.dtype, "f16")
@@ -125,7 +126,7 @@ def _is_same(scheme: Scheme, kind: str) -> bool:
 
 
 def has_gguf_name(name: str) -> bool:
-    """Whether a tensor is called as in a GGUF file."""
+    """Whether the name is one of GGUF."""
     return name.startswith(("blk.", "token_embd."))
 
 

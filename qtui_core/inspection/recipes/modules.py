@@ -1,4 +1,4 @@
-"""Recipes of tools that take a type for each module: llm-compressor, torchao and GPTQModel."""
+"""Recipes for tools with a type for each module: llm-compressor, torchao and GPTQModel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _flow(arguments: dict[str, Any]) -> str:
 
 
 def _compressed(tensor: RecipeTensor) -> tuple[dict[str, Any] | None, str, str]:
-    """(QuantizationArgs of the weights or None, what stands in or "", why)."""
+    """(QuantizationArgs of the weights or None, what is used instead of the scheme or "", why)."""
     scheme = tensor.scheme
     assert scheme is not None
     floating = _compressed_float(tensor, scheme)
@@ -89,7 +89,7 @@ def _compressed(tensor: RecipeTensor) -> tuple[dict[str, Any] | None, str, str]:
 
 
 def _compressed_float(tensor: RecipeTensor, scheme: Scheme) -> tuple[dict[str, Any], bool] | None:
-    """The arguments of a floating-point type, and whether it is the scheme itself."""
+    """(the arguments of a floating-point type, whether it equals the scheme)."""
     common = {"num_bits": scheme.bits, "type": "float", "symmetric": True}
     match scheme.format:
         case "e4m3" | "e5m2":
@@ -123,8 +123,8 @@ def _described(arguments: dict[str, Any]) -> str:
 
 
 def _is_integer_of_tools(tensor: RecipeTensor) -> bool:
-    """Whether a scheme is what compressed-tensors and torchao do with integers: all codes of
-    symmetric ones (`full`), a whole zero point of asymmetric ones."""
+    """Whether a scheme equals the integers of compressed-tensors and torchao: symmetric with all
+    codes (`full`), or asymmetric with an integer zero point."""
     scheme = tensor.scheme
     if scheme is None or scheme.family is not Family.INTEGER or tensor.group is None:
         return False
@@ -139,7 +139,7 @@ def _integer_text(bits: int, group: int, symmetric: bool) -> str:
 
 
 def _scale_why(scheme: Scheme) -> str:
-    """Why integers are not the same where the scheme is one of integers."""
+    """Why the integers of the tools differ from an integer scheme."""
     if scheme.family is not Family.INTEGER:
         return ""
     return "it has no other rounding, scale or zero point"

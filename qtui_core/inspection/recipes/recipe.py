@@ -1,4 +1,4 @@
-"""What a recipe is made of, and what stands in it for schemes that a tool does not have."""
+"""Recipes: their parts, and substitutes for schemes that a tool does not have."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from qtui_core.quantities import plural
 from qtui_core.schemes.granularity import PerBlock, PerGroup, PerRow, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: What stands for a scheme where the tool leaves the weight as it is.
+#: The substitute for a scheme if the tool leaves the weight unquantized.
 UNQUANTIZED: Final = "unquantized"
-#: Why a tool that quantizes linear layers leaves another weight.
+#: Why a tool that quantizes linear layers leaves a weight.
 NOT_LINEAR: Final = "it is no weight of a linear layer"
 _EMBEDDING: Final = re.compile(
     r"(.*\.)?(embed_tokens|embed_in|embed_positions|tok_embeddings|wte|wpe|word_embeddings"
     r"|position_embeddings|token_type_embeddings|token_embd)\.weight"
 )
-#: Modules of which vLLM makes one, with its name.
+#: Modules that vLLM fuses, with the name of the fused module.
 _FUSED: Final = {
     "q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj",
     "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",
@@ -34,8 +34,8 @@ _HEAD: Final = re.compile(r"(.*\.)?(lm_head|embed_out|output)\.weight")
 
 @dataclass(frozen=True)
 class RecipeTensor:
-    """A matrix of the model with the scheme that it was given; None keeps it as stored. `rows` and
-    `columns` are those that quantization sees, `dtype` is safetensors' name."""
+    """A matrix of the model with its assigned scheme; None keeps it as stored. `rows` and `columns`
+    are those of the matrix that is quantized, `dtype` is safetensors' name."""
 
     name: str
     scheme: Scheme | None
@@ -46,7 +46,7 @@ class RecipeTensor:
 
     @property
     def module(self) -> str:
-        """The name of the module whose weight it is."""
+        """The name of the module with this weight."""
         return self.name.removesuffix(".weight")
 
     @property
@@ -65,7 +65,7 @@ class RecipeTensor:
 
     @property
     def keeps(self) -> bool:
-        """Whether the scheme is a dtype that tools call unquantized."""
+        """Whether the scheme is a dtype that counts as unquantized for tools."""
         return self.scheme is None or self.scheme.family is Family.CAST
 
     @property
@@ -86,8 +86,8 @@ class RecipeTensor:
 
 @dataclass(frozen=True)
 class StandIn:
-    """A tensor for whose scheme the tool has no type: what it gets `instead`, and why, if the
-    scheme alone does not say it."""
+    """A tensor with a scheme that the tool does not have: what it gets `instead`, and why, if that
+    does not follow from the scheme."""
 
     tensor: str
     scheme: str
@@ -97,13 +97,13 @@ class StandIn:
 
 @dataclass(frozen=True)
 class ToolRecipe:
-    """What a tool takes.
+    """The file for a tool.
 
     Attributes:
         text: of the file.
-        use: how to give it to the tool.
-        stand_ins: where the recipe is not what was assigned.
-        notes: what the tool does besides, as sentences.
+        use: how to pass it to the tool.
+        stand_ins: where the recipe differs from the assignment.
+        notes: other differences of the tool, as sentences.
     """
 
     text: str
@@ -126,8 +126,8 @@ class ToolRecipe:
 
 
 def tensors_of(infos: Iterable[TensorInfo], found: Sensitivity) -> tuple[RecipeTensor, ...]:
-    """The matrices of the whole model with the schemes of the assignment. Those that were not
-    chosen stay as stored."""
+    """All matrices of the model with the schemes of the assignment. Matrices outside of it stay as
+    stored."""
     chosen = {choice.name: choice.scheme for choice in found.choices}
     return tuple(
         RecipeTensor(
@@ -143,8 +143,8 @@ def tensors_of(infos: Iterable[TensorInfo], found: Sensitivity) -> tuple[RecipeT
 
 
 def fused_modules(names: Iterable[str]) -> list[list[str]]:
-    """The modules that vLLM makes one of, which it loads only if they are quantized alike: q, k and
-    v of an attention, gate and up of a feed-forward part, the experts of a layer."""
+    """Groups of modules that vLLM fuses, and loads only if they have the same type: q, k and v of
+    an attention, gate and up of a feed-forward part, the experts of a layer."""
     groups: dict[str, list[str]] = {}
     for name in names:
         before, _, last = name.rpartition(".")
@@ -157,7 +157,7 @@ def fused_modules(names: Iterable[str]) -> list[list[str]]:
 
 
 def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
-    """A note where modules (name -> what it gets) would not load in vLLM."""
+    """A note if vLLM would not load a model with these types of modules (name -> type)."""
     mixed = [
         group
         for group in fused_modules(kinds)
@@ -172,9 +172,9 @@ def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
-    """The integers that are nearest to a scheme: (bits, group, symmetric), group as
-    `RecipeTensor.group` has it. They never have fewer bits; codebooks and small floats of 4 bits
-    become asymmetric integers of the same group, whose error on weights is about the same."""
+    """The integers nearest to a scheme: (bits, group as in `RecipeTensor.group`, symmetric). They
+    never have fewer bits. Codebooks and small floats of 4 bits become asymmetric integers with the
+    same group, whose error on weights is about the same."""
     scheme = tensor.scheme
     assert scheme is not None
     group = -1 if tensor.group is None else tensor.group
@@ -185,8 +185,8 @@ def integer_standing_in(tensor: RecipeTensor) -> tuple[int, int, bool]:
 
 
 def kept_as_stored(tensor: RecipeTensor, other: str = NOT_LINEAR) -> list[StandIn]:
-    """What to tell about a tensor that stays as stored though it was given a scheme; `other` is
-    why, if the scheme is not."""
+    """The substitution for a tensor that stays as stored although it has a scheme. `other` is the
+    reason if it does not follow from the scheme."""
     scheme = tensor.scheme
     if scheme is None:
         return []
@@ -199,13 +199,13 @@ def kept_as_stored(tensor: RecipeTensor, other: str = NOT_LINEAR) -> list[StandI
 
 
 def is_plain(scheme: Scheme) -> bool:
-    """Whether elements are rounded to the nearest level, beyond the range to the last one, and no
-    column is left out: what tools do."""
+    """Whether elements are rounded to the nearest level, with saturation and without outlier
+    columns, as in the tools."""
     return scheme.rounding == "nearest" and scheme.saturate and scheme.outlier_threshold is None
 
 
 def short_group(tensor: RecipeTensor, group: int) -> str:
-    """Why groups of a tensor are not whole; "" if they are."""
+    """Why groups do not divide the rows of a tensor; "" if they do."""
     if group <= 0 or tensor.columns % group == 0:
         return ""
     return f"rows of {tensor.columns} are no multiple of the group {group}"

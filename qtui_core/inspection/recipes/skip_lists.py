@@ -1,5 +1,5 @@
-"""Recipes of tools that quantize the whole model alike, but for a list of modules: bitsandbytes
-through transformers, and vLLM while it loads."""
+"""Recipes for tools with one type for the whole model and a list of modules to skip: bitsandbytes
+in transformers, and vLLM when loading."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def vllm(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
     linear = [tensor for tensor in tensors if not tensor.is_head]
     heads = [each for tensor in tensors if tensor.is_head for each in kept_as_stored(tensor, _HEAD)]
     kinds, left = _vllm_kinds(linear)
-    # Experts are one module, of the name before their numbers.
+    # All experts of a layer are one module, named without their numbers.
     named = {_EXPERTS.sub(r"\1", name): kind for name, kind in kinds.items()}
     used = sorted({kind for kind in kinds.values() if kind})
     kept = [name for name, kind in named.items() if kind is None]
@@ -97,7 +97,7 @@ def vllm(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
 def _one_kind(
     tensors: Sequence[RecipeTensor], kinds: dict[str, int]
 ) -> tuple[str, list[str], tuple[StandIn, ...]]:
-    """(the kind with the most parameters, the modules that stay, what stands in)."""
+    """(the kind with the most parameters, the modules to skip, the substitutions)."""
     quantized = [t for t in tensors if t.is_linear and not t.keeps]
     common = most_common([(_nearest(t, kinds), t.rows * t.columns) for t in quantized])
     kind = common or next(iter(kinds))
@@ -119,7 +119,7 @@ def _one_kind(
 def _vllm_kinds(
     tensors: Sequence[RecipeTensor],
 ) -> tuple[dict[str, str | None], tuple[StandIn, ...]]:
-    """(module -> its kind, None for as it is; what stands in)."""
+    """(module -> its kind, None if it is skipped; the substitutions)."""
     kinds: dict[str, str | None] = {}
     left: list[StandIn] = []
     for tensor in tensors:
@@ -137,7 +137,7 @@ def _vllm_kinds(
         found = {kinds[name] for name in shards}
         if len(found) == 1:
             continue
-        # Of one fused module: the most bits that one of them has.
+        # A fused module gets the largest kind of its parts.
         best = None if None in found else max(filter(None, found), key=lambda k: _VLLM[k][0])
         for name in shards:
             if kinds[name] != best:
