@@ -9,7 +9,9 @@ from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
 from qtui_core.quant.coding.levels import levels_at_scale
+from qtui_core.quant.gaussian import shared_exponent
 from qtui_core.quant.gaussian.groups import group_mse
+from qtui_core.quant.gaussian.two_level import two_level_mse
 from qtui_core.quant.segments.layout import run_lengths
 
 SHAPE = (1024, 1024)
@@ -192,10 +194,14 @@ def test_nf4_does_not_always_win_at_equal_bits():
 @pytest.mark.bench
 def test_expectations_are_quick():
     times = {}
-    for text in ("nf4:dq", "int8:row:asym", "int4:group64", "e4m3", "bf16", "tf32", "int8:column"):
+    for text in (
+        "nf4:dq", "int8:row:asym", "int4:group64", "e4m3", "bf16", "tf32", "int8:column", "mxfp4",
+        "mxint8", "mxfp8-e5m2:rceil", "nvfp4", "ternary:row",
+    ):  # fmt: skip
         best = 1.0
         for _ in range(3):
-            group_mse.cache_clear()
+            for cached in (group_mse, shared_exponent._of_fraction, two_level_mse):
+                cached.cache_clear()
             start = time.process_time()
             gaussian_relative_mse(Scheme.parse(text), (4096, 11008), sigma=0.02)
             best = min(best, time.process_time() - start)

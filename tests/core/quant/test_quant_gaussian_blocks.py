@@ -3,7 +3,6 @@ compared with samples that are quantized in float64 by definition."""
 
 from __future__ import annotations
 
-import time
 from functools import cache
 
 import numpy as np
@@ -12,8 +11,7 @@ from every import in_parts, left_out, over
 
 from qtui_core.formats import decode, get_format
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure, quantize
-from qtui_core.quant.gaussian import outlier_relative_mse, shared_exponent
-from qtui_core.quant.gaussian.two_level import two_level_mse
+from qtui_core.quant.gaussian import outlier_relative_mse
 from qtui_core.quant.segments.layout import run_lengths
 
 RULES = ("floor", "ceil", "even", "rceil")
@@ -204,16 +202,3 @@ def test_values_beside_something_large(text, length):
     found = np.square(rest - y).sum() / np.square(rest).sum()
     expected = outlier_relative_mse(scheme, 7.5, 0.3, length)
     assert expected == pytest.approx(found, rel=0.02)
-
-
-@pytest.mark.bench
-def test_these_expectations_are_quick():
-    for text in ("mxfp4", "mxint8", "mxfp8-e5m2:rceil", "nvfp4", "ternary:row"):
-        best = 1.0
-        for _ in range(3):
-            shared_exponent._of_fraction.cache_clear()
-            two_level_mse.cache_clear()
-            start = time.process_time()
-            gaussian_relative_mse(Scheme.parse(text), (4096, 11008), sigma=0.02)
-            best = min(best, time.process_time() - start)
-        assert best < 0.3, (text, best)

@@ -64,35 +64,28 @@ def test_samples_missed_by_a_slow_reading_are_not_caught_up() -> None:
     assert len(seen) <= (time.monotonic() - began) / 0.2
 
 
-def test_an_error_of_a_reading_is_raised_at_the_end() -> None:
+def fails(error: Exception | None) -> None:
+    """A block in which a reading failed, and that then raises `error` if there is one."""
     asked = threading.Event()
 
     def broken() -> int:
         asked.set()
         raise OSError("gone")
 
-    def block() -> None:
-        with Sampler(0.01, broken, lambda _: None):
-            assert asked.wait(120)
+    with Sampler(0.01, broken, lambda _: None):
+        assert asked.wait(120)
+        if error is not None:
+            raise error
 
+
+def test_an_error_of_a_reading_is_raised_at_the_end() -> None:
     with pytest.raises(OSError, match="gone"):
-        block()
+        fails(None)
 
 
 def test_an_error_of_the_block_comes_first() -> None:
-    asked = threading.Event()
-
-    def broken() -> int:
-        asked.set()
-        raise OSError("gone")
-
-    def block() -> None:
-        with Sampler(0.01, broken, lambda _: None):
-            assert asked.wait(120)
-            raise ValueError("of the block")
-
     with pytest.raises(ValueError, match="of the block"):
-        block()
+        fails(ValueError("of the block"))
 
 
 def test_the_thread_ends_with_the_block_and_can_begin_again() -> None:
