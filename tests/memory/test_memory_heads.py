@@ -139,7 +139,7 @@ def test_a_trace_is_of_the_class_that_is_named_or_refused():
         for kind in classes_of(config):
             named = config | {"architectures": [kind.__name__]}
             plan = RunPlan(method="full", batch=2, sequence=32, dtype="bf16")
-            cases.append((named, plan, {}))
+            cases.append((named, plan, {"steps": 1}))
             kinds.append((kind, named))
     other = {"model_type": "llama", **CONFIGS["llama"], "architectures": ["LlamaForReward"]}
     cases.append((other, RunPlan(method="full", sequence=32), {}))

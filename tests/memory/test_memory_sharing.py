@@ -29,7 +29,7 @@ LLAMA = {
     "vocab_size": 1000,
     "hidden_size": 256,
     "intermediate_size": 690,
-    "num_hidden_layers": 8,
+    "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "tie_word_embeddings": False,
