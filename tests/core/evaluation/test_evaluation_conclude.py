@@ -79,7 +79,7 @@ def test_one_window_has_no_standard_error_and_so_no_winner() -> None:
     assert "±" not in found
 
 
-def test_one_candidate_is_told_by_itself() -> None:
+def test_one_candidate_has_a_sentence_of_its_own() -> None:
     begun = begun_of("nf4", batches=WINDOWS)
     parts = [
         part_of(begun, batch, c, 0.005 * c, loss=1.0 + 0.02 * c, nbytes=560, agree=c == 0)
@@ -93,7 +93,7 @@ def test_one_candidate_is_told_by_itself() -> None:
     assert "gives the original's distribution for every one of 60 tokens" in same
 
 
-def test_where_all_are_large_the_best_of_them_is_told() -> None:
+def test_if_all_are_large_the_best_of_them_is_named() -> None:
     begun = begun_of("int8", "e4m3", batches=WINDOWS)
     found = said(begun, [noisy(1e-4, 1e-5), noisy(5e-4, 1e-5, 1)], (1010, 1000))
     assert found.startswith("int8 has the least divergence")
@@ -102,7 +102,7 @@ def test_where_all_are_large_the_best_of_them_is_told() -> None:
     assert "with 8.08 bits int8 comes to 0.0001" in one_small
 
 
-def test_quantized_inputs_are_told_after_the_weights() -> None:
+def test_quantized_inputs_come_after_the_weights() -> None:
     begun = begun_of("int8", "int8", batches=WINDOWS)
     names = (*begun.candidates[:2], Candidate("int8", "int8:token"))
     begun = replace(begun, candidates=names)

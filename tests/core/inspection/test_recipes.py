@@ -188,7 +188,7 @@ def test_vllm_gets_experts_as_one_module():
     assert experts("e4m3:row", None) == {"linear": "fp8_per_channel", "ignore": [name]}
 
 
-def test_what_no_tool_has_is_told_with_its_tensors():
+def test_schemes_that_no_tool_has_are_listed_with_their_tensors():
     sentences = llm_compressor(NF4).sentences("llm-compressor")
     assert sentences[0] == (
         "nf4:block64:dq of 2 tensors becomes int4 of groups of 64, asymmetric (llm-compressor has "
@@ -202,7 +202,7 @@ def test_what_no_tool_has_is_told_with_its_tensors():
         assert told.why == "rows of 704 are no multiple of the group 128"
 
 
-def test_every_scheme_is_expressed_or_told():
+def test_every_scheme_is_expressed_or_listed():
     """A recipe never changes a scheme silently: it has the scheme's own numbers, or a stand-in."""
     expressed = {
         "llama-quantize": {"int4:group32:signed", "int8:group32", "mxfp4", "bf16", "fp16", "tf32"},
