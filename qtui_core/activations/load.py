@@ -26,6 +26,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
+from qtui_core.telemetry.machine import read_machine
 
 #: Stored dtypes in which a forward pass runs.
 _DTYPES = {
@@ -341,23 +342,12 @@ def _map(file: Any) -> mmap.mmap:
 
 def check_memory(source: ModelSource) -> None:
     """Raises ModelError if the weights of a source are more than the free memory."""
-    free = available_memory()
+    free = read_machine().free_memory
     if free is not None and source.nbytes > free:
         raise ModelError(
             f"{quoted(source.id)} has {source.nbytes / 2**30:.1f} GiB of weights and this "
             f"machine {free / 2**30:.1f} GiB of free memory, so it is not run here."
         )
-
-
-def available_memory() -> int | None:
-    """Bytes that can be used without swapping; None if the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None  # not Linux
-    fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
-    amount = fields.get("MemAvailable", "").split()
-    return int(amount[0]) * 1024 if amount else None
 
 
 def _first_line(error: Exception) -> str:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
 
+#: An element further than this many standard deviations from the mean is an outlier, where nobody
+#: sets another limit.
+OUTLIER_SIGMA = 6.0
+
 
 @dataclass(frozen=True)
 class TensorStatistics:

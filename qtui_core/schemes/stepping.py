@@ -38,7 +38,8 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024)
 #: Numbers of scales that share a constant under double quantization.
 NESTED_SIZES = (64, 128, 256, 512, 1024)
 TILE = 128
-#: The first outlier threshold, the step between two thresholds, and the last one.
+#: The first outlier threshold, that of LLM.int8() (Dettmers et al. 2022); the step between two
+#: thresholds, and the last one.
 FIRST_THRESHOLD, THRESHOLD_STEP, LAST_THRESHOLD = 6.0, 0.5, 20.0
 _KINDS = ("model", "tensor", "row", "column", "token", "group", "block", "tile")
 

@@ -33,6 +33,16 @@ class Machine:
     memory_available: int | None
     memory_limit: int | None
 
+    @property
+    def usable_memory(self) -> int | None:
+        """Bytes that this process may take when nothing else runs; None if unknown."""
+        return _least(self.memory_total, self.memory_limit)
+
+    @property
+    def free_memory(self) -> int | None:
+        """Bytes that can be taken now without swapping, and within the limit; None if unknown."""
+        return _least(self.memory_available, self.memory_limit)
+
     PRINTED = (
         "system",
         "kernel",
@@ -66,6 +76,10 @@ def read_machine(root: Path = Path("/")) -> Machine:
         memory_available=_kilobytes(memory.get("MemAvailable")),
         memory_limit=_memory_limit(root),
     )
+
+
+def _least(*amounts: int | None) -> int | None:
+    return min((each for each in amounts if each is not None), default=None)
 
 
 def _usable_cores() -> int:

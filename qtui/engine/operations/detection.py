@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from qtui.engine.answers.outliers import By
-from qtui.engine.operations.session import OUTLIER_SIGMA, Session, SessionTensor, watched
+from qtui.engine.operations.session import Session, SessionTensor, watched
 from qtui.engine.requests import AttributionRequest, OutliersRequest, TensorRequest
 from qtui.engine.task import Task
+from qtui_core.answers.tensors import OUTLIER_SIGMA
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import OutlierReport, find_beyond, find_outliers
@@ -22,12 +23,11 @@ from qtui_core.quant.scan.columns import (
     ColumnStatistics,
     threshold_ladder,
 )
+from qtui_core.schemes.stepping import FIRST_THRESHOLD
 
 SIGMA: Final = "sigma"
 THRESHOLD: Final = "threshold"
 COLUMN: Final = "column"
-#: The threshold of LLM.int8() for activations (Dettmers et al. 2022).
-USUAL_THRESHOLD = 6.0
 #: Elements that are listed individually, the furthest first.
 LISTED = 40
 
@@ -123,7 +123,7 @@ def threshold_of(
     least one."""
     ladder = threshold_ladder(columns)
     if not ladder or task.asked.source != "weight":
-        return USUAL_THRESHOLD
+        return FIRST_THRESHOLD
     outliers = session.outliers_of(task, tensor, 0.0, 1.0)
     wanted = max(1, len(outlier_columns(columns, outliers)))
     kept = ((t, int(np.count_nonzero(columns.absmax >= np.float32(t)))) for t in ladder)

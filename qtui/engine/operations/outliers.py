@@ -19,7 +19,6 @@ from qtui.engine.answers.outliers import (
 )
 from qtui.engine.operations.detection import (
     COLUMN,
-    USUAL_THRESHOLD,
     Detected,
     columns_of,
     detect,
@@ -46,6 +45,7 @@ from qtui_core.quant.scan.attribution import (
 from qtui_core.quant.scan.columns import ColumnStatistics, threshold_ladder
 from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
 from qtui_core.quant.verdicts.granularities import granularity_error, schemes_by_granularity
+from qtui_core.schemes.stepping import FIRST_THRESHOLD
 
 COLUMNS_SENT = 64
 ROWS_SENT = 16
@@ -197,7 +197,7 @@ def decomposition(session: Session, task: Task[DecompositionRequest]) -> Decompo
     tensor, scheme = session.tensor_of(task), task.asked.scheme
     why = ""
     try:
-        base = replace(scheme, outlier_threshold=USUAL_THRESHOLD)
+        base = replace(scheme, outlier_threshold=FIRST_THRESHOLD)
     except UsageError as error:
         base, why = Scheme.parse(DECOMPOSED), str(error)
     columns = columns_of(session, task, tensor, 0.0, 0.05)
@@ -209,8 +209,8 @@ def decomposition(session: Session, task: Task[DecompositionRequest]) -> Decompo
         thresholds.add(chosen)
         if scheme.outlier_threshold is not None:
             thresholds.add(scheme.outlier_threshold)
-        if min(thresholds) < USUAL_THRESHOLD < max(thresholds):
-            thresholds.add(USUAL_THRESHOLD)
+        if min(thresholds) < FIRST_THRESHOLD < max(thresholds):
+            thresholds.add(FIRST_THRESHOLD)
     known: dict[float, SweepPoint] = session.remembered(task, tensor, ("sweep", str(base)), dict)
     missing = sorted(thresholds - known.keys(), reverse=True)
     swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))

@@ -34,7 +34,6 @@ from qtui_core.quant.segments.parallel import fractions_of, thread_count
 from qtui_core.quant.segments.process import Plan
 from qtui_core.quant.segments.tensor_plan import first_passes, make_plan
 
-OUTLIER_SIGMA = 6.0
 CACHED_RESULTS = 64
 #: Cached results about single columns and thresholds: small, many, and often requested again.
 CACHED_FINDINGS = 512
@@ -158,7 +157,7 @@ class Session:
             stats = self.statistics_of(task, tensor, start, start)
             usual = self.usual_of(task)
             watch = watched(task, start, stop)
-            found = find_outliers(tensor, stats, OUTLIER_SIGMA, usual=usual, **watch)
+            found = find_outliers(tensor, stats, usual=usual, **watch)
             _remember(self._outliers, key, found)
         return self._outliers[key]
 

@@ -194,12 +194,12 @@ def warning_on_host(peak_bytes: int, parameters: int | None, dtype: str, machine
     `peak_bytes` is the estimated peak. On a CPU, all `parameters` are in memory in `dtype` before
     they are quantized, which may need more.
     """
-    known = [each for each in (machine.memory_available, machine.memory_limit) if each is not None]
+    free = machine.free_memory
     needed = max(peak_bytes, (parameters or 0) * SIZES[dtype])
-    if not known or needed <= min(known):
+    if free is None or needed <= free:
         return ""
     return (
         f"This run may not fit: its tensors take {format_bytes(needed)}, and this machine has "
-        f"{format_bytes(min(known))} free; the system may end it, or something else. Take a "
+        f"{format_bytes(free)} free; the system may end it, or something else. Take a "
         f"smaller model, --batch or --seq."
     )

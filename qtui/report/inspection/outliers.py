@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qtui.report.document import Column, Facts, Section, Table
 from qtui.report.numbers import format_value
-from qtui_core.answers.tensors import OutlierReport
+from qtui_core.answers.tensors import OUTLIER_SIGMA, OutlierReport
 from qtui_core.inspection import Inspection
 from qtui_core.quantities import plural
 
@@ -57,7 +57,7 @@ def outlier_sections(inspection: Inspection) -> list[Section]:
         (outlier, name)
         for name, outliers in matrices
         for outlier in outliers.top
-        if outlier.sigmas >= 6.0
+        if outlier.sigmas >= OUTLIER_SIGMA
     ]
     broken = [
         (t.info.name, f"{t.statistics.nan:,} NaN, {t.statistics.inf:,} infinite")

@@ -9,7 +9,13 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.answers.tensors import ColumnCount, Outlier, OutlierReport, TensorStatistics
+from qtui_core.answers.tensors import (
+    OUTLIER_SIGMA,
+    ColumnCount,
+    Outlier,
+    OutlierReport,
+    TensorStatistics,
+)
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.scan.reducer import Reducer
@@ -124,7 +130,7 @@ class OutlierScan(Reducer["_Found | None"]):
 def find_outliers(
     x: TensorLike,
     stats: TensorStatistics | None = None,
-    sigma: float = 6.0,
+    sigma: float = OUTLIER_SIGMA,
     top: int = 10,
     *,
     usual: TensorStatistics | None = None,

@@ -173,9 +173,8 @@ def has_cuda() -> bool:
 
 def _cpu() -> Placement:
     machine = read_machine()
-    bounds = [n for n in (machine.memory_total, machine.memory_limit) if n is not None]
     name = machine.processor or machine.architecture
-    return Placement(RunDevice("cpu", name, None, min(bounds, default=None)), "cpu")
+    return Placement(RunDevice("cpu", name, None, machine.usable_memory), "cpu")
 
 
 def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | None], ...]:

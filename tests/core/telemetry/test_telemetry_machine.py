@@ -40,13 +40,15 @@ def test_a_machine_is_read(tmp_path):
     assert machine.instructions == ("avx2", "avx512f", "amx_int8")
     assert (machine.memory_total, machine.memory_available) == (1_024_000, 409_600)
     assert machine.memory_limit == 512_000
+    assert (machine.usable_memory, machine.free_memory) == (512_000, 409_600)
     assert machine.system == "Made Linux 3"
 
 
 @pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n", ""])
 def test_no_limit_is_none(tmp_path, text):
     tree(tmp_path / "sys/fs/cgroup/memory", **{"memory.limit_in_bytes": text})
-    assert read_machine(tmp_path).memory_limit is None
+    machine = read_machine(tmp_path)
+    assert machine.memory_limit is machine.free_memory is machine.usable_memory is None
 
 
 def test_a_machine_without_files_says_what_it_can(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 from qtui.engine.answers.outliers import By
 from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.outliers.injection import LARGEST
+from qtui_core.answers.tensors import OUTLIER_SIGMA
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
@@ -41,7 +42,7 @@ class Detection:
     """
 
     by: By = "sigma"
-    sigma: float = 6.0
+    sigma: float = OUTLIER_SIGMA
     threshold: float | None = None
     ratio: float = 4.0
 
