@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.activations.records import ActivationRecord, ModuleRecord, Side
-from qtui_core.activations.text import Text
-from qtui_core.activations.tokens import (
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.extras import require
+from qtui_core.loading.text import Text
+from qtui_core.loading.tokens import (
     Tokenizer,
     Windows,
     positions_of,
     split_windows,
     token_budget,
 )
-from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
-from qtui_core.extras import require
 from qtui_core.models import ModelSource
 from qtui_core.quant import Cancelled
 
@@ -174,7 +174,7 @@ class Captures:
         if running is None or running.source is not source:
             require("Letting a model read a text", "torch", "transformers")
             stage("starting torch", 0.0)
-            from qtui_core.activations.load import load_model
+            from qtui_core.loading.model import load_model
 
             stage("loading the model", 0.05)
             loaded = load_model(source)

@@ -1,7 +1,6 @@
 """Activations of a model: captured, observed and quantized.
 
-`load`, `tokens` and `capture` run the model and need torch and transformers. What is imported here
-needs only numpy.
+`capture` runs the model and needs torch and transformers. What is imported here needs only numpy.
 """
 
 from qtui_core.activations.observers import MinMax, Observed, Observer, Percentile, RangeRule

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtui_core.activations.load import LoadedModel
 from qtui_core.activations.observers import Observer
 from qtui_core.activations.records import ActivationRecord, ModuleRecord
 from qtui_core.activations.sample import EvenSample
-from qtui_core.activations.tokens import Windows
 from qtui_core.errors import QtuiError
+from qtui_core.loading.model import LoadedModel
+from qtui_core.loading.tokens import Windows
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import Cancelled
 from qtui_core.quant.segments.elements import Float32

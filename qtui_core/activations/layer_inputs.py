@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from qtui_core.activations.capture import capture
-from qtui_core.activations.load import load_model
 from qtui_core.activations.records import LayerInputs
-from qtui_core.activations.text import Text
-from qtui_core.activations.tokens import TOKEN_BUDGET, Tokenizer, positions_of, split_windows
 from qtui_core.errors import UsageError
+from qtui_core.loading.model import load_model
+from qtui_core.loading.text import Text
+from qtui_core.loading.tokens import TOKEN_BUDGET, Tokenizer, positions_of, split_windows
 from qtui_core.models import ModelSource
 
 #: Bytes of rows that are kept of all layers together, in equal shares: 128 to 512 tokens for a

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtui_core.activations.text import MAX_BYTES, Text, builtin_text, read_text
-from qtui_core.activations.tokens import Tokenizer, positions_of
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.evaluation.changes import (
@@ -39,6 +37,8 @@ from qtui_core.evaluation.settings import ORIGINAL, EvaluationSettings
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.evaluation.windows import TextWindows, cut_windows
 from qtui_core.extras import installed_version
+from qtui_core.loading.text import MAX_BYTES, Text, builtin_text, read_text
+from qtui_core.loading.tokens import Tokenizer, positions_of
 from qtui_core.models import ModelSource, open_model
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quant import Cancelled, Scheme

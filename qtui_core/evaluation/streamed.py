@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from qtui_core.activations.capture import THREADED_PARAMETERS
-from qtui_core.activations.config_match import spellings
-from qtui_core.activations.load import LoadedModel, is_linear, map_language_model
-from qtui_core.activations.tokens import Ids
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 from qtui_core.evaluation.changes import HeldRows, StoredWeight, WeightChange
+from qtui_core.loading.config_match import spellings
+from qtui_core.loading.model import LoadedModel, is_linear, map_language_model
+from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource, Role, TensorInfo
 from qtui_core.models.files.arrays import RowReader
 from qtui_core.models.quoting import printable, quoted

@@ -19,10 +19,10 @@ import hashlib
 
 import numpy as np
 
-from qtui_core.activations.tokens import WINDOW, Ids, Tokenizer
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.evaluation.settings import LEAST_WINDOW, EvaluationSettings
+from qtui_core.loading.tokens import WINDOW, Ids, Tokenizer
 
 #: The default number of windows is what a model reads in this many operations (two for each
 #: parameter and token), between the least and the most.

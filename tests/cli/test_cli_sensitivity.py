@@ -102,8 +102,8 @@ def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path)
     from transformers import AutoModelForCausalLM
 
     from qtui_core.activations.layer_inputs import layer_inputs
-    from qtui_core.activations.text import read_text
     from qtui_core.inspection.layer_errors import layer_errors
+    from qtui_core.loading.text import read_text
     from qtui_core.models import open_model
     from qtui_core.models.demo import HELD_BACK_TEXT
     from qtui_core.quant import Scheme, quantize

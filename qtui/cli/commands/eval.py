@@ -172,8 +172,8 @@ def _listed(name: str, text: str | None) -> tuple[Any, ...]:
 def _checked(model: str, settings: EvaluationSettings) -> EvaluationSettings:
     """The settings with their defaults. What a person may have mistyped is read here, as the
     process that evaluates takes seconds to start."""
-    from qtui_core.activations.text import read_text
     from qtui_core.evaluation.changes import read_assignment
+    from qtui_core.loading.text import read_text
     from qtui_core.models import open_model
 
     settled = settings.settled()

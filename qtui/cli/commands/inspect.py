@@ -199,8 +199,8 @@ def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
     from qtui_core.inspection.sensitivity.budget import parse_budget
 
     if calibration is not None:
-        from qtui_core.activations.text import read_text
         from qtui_core.extras import require
+        from qtui_core.loading.text import read_text
 
         require("--calibration", "torch", "transformers")
         read_text(calibration)

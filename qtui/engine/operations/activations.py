@@ -37,8 +37,8 @@ from qtui_core.activations.conclude import (
 )
 from qtui_core.activations.observers import MinMax
 from qtui_core.activations.output_error import MAX_ELEMENTS, OutputError, tokens_for
-from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.errors import UsageError
+from qtui_core.loading.text import Text, builtin_text, read_text
 from qtui_core.models.quoting import printable
 from qtui_core.quant import PerModel
 from qtui_core.quant.segments.elements import Float32

@@ -23,11 +23,11 @@ from qtui.engine.requests import (
 )
 from qtui.engine.task import OperationTable, Task
 from qtui.engine.tensors import OpenTensor
-from qtui_core.activations.text import read_text
 from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.layer_errors import layer_errors as errors_of
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
+from qtui_core.loading.text import read_text
 from qtui_core.models import row_elements, rows_of
 from qtui_core.quant import ErrorReport
 from qtui_core.quant import explain as explain_reports

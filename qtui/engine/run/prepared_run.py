@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from qtui.profiles import calibrated
-from qtui_core.activations.text import read_text
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import EXTRAS, installed_version, require
 from qtui_core.live.header import Predicted, RecordingHeader
 from qtui_core.live.predict import predict, warning_of
+from qtui_core.loading.text import read_text
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.report import report_of_plan
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device

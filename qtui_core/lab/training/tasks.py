@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 
-from qtui_core.activations.text import read_text
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
+from qtui_core.loading.text import read_text
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT

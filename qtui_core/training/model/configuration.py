@@ -16,8 +16,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
 
-from qtui_core.activations.load import without_code
 from qtui_core.errors import ModelError
+from qtui_core.loading.model import without_code
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS, is_traceable
 
 _HEADS = (

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from qtui_core.activations.load import check_memory, check_plain, with_weights
 from qtui_core.errors import ModelError
+from qtui_core.loading.model import check_memory, check_plain, with_weights
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.allocator import warm_up_bytes
 from qtui_core.models.quoting import quoted

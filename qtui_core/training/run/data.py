@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from qtui_core.activations.load import folder_of
-from qtui_core.activations.text import Text, read_text
-from qtui_core.activations.tokens import Ids, Tokenizer
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
+from qtui_core.loading.model import folder_of
+from qtui_core.loading.text import Text, read_text
+from qtui_core.loading.tokens import Ids, Tokenizer
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.source import ModelSource
 from qtui_core.quantities import plural

@@ -13,15 +13,15 @@ import pytest
 import running_models
 from lazy_imports import LazyImport, lazy_names
 
-from qtui_core.activations.text import Text, builtin_text, read_text
-from qtui_core.activations.tokens import (
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.loading.text import Text, builtin_text, read_text
+from qtui_core.loading.tokens import (
     Tokenizer,
     Windows,
     positions_of,
     split_windows,
     token_budget,
 )
-from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 from qtui_core.quant import Cancelled
@@ -30,7 +30,7 @@ torch = LazyImport("torch")
 transformers = LazyImport("transformers")
 load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
 capture = LazyImport("qtui_core.activations.capture", "capture")
-load_model = LazyImport("qtui_core.activations.load", "load_model")
+load_model = LazyImport("qtui_core.loading.model", "load_model")
 
 
 def opened(path: Path | str):
@@ -361,7 +361,7 @@ def test_calibration_files_that_are_no_text(tmp_path: Path) -> None:
 def test_a_long_file_is_read_in_part_and_no_character_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtui_core.activations.text.MAX_BYTES", 5)
+    monkeypatch.setattr("qtui_core.loading.text.MAX_BYTES", 5)
     path = tmp_path / "x.txt"
     path.write_text("abcdü and more", encoding="utf-8")
     assert read_text(str(path)) == Text("abcd", "x.txt", partial=True)

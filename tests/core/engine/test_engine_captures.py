@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from qtui.engine.captures import MODULES_KEPT, CapturedTensor, Captures
-from qtui_core.activations.text import Text
 from qtui_core.errors import UsageError
+from qtui_core.loading.text import Text
 from qtui_core.models import open_model
 from qtui_core.quant import Cancelled
 

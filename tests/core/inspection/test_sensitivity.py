@@ -269,7 +269,7 @@ def test_what_the_readme_says_of_calibration_holds_on_the_demo():
     from transformers import AutoModelForCausalLM
 
     from qtui_core.activations.layer_inputs import layer_inputs
-    from qtui_core.activations.text import Text
+    from qtui_core.loading.text import Text
     from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 
     raw = HELD_BACK_TEXT.read_bytes()

@@ -15,14 +15,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 from transformers.utils import logging
 
-from qtui_core.activations.config_match import (
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.loading.config_match import (
     check_belonging,
     differing_shapes,
     has_own_names,
     spellings,
 )
-from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
