@@ -97,8 +97,11 @@ async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) 
         assert "33,554,432" in screen_text(pilot.app)
 
 
-async def test_the_sentence_is_about_what_is_done(running: Running, large: str) -> None:
+async def test_the_sentence_is_about_what_is_done(
+    running: Running, large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not about the previous scheme, and names the scheme and the tensor."""
+    monkeypatch.setattr("qtui.screen.panel.asking.GRACE_SECONDS", 0.05)
     async with running(model=large, start_panel="quantize") as pilot:
         panel = await in_phase(pilot, AskingPhase.WORKING)
         await until(pilot, lambda: panel.sentence.startswith("Computing"))
