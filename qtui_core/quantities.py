@@ -80,6 +80,8 @@ def shortened(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
+#: Bytes of each binary unit, as people type it in any case.
+BINARY_UNITS: Final = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 #: The least and the most bytes that can be the memory of a GPU; anything else is a typing error.
 _LEAST: Final = 1 << 20
 _MOST: Final = 1 << 50

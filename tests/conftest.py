@@ -89,8 +89,13 @@ for _signal, _handler in (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes workers start files in the order of this file, not by their number of tests."""
+    """Makes workers start files in the order of this file, not by their number of tests, and lets a
+    test of hypothesis take as long as a busy machine needs."""
     config.option.loadscopereorder = False
+    from hypothesis import settings
+
+    settings.register_profile("unhurried", deadline=None)
+    settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)

@@ -13,11 +13,11 @@ from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
 from qtui_core.gates.judging import GateLimit, Gates
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.quoting import quoted
+from qtui_core.quantities import BINARY_UNITS
 
 #: Files of more bytes are not read as a baseline: no report is as large.
 MAX_BASELINE: Final = 256 << 20
 
-_BYTES: Final = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _EXPRESSION: Final = re.compile(
     r"\s*([a-z][a-z0-9_.]*)\s*(<=|>=|<|>)\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
     r"\s*([a-z%]*)\s*",
@@ -87,8 +87,8 @@ def _known_figures(command: str) -> str:
 def _factor(figure: GateFigure, unit: str, text: str) -> float:
     """The factor for the number of an expression with this unit."""
     if figure.unit == "bytes":
-        if unit.lower() in _BYTES:
-            return _BYTES[unit.lower()]
+        if unit.lower() in BINARY_UNITS:
+            return BINARY_UNITS[unit.lower()]
         raise UsageError(
             f"{figure.key} is in bytes: write {quoted(text)} with one of B, KiB, MiB, GiB, TiB "
             f"(GiB is 2^30 bytes), as in {figure.alias or figure.key}>22GiB."

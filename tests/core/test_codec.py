@@ -77,7 +77,7 @@ class Tree:
         return len(self.rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tree=instances_of(Tree, 3))
 def test_an_answer_is_the_same_after_json_and_back(tree: Tree) -> None:
     for strict in (False, True):
@@ -164,7 +164,7 @@ def test_invalid_json_is_refused_with_its_place(name: str, value: Any, says: str
     assert str(caught.value).startswith("It is no Tree: ")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     found=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

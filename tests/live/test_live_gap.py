@@ -58,7 +58,7 @@ PREDICTIONS = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(PREDICTIONS, FOUND)
 def test_parts_sum_to_the_difference_whatever_is_unknown(predicted, found):
     levels = gap(predicted, found)

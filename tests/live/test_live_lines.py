@@ -26,7 +26,7 @@ def refuse(word: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_line_says_what_was_said(name, data):
     told = data.draw(instances_of(KINDS[name], **_fixed(KINDS[name])))

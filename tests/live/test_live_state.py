@@ -100,7 +100,7 @@ def test_nothing_grows_with_the_length_of_a_run_but_the_steps():
     assert len(state.phases) == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.none() | st.integers(0, 10**9), min_size=1, max_size=3 * MOST))
 def test_a_thinned_series_keeps_every_peak(levels):
     series = Series()

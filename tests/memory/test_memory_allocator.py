@@ -109,7 +109,7 @@ def test_every_phase_equals_the_slow_allocator(segments, capacity, max_split):
     assert (ended > 0) == (capacity is not None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(1, 48 * MIB), min_size=1, max_size=40),
     seed=st.integers(0, 1 << 20),

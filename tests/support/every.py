@@ -117,7 +117,7 @@ def drawn(
             from hypothesis import example, given, settings
             from hypothesis import strategies as st
 
-            @settings(max_examples=examples // parts, deadline=None)
+            @settings(max_examples=examples // parts)
             @given(st.tuples(*strategies))
             def check(values: tuple[Any, ...]) -> None:
                 test(*[tmp_path] * placed, *values)

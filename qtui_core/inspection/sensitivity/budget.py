@@ -8,9 +8,9 @@ import re
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import quoted
+from qtui_core.quantities import BINARY_UNITS
 
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_UNITS = BINARY_UNITS | {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BUDGET = re.compile(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", re.IGNORECASE)
 #: A number without a unit is bits per parameter; no dtype stores more than this.
 MAX_BITS = 64

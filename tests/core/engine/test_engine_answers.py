@@ -38,7 +38,7 @@ def kinds_of(room: str) -> list[Any]:
 def comes_back(kind: Any) -> None:
     """Raises AssertionError if an answer changes on the way."""
 
-    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
     @given(answer=instances_of(kind, 5))
     def crosses(answer: Any) -> None:
         found = Reply(json.loads(to_line(answer)), {}).read(kind)

@@ -59,9 +59,7 @@ names = st.text(st.characters(codec="utf-8"), min_size=0, max_size=12).filter(
 )
 
 
-@settings(
-    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(names, st.tuples(dtypes, shapes), max_size=6),
     st.dictionaries(

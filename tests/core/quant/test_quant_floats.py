@@ -72,7 +72,7 @@ def test_random_words_of_float32(name):
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_value_at_a_time_in_exact_arithmetic(numbers):
     x = np.array(numbers, np.float32)
     for name, fmt in EVERY.items():
