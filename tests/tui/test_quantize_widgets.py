@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from textual.app import App, ComposeResult
 from textual.strip import Strip
 
 from qtui.engine.answers.tensors import TensorEntry
+from qtui.report.pictures.cells import Tone
 from qtui.screen.depth import Depth
 from qtui.screen.tensors.list import TensorList, shorten
 from qtui.screen.widgets.axis import column_labels, row_labels
@@ -24,6 +26,7 @@ from qtui.screen.widgets.heatmap.ramps import (
 )
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram, HistogramData
+from qtui.screen.widgets.text_picture import TextPicture
 
 
 def entry(name: str) -> TensorEntry:
@@ -371,3 +374,8 @@ async def test_names_cannot_move_the_cursor_of_the_terminal() -> None:
         assert "\x1b" not in text
         assert "\n" not in text
         assert "evil" in text
+
+
+def test_every_tone_of_a_picture_has_a_style() -> None:
+    bare = {tone for tone in get_args(Tone) if f"picture--{tone} {{" not in TextPicture.DEFAULT_CSS}
+    assert not bare

@@ -92,6 +92,8 @@ class TextPicture(DrawnLines, can_focus=True):
         & > .picture--heading { color: $primary; text-style: bold; }
         & > .picture--label { color: $quiet; }
         & > .picture--value { color: $foreground; }
+        & > .picture--strong { color: $foreground; text-style: bold; }
+        & > .picture--title { color: $foreground; }
         & > .picture--quiet { color: $quiet; }
         & > .picture--bar { color: $secondary; }
         & > .picture--expected { color: $warning; }
