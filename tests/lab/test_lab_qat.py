@@ -135,8 +135,8 @@ def test_qat_beats_its_control_on_code():
     """At 2, 3 and 4 bits, for seeds 0, 1 and 2; at 2 bits QAT beats PTQ of the original by more
     than 0.02.
 
-    Fewer bits take fewer steps: after 12 steps the worst of the three seeds is 0.02 nats ahead at 2
-    bits, where the mean is 0.026 ahead of the original, and 0.0015 at 3. At 4 bits it takes 40
+    Fewer bits take fewer steps: after 12 steps the worst of the three seeds is 0.018 nats ahead at
+    2 bits, where the mean is 0.031 ahead of the original, and 0.0015 at 3. At 4 bits it takes 40
     steps to be ahead of every control, by 0.0009.
     """
     seeds = (0, 1, 2)
@@ -150,7 +150,7 @@ def test_qat_beats_its_control_on_code():
                 assert runs[f"qat {bits} {seed}"].held_after < behind, (bits, seed, behind)
         return runs
 
-    with little_held_out(64):
+    with little_held_out(32):
         runs = ahead((2, 3), 2e-4, 12, "as it is")
         trained = fmean(runs[f"qat 2 {seed}"].held_after for seed in seeds)
         assert trained < runs["as it is"].quantized["2"] - 0.02
