@@ -64,6 +64,6 @@ def test_the_rate_that_is_named_is_enough_and_a_lower_one_is_not():
     kept = [min(at) for at in zip(*(s.kept for s in matrices), strict=True)]
     by_rate = dict(zip(survive.RATES, kept, strict=True))
     enough = min(rate for rate in by_rate if all(k > 0.9 for r, k in by_rate.items() if r >= rate))
-    assert f"from lr {enough:.2g} on" in said.verdict
+    assert f"From lr {enough:.2g} on every matrix would keep 90%." in said.verdict
     _, above = found(lr=float(f"{enough:.2g}") * 1.05)
     assert "The run survives" in above.verdict
