@@ -143,7 +143,7 @@ def test_an_unfolded_recording_is_that_of_all_layers(name: str, layers: int, par
         every = record_all(shape, plan).events
         assert numbered(record_step(shape, plan).events) == numbered(every)
         folded = fold(shape)
-        assert folded.folds[0].total == layers
+        assert folded.folds[0].built + folded.folds[0].added == layers
         few = record_all(folded.shape, plan).events
         assert list(peak_levels(few, folded.folds)) == levels(every)
 
@@ -201,7 +201,7 @@ def test_an_unlike_beginning_and_end_are_built() -> None:
         period = kept[row.template : row.template + row.period]
         end = row.template + row.period
         assert kept[:end] + period * row.copies + kept[end:] == rows
-        assert row.total == len(rows)
+        assert row.built + row.added == len(rows)
 
 
 def test_peaks_are_those_of_the_second_step() -> None:

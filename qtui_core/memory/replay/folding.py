@@ -16,7 +16,7 @@ _LONGEST_PERIOD: Final = 12
 
 @dataclass(frozen=True)
 class Fold:
-    """How a row of `total` layers is represented by fewer.
+    """How a row of layers is represented by fewer, `built` of them.
 
     The layers that are built have numbers from `start` on (those of an encoder precede those of a
     decoder). The `period` layers from `template` on stand for `copies` further periods, which
