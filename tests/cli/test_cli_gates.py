@@ -20,10 +20,16 @@ from qtui_core.gates.reading import read_gates
 SCHEMES = ("--schemes", "nf4,int8")
 
 
+#: Arguments -> what the command printed as JSON. Tests may change what is read of it.
+_PRINTED: dict[tuple[str, ...], str] = {}
+
+
 def report_of(qtui, *args):
-    done = qtui(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    if args not in _PRINTED:
+        done = qtui(*args, "--json")
+        assert done.returncode == 0, done.stderr
+        _PRINTED[args] = done.stdout
+    return json.loads(_PRINTED[args])
 
 
 def written(tmp_path, data, name="baseline.json"):
@@ -254,8 +260,8 @@ def test_the_baseline_is_not_overwritten(qtui, tmp_path):
 
 def test_every_gate_of_the_tables_is_a_key_of_the_json(qtui):
     reports = {
-        "inspect": ("inspect", "demo", "--schemes", "nf4"),
-        "inspect --sensitivity": ("inspect", "demo", "--schemes", "nf4,int8", "--sensitivity"),
+        "inspect": ("inspect", "demo", *SCHEMES),
+        "inspect --sensitivity": ("inspect", "demo", *SCHEMES, "--sensitivity"),
         "inspect --headers": ("inspect", "demo", "--headers"),
         "inspect --against": ("inspect", "demo", "--against", "demo"),
         "memory": ("memory", "demo", "--gpu", "RTX 4090"),
