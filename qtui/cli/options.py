@@ -143,9 +143,14 @@ def report_options(command: Command) -> Command:
         ),
     ):
         wrapped = option(wrapped)
-    params: list[click.Parameter] = vars(wrapped)["__click_params__"]  # the help's, backwards
+    return _last_in_help(wrapped, others)
+
+
+def _last_in_help(command: Command, others: int) -> Command:
+    """The command with its options after the first `others` at the end of its help."""
+    params: list[click.Parameter] = vars(command)["__click_params__"]  # the help's, backwards
     params[:] = [*params[others:], *params[:others]]
-    return wrapped
+    return command
 
 
 @dataclass(frozen=True)
@@ -189,21 +194,24 @@ def write_gated(
 
 
 def gate_options(command: Command) -> Command:
-    """`--fail-if` and `--baseline`; the command gets them as `gates`, a GateOptions."""
+    """`--fail-if` and `--baseline`; the command gets them as `gates`, a GateOptions. They stand in
+    its help after the options of decorators that are nearer to it."""
 
     @wraps(command)
     def with_gate_options(*args: Any, fail_if: Any, baseline: Any, **values: Any) -> Any:
         return command(*args, gates=GateOptions(tuple(fail_if), baseline), **values)
 
+    others = len(getattr(command, "__click_params__", ()))
     wrapped = click.option(
         "--baseline",
         metavar="FILE",
         help="Exit with 1 if a figure is worse than in this earlier --json of the same command.",
     )(with_gate_options)
-    return click.option(
+    wrapped = click.option(
         "--fail-if",
         multiple=True,
         metavar="GATE",
         help="Exit with 1 where this holds, such as 'sqnr<20' or 'peak>22GiB'. Names are the keys "
         "of --json; a wrong one lists them. May be given several times.",
     )(wrapped)
+    return _last_in_help(wrapped, others)

@@ -28,6 +28,7 @@ DOES_NOT_FIT = 1
 @click.command("memory", context_settings={"help_option_names": ["-h", "--help"]})
 @report_options
 @click.argument("model")
+@gate_options
 @plan_options
 @click.option("--gpu", metavar="NAME", help="The GPU to fit, such as 'RTX 4090' or 'H100'.")
 @click.option("--vram", metavar="SIZE", help="The memory to fit instead, such as 24GiB.")
@@ -46,7 +47,6 @@ DOES_NOT_FIT = 1
     help="Estimate from a trace: run the classes of the installed transformers on tensors without "
     "values. For families without a built-in shape. Takes seconds.",
 )
-@gate_options
 @click.pass_context
 def command(
     ctx: click.Context,
