@@ -160,7 +160,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "underflow",
         "Does the update reach the weight?",
-        45,
+        40,
         (LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS, *_ON_MODEL),
     ),
     Experiment(
@@ -173,7 +173,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "ratchet",
         "Can the optimizer's second moment fall again?",
-        25,
+        15,
         (
             _BETA2,
             _BLOCK,
@@ -207,7 +207,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "layers",
         "Which linear layers should stay in high precision?",
-        20,
+        25,
         (_SCHEME, *_ON_MODEL),
     ),
     Experiment(
@@ -293,7 +293,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "range-test",
         "How many bits do weights and activations need to learn?",
-        65,
+        70,
         (
             Setting("bits", "wholes", (2, 3, 4, 5, 6, 8), "Widths to try.", 2, 8),
             Setting("periods", "wholes", (1, 2, 4), "Periods of each cyclic schedule.", 1, 1000),
@@ -313,14 +313,14 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "adapters",
         "What do adapters keep of full training, and in how many bytes?",
-        60,
+        50,
         (
             Setting("methods", "several", ADAPTERS, "Adapters to train.", allowed=ADAPTERS),
             Setting("ranks", "wholes", (8, 64), "Their ranks.", 1, 1024),
             Setting(
                 "alpha", "number", 16.0, "What their product is scaled by, over rank.", 0, 4096
             ),
-            STEPS.but(20),
+            STEPS.but(16),
             LR.but(3e-4, help="The learning rate of full training."),
             Setting(
                 "adapter_lr",
@@ -337,7 +337,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "nvfp4",
         "What does each part of the NVFP4 recipe do?",
-        50,
+        45,
         (
             Setting("layer", "text", None, "The layer looked at; else the middle block's last."),
             Setting("steps", "whole", 20, "Steps of each run; 0 runs none.", 0, 100_000),
