@@ -9,6 +9,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+from every import every
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("qtui", "qtui_core")
 MOST_FILES = 15
@@ -125,7 +127,7 @@ class _Renamed(ast.NodeTransformer):
 def functions_that_stand_twice() -> list[list[str]]:
     """Functions of four lines or more whose statements are the same but for the names of
     variables."""
-    found: dict[str, list[str]] = {}
+    shapes: dict[tuple[type, ...], list[tuple[str, list[ast.stmt]]]] = {}
     for module, tree in trees().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -133,9 +135,13 @@ def functions_that_stand_twice() -> list[list[str]]:
             said = ast.get_docstring(node) is not None
             body = node.body[said:]
             if body and (body[-1].end_lineno or 0) - body[0].lineno + 1 >= LEAST_LINES_TWICE:
-                copy = ast.parse(ast.unparse(ast.Module([*body], [])))
-                alike = ast.dump(_Renamed().visit(copy))
-                found.setdefault(alike, []).append(f"{module}.{node.name}")
+                shape = tuple(type(part) for part in ast.walk(ast.Module(body, [])))
+                shapes.setdefault(shape, []).append((f"{module}.{node.name}", body))
+    found: dict[str, list[str]] = {}
+    for alike in shapes.values():
+        for name, body in alike if len(alike) > 1 else ():
+            copy = ast.parse(ast.unparse(ast.Module([*body], [])))
+            found.setdefault(ast.dump(_Renamed().visit(copy)), []).append(name)
     return [names for names in found.values() if len(names) > 1]
 
 
@@ -196,7 +202,7 @@ def folders() -> dict[str, int]:
     )
 
 
-def test_a_base_class_has_two_subclasses() -> None:
+def check_a_base_class_has_two_subclasses() -> None:
     built = {
         # Also built themselves; the subclass stands where the class may, and does something else.
         "CachingAllocator": "ExpandableAllocator maps pages where this one takes whole segments",
@@ -210,7 +216,7 @@ def test_a_base_class_has_two_subclasses() -> None:
     assert bases_with_one_subclass() == built.keys()
 
 
-def test_nothing_is_there_for_tests_alone() -> None:
+def check_nothing_is_there_for_tests_alone() -> None:
     """What only tests call lives under tests/support; what nothing calls is removed."""
     of_the_library = {
         # Verbs and results that README or the docstring of a package offers to programs.
@@ -219,26 +225,26 @@ def test_nothing_is_there_for_tests_alone() -> None:
     assert without_use() == of_the_library
 
 
-def test_no_function_stands_twice() -> None:
+def check_no_function_stands_twice() -> None:
     assert functions_that_stand_twice() == []
 
 
-def test_a_class_name_stands_for_one_class() -> None:
+def check_a_class_name_stands_for_one_class() -> None:
     """Including nested classes."""
     nodes = (node for tree in trees().values() for node in ast.walk(tree))
     counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert [name for name, count in counts.items() if count > 1] == []
 
 
-def test_no_modules_import_each_other() -> None:
+def check_no_modules_import_each_other() -> None:
     assert circles() == []
 
 
-def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+def check_a_folder_can_be_taken_in_at_a_glance() -> None:
     assert {name for name, count in folders().items() if count > MOST_FILES} == set()
 
 
-def test_a_file_is_as_long_as_one_idea() -> None:
+def check_a_file_is_as_long_as_one_idea() -> None:
     long = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
@@ -246,3 +252,19 @@ def test_a_file_is_as_long_as_one_idea() -> None:
         if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES
     }
     assert long == set()
+
+
+def test_the_house() -> None:
+    """One test, so that one worker reads the files."""
+    every(
+        (
+            check_a_base_class_has_two_subclasses,
+            check_nothing_is_there_for_tests_alone,
+            check_no_function_stands_twice,
+            check_a_class_name_stands_for_one_class,
+            check_no_modules_import_each_other,
+            check_a_folder_can_be_taken_in_at_a_glance,
+            check_a_file_is_as_long_as_one_idea,
+        ),
+        lambda check: check(),
+    )

@@ -223,6 +223,7 @@ class TestMeasuring:
         text = str(calibrate_document(profile, None))
         assert "full, 2 x 512: It did not fit." in text
 
+    @pytest.mark.slow
     def test_the_time_is_kept(self) -> None:
         profile = make_profile("cuda", lambda _: None, commands(run="slow", budget=4.0))
         failures = [step.failure for step in profile.steps]

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from qtui_core.gates.figures import FIGURES, GATED
 from qtui_core.gates.reading import read_gates
 
-SCHEMES = ("--schemes", "nf4,int8")
+SCHEMES = ("--schemes", "nf4,int8", "--tensors", "*layers.[01].*")
 
 
 #: Arguments -> what the command printed as JSON. Tests may change what is read of it.
@@ -166,6 +166,7 @@ def test_no_figure_is_a_failure_and_no_error_is_none(qtui, tmp_path):
     assert "no row of memory" in without.stderr
 
 
+@pytest.mark.slow
 def test_a_report_holds_against_itself(qtui, tmp_path):
     for args in (
         ("inspect", "demo", *SCHEMES),
@@ -216,7 +217,9 @@ def test_a_baseline_of_another_plan_is_told_and_held(qtui, tmp_path):
 
 
 def test_rows_of_only_one_report_are_told(qtui, tmp_path):
-    baseline = written(tmp_path, report_of(qtui, "inspect", "demo", "--schemes", "nf4,int4"))
+    baseline = written(
+        tmp_path, report_of(qtui, "inspect", "demo", "--schemes", "nf4,int4", *SCHEMES[2:])
+    )
     done = qtui("inspect", "demo", *SCHEMES, "--baseline", baseline, "--json")
     assert done.returncode == 0
     found = json.loads(done.stdout)["baseline"]

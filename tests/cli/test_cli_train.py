@@ -86,6 +86,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_run():
     assert "unexpected" not in err
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_while_nobody_reads_what_is_said(tmp_path):
     """If there is no room for all lines, the last ones are kept, and the report on stdout is
     complete."""

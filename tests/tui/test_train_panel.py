@@ -140,6 +140,7 @@ async def test_a_lost_estimator_is_started_again(running: Running, estimator: Ha
         assert panel.shown.plan.batch == 2
 
 
+@pytest.mark.slow
 async def test_a_model_without_a_shape_can_be_run_without_an_estimate(
     running: Running, estimator: HandMade, scripted: Scripted
 ) -> None:
@@ -294,6 +295,7 @@ async def test_a_loss_that_is_no_number_is_told(running: Running, tmp_path: Path
         assert "no number in 2 of 4" in screen_text(pilot.app)
 
 
+@pytest.mark.slow
 async def test_a_child_that_is_killed_is_told_and_a_new_run_starts(
     running: Running, scripted: Scripted
 ) -> None:
@@ -406,6 +408,7 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         assert not panel.run_shown.there
 
 
+@pytest.mark.slow
 async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
     running: Running, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,6 +467,7 @@ async def test_what_was_asked_and_takes_a_while_is_shown(
         assert panel.body.title_line.activity == "stopped"
 
 
+@pytest.mark.slow
 async def test_time_goes_on_while_a_run_says_nothing(running: Running, scripted: Scripted) -> None:
     """Importing torch takes seconds, during which nothing is reported."""
     scripted([train_runs.header(), PhaseBegun(0.01, 0, "import")])

@@ -26,6 +26,7 @@ def run(captures: Captures, tensors: list[str], **options: Any) -> Any:
     return captures.capture("demo", source, tensors, TEXT, **settings)
 
 
+@pytest.mark.slow
 def test_another_model_gives_the_memory_of_this_one_back() -> None:
     captures = Captures()
     [found] = run(captures, DOWN[:1])

@@ -256,6 +256,7 @@ async def test_a_large_tensor_is_cancelled_between_chunks(
     assert max(seen) < 1
 
 
+@pytest.mark.slow
 async def test_after_a_restart_the_model_is_opened_again(
     own_engine: EngineClient, model: str
 ) -> None:

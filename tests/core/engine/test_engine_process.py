@@ -440,6 +440,7 @@ async def until(holds: Callable[[], bool], every: float = 0.02) -> None:
             await asyncio.sleep(every)
 
 
+@pytest.mark.slow
 async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: None) -> None:
     told: list[str] = []
     async with engine() as client:
@@ -480,6 +481,7 @@ async def test_a_child_that_ignores_a_cancellation_is_killed(
         assert (await client.request("echo")).data["pid"] != pid
 
 
+@pytest.mark.slow
 async def test_a_child_that_is_stopped_while_it_starts(impatient: None) -> None:
     async with engine() as client:
         asked = asyncio.create_task(client.request("echo"))
