@@ -99,10 +99,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """One worker more than cores (`-n logical`), because tests of the app and of child processes
-    wait part of their time. Only with `--dist worksteal`, where any worker takes any test."""
-    return (yield) + (config.option.dist == "worksteal")
+    wait part of their time."""
+    return (yield) + 1
 
 
 @functools.cache
