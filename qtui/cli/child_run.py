@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from qtui.cli.exits import Narrator
 from qtui.ending import say
@@ -20,21 +20,56 @@ T = TypeVar("T")
 _CODES = (1, 2, 3, 4)
 
 
+class RecordingSink(Generic[T]):
+    """The recording of a run, if one is wanted, as a `with` block. If the disk is full, the
+    recording ends and the run continues, as its report is still wanted.
+
+    Attributes:
+        incomplete: whether the disk did not take all of it.
+    """
+
+    def __init__(self, recorder: Recorder[T] | None, tell: Callable[[str], None]) -> None:
+        """`tell` takes the sentence about a recording that ends early."""
+        self._recorder = recorder
+        self._tell = tell
+        self.incomplete = False
+
+    def write(self, event: T) -> None:
+        """Records a line."""
+        if self._recorder is None or self.incomplete:
+            return
+        try:
+            self._recorder.write(event)
+        except OSError as error:
+            self.incomplete = True
+            what = "ends here" if self._recorder.begun else "is not made"
+            self._tell(
+                f"The recording {self._recorder.target.name!r} {what} "
+                f"({error.strerror or error}); the run goes on."
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._recorder is not None:
+            self._recorder.__exit__(*error)
+
+
 class ChildRun(Generic[T]):
     """One run of a child.
 
     Attributes:
         interrupted: whether Ctrl-C ended it.
-        unrecorded: whether the disk did not take all of the recording.
+        recording: of its events.
     """
 
     def __init__(self, child: ChildLines, recorder: Recorder[T] | None) -> None:
         self._child = child
-        self._recorder = recorder
         self._narrator = Narrator()
         self._told: set[str] = set()
+        self.recording = RecordingSink(recorder, self.say)
         self.interrupted = False
-        self.unrecorded = False
 
     async def follow(
         self,
@@ -48,14 +83,13 @@ class ChildRun(Generic[T]):
         `failed`, `debug` shows the last lines of the child's stderr."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._narrator)
-            if self._recorder is not None:
-                stack.enter_context(self._recorder)
+            stack.enter_context(self.recording)
             stack.enter_context(self._interruptible())
             await stack.enter_async_context(contextlib.aclosing(stream))
             stack.callback(asyncio.create_task(self._watch()).cancel)
             async for event in stream:
                 if hear(event):
-                    self._write(event)
+                    self.recording.write(event)
         if debug and failed():
             for line in self._child.stderr_tail:
                 say(line)
@@ -73,7 +107,7 @@ class ChildRun(Generic[T]):
     def exit_code(self, done: bool) -> int:
         """Of the command, whose run is `done` or not."""
         if done or self.interrupted:
-            return 1 if self.unrecorded else 0
+            return 1 if self.recording.incomplete else 0
         code = self._child.exit_code
         return code if code in _CODES else 1
 
@@ -88,21 +122,6 @@ class ChildRun(Generic[T]):
             elif silent and not silence:
                 self.say("The run answers again.")
             silent = bool(silence)
-
-    def _write(self, event: T) -> None:
-        """Records a line. If the disk is full, the recording ends and the run continues, as its
-        report is still wanted."""
-        if self._recorder is None or self.unrecorded:
-            return
-        try:
-            self._recorder.write(event)
-        except OSError as error:
-            self.unrecorded = True
-            what = "ends here" if self._recorder.begun else "is not made"
-            self.say(
-                f"The recording {self._recorder.target.name!r} {what} "
-                f"({error.strerror or error}); the run goes on."
-            )
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

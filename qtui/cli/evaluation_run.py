@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from qtui.cli.child_run import RecordingSink
 from qtui.cli.progress import progress_on_stderr
 from qtui.cli.sensitivity import ask_engine
 from qtui.ending import say
@@ -52,8 +53,10 @@ def run_to_end(
     Raises QtuiError (UsageError, ModelError) as the child reports it, EngineLost where the child
     died before the first part, and KeyboardInterrupt where it was interrupted before it began.
     """
-    with progress_on_stderr("evaluating") as show, _Recorded(record) as recorded:
-        run = _PartListener(show, recorded, earlier)
+    recorder = None if record is None else Recorder(record, EVALUATION_LINES.to_line)
+    recording = RecordingSink(recorder, lambda sentence: say(f"qtui: {sentence}"))
+    with progress_on_stderr("evaluating") as show, recording:
+        run = _PartListener(show, recording, earlier)
         interrupted = lost = False
         try:
             asked = {"settings": settings, "done": run.done}
@@ -69,8 +72,8 @@ def run_to_end(
             lost = True
         assert run.begun is not None
         found = summarize(run.begun, run.parts, "stopped" if interrupted or lost else "done")
-        recorded.write(found)
-        return EvaluationOutcome(found, interrupted, lost or recorded.failed)
+        recording.write(found)
+        return EvaluationOutcome(found, interrupted, lost or recording.incomplete)
 
 
 class _PartListener:
@@ -79,10 +82,10 @@ class _PartListener:
     def __init__(
         self,
         show: Callable[[int, int, str], None] | None,
-        recorded: _Recorded,
+        recording: RecordingSink[EvaluationEvent],
         earlier: EvaluationRecording | None,
     ) -> None:
-        self._show, self._recorded, self._earlier = show, recorded, earlier
+        self._show, self._recording, self._earlier = show, recording, earlier
         self.begun: EvaluationBegun | None = None
         self.parts: list[PartScored] = [] if earlier is None else list(earlier.parts)
         self.done = tuple((part.batch, part.candidate) for part in self.parts)
@@ -93,7 +96,7 @@ class _PartListener:
             self._begin(heard.begun)
         if heard.part is not None and self.begun is not None:
             self.parts.append(heard.part)
-            self._recorded.write(heard.part)
+            self._recording.write(heard.part)
             if self._show is None:
                 self._narrate(self.begun, heard.part)
         if self._show is not None:
@@ -103,9 +106,9 @@ class _PartListener:
         if self._earlier is not None:
             _check_same(begun, self._earlier.begun)
         self.begun = begun
-        self._recorded.write(begun)
+        self._recording.write(begun)
         for part in self.parts:
-            self._recorded.write(part)
+            self._recording.write(part)
         if self._show is None:
             text = begun.text
             say(
@@ -131,33 +134,3 @@ def _check_same(begun: EvaluationBegun, recorded: EvaluationBegun) -> None:
             raise UsageError(
                 f"The recording is of another {what} than there is now: run without --resume."
             )
-
-
-class _Recorded:
-    """The recording, if one is wanted. If the disk is full, it ends and the evaluation goes on."""
-
-    def __init__(self, target: Target | None) -> None:
-        lines = EVALUATION_LINES.to_line
-        self._recorder: Recorder[EvaluationEvent] | None = None
-        if target is not None:
-            self._recorder = Recorder(target, lines)
-        self.failed = False
-
-    def write(self, told: EvaluationEvent) -> None:
-        if self._recorder is None or self.failed:
-            return
-        try:
-            self._recorder.write(told)
-        except OSError as error:
-            self.failed = True
-            say(
-                f"qtui: The recording {self._recorder.target.name!r} ends here "
-                f"({error.strerror or error}); the evaluation goes on."
-            )
-
-    def __enter__(self) -> _Recorded:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._recorder is not None:
-            self._recorder.__exit__(*error)

@@ -84,7 +84,7 @@ class _ExperimentRun:
         if self._begun is None:
             return f"{said} before it began."
         said += f" after {self._done} of {plural(len(self._begun.jobs), 'part')}"
-        if self._record is None or self._run.unrecorded:
+        if self._record is None or self._run.recording.incomplete:
             return f"{said}, and they were not recorded: --record FILE would keep them."
         file = "FILE" if self._record.special else shlex.quote(self._record.name)
         return f"{said}, which are recorded: qtui lab {name} --resume {file} goes on."

@@ -37,7 +37,7 @@ from qtui_core.evaluation.settings import ORIGINAL, EvaluationSettings
 from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.evaluation.windows import TextWindows, cut_windows
 from qtui_core.extras import installed_version
-from qtui_core.loading.text import MAX_BYTES, Text, builtin_text, read_text
+from qtui_core.loading.text import HELD_BACK_PROSE, MAX_BYTES, Text, builtin_text, read_text
 from qtui_core.loading.tokens import Tokenizer, positions_of
 from qtui_core.models import ModelSource, open_model
 from qtui_core.models.quoting import listed, quoted
@@ -49,7 +49,6 @@ from qtui_core.training.run.placement import NoGpu
 #: copies.
 BATCH_TOKENS = 4096
 LOGIT_BYTES = 1 << 30
-PROSE = Path(__file__).parents[1] / "lab" / "text" / "prose_held_back.txt"
 _LIBRARIES = ("torch", "transformers")
 
 #: Is called with the progress, 0 to 1, and the current activity.
@@ -242,7 +241,9 @@ def _text_of(source: ModelSource, settings: EvaluationSettings) -> Text:
         return read_text(settings.text, "an evaluation")
     if source.origin == "demo":
         return builtin_text()
-    return Text(PROSE.read_text(encoding="utf-8"), "prose inside qtui (Python's documentation)")
+    return Text(
+        HELD_BACK_PROSE.read_text(encoding="utf-8"), "prose inside qtui (Python's documentation)"
+    )
 
 
 def _batches(windows: TextWindows, vocabulary: int) -> tuple[int, ...]:

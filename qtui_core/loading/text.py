@@ -6,12 +6,16 @@ from __future__ import annotations
 import codecs
 import os
 from pathlib import Path
+from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.quoting import quoted
 
+#: English prose to learn from, and prose that is held back; texts/LICENSE.txt says where from.
+PROSE: Final = Path(__file__).with_name("texts") / "prose.txt"
+HELD_BACK_PROSE: Final = PROSE.with_name("prose_held_back.txt")
 #: The most bytes read of a file; a hundred times what any run needs.
 MAX_BYTES = 4 << 20
 #: A few zero bytes separate documents, as in the demo's own text; many mean that the file is not

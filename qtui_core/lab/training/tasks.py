@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.loading.text import read_text
+from qtui_core.loading.text import HELD_BACK_PROSE, PROSE, read_text
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models.demo import HELD_BACK_TEXT
@@ -27,7 +26,6 @@ from qtui_core.quantities import plural
 from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.data import encode
 
-TEXTS: Final = Path(__file__).parents[1] / "text"
 #: How many bytes of Python source `code` and `nano` draw their batches from.
 _CODE_BYTES: Final = 1 << 20
 #: The number of held-out tokens on which a loss is measured, and the tokens of a window.
@@ -265,5 +263,5 @@ def _ids_of_bytes(task: LabTask) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 def _texts(task: LabTask) -> tuple[bytes, bytes]:
     """The text of a task: what is trained on, and what is held out."""
     if task.name == "prose":
-        return (TEXTS / "prose.txt").read_bytes(), (TEXTS / "prose_held_back.txt").read_bytes()
+        return PROSE.read_bytes(), HELD_BACK_PROSE.read_bytes()
     return training_bytes(_CODE_BYTES), HELD_BACK_TEXT.read_bytes()

@@ -100,11 +100,7 @@ def test_every_family_runs_layer_by_layer_as_it_does_whole(tmp_path) -> None:
         how = streamed.ForwardPass(WeightChange("original", source))
         check(model.logits(ids, 25, how), logits_of(whole(folder), ids, 25))
         changed = uniform(Scheme.parse("int4:row"), source)
-        expected = whole(folder)
-        with torch.no_grad():
-            for name, parameter in expected.named_parameters():
-                if parameter.dim() > 1:
-                    parameter.copy_(quantized(name, parameter, "int4:row"))
+        expected = quantize_whole(whole(folder), "int4:row")
         found = model.logits(ids, 25, streamed.ForwardPass(changed))
         check(found, logits_of(expected, ids, 25))
         assert model.units >= 4
@@ -119,17 +115,22 @@ def quantized(name: str, value: Any, scheme: str) -> Any:
     return torch.from_numpy(quantize(matrix, Scheme.parse(scheme)).dequantize()).view(value.shape)
 
 
+def quantize_whole(model: Any, scheme: str, kept: str = "") -> Any:
+    """The model, with every matrix but `kept` as a scheme keeps it."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and name != kept:
+                parameter.copy_(quantized(name, parameter, scheme))
+    return model
+
+
 @over("scheme", ["nf4", "nf4:dq", "int4:group32:asym", "e4m3:tile128x128", "int3:tensor", "mxfp4"])
 def test_a_scheme_is_applied_to_every_matrix(scheme, tmp_path) -> None:
     folder = running_models.llama(tmp_path, torch.bfloat16, tie_word_embeddings=True)
     source, ids = open_model(folder), tokens()
     model = streamed.StreamedModel(source, "cpu")
     found = model.logits(ids, 20, streamed.ForwardPass(uniform(Scheme.parse(scheme), source)))
-    expected = whole(folder)
-    with torch.no_grad():
-        for name, parameter in expected.named_parameters():
-            if parameter.dim() > 1:
-                parameter.copy_(quantized(name, parameter, scheme))
+    expected = quantize_whole(whole(folder), scheme)
     check(found, logits_of(expected, ids, 20))
 
 
@@ -157,16 +158,12 @@ def test_the_inputs_of_quantized_layers_are_rounded_window_by_window(scheme, tmp
     model = streamed.StreamedModel(source, "cpu")
     changed = uniform(Scheme.parse("int8"), source, ["lm_head*"])
     found = model.logits(ids, 20, streamed.ForwardPass(changed, way))
-    expected = whole(folder)
+    expected = quantize_whole(whole(folder), "int8", kept="lm_head.weight")
 
     def rounded(module: Any, given: Any) -> Any:
         each = [quantize(x.numpy(), way).dequantize() for x in given[0]]
         return (torch.from_numpy(np.stack(each)),)
 
-    with torch.no_grad():
-        for name, parameter in expected.named_parameters():
-            if parameter.dim() > 1 and name != "lm_head.weight":
-                parameter.copy_(quantized(name, parameter, "int8"))
     for name, module in expected.named_modules():
         if isinstance(module, torch.nn.Linear) and name != "lm_head":
             module.register_forward_pre_hook(rounded)
@@ -185,11 +182,7 @@ def test_gpt2_keeps_its_transposed_weights_and_its_tied_head(tmp_path) -> None:
     original = streamed.ForwardPass(WeightChange("original", source))
     check(model.logits(ids, 20, original), logits_of(whole(folder), ids, 20))
     changed = uniform(Scheme.parse("int4:row"), source)
-    expected = whole(folder)
-    with torch.no_grad():
-        for name, parameter in expected.named_parameters():
-            if parameter.dim() > 1:
-                parameter.copy_(quantized(name, parameter, "int4:row"))
+    expected = quantize_whole(whole(folder), "int4:row")
     check(model.logits(ids, 20, streamed.ForwardPass(changed)), logits_of(expected, ids, 20))
 
 
@@ -373,11 +366,7 @@ def test_the_figures_of_the_demo_are_those_of_its_whole_model(tmp_path) -> None:
     ids = there[np.linspace(0, len(there) - 1, 6).round().astype(int)]
     model = whole(DEMO_FOLDER)
     before = logits_of(model, ids, 127).double().log_softmax(-1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.copy_(quantized(name, parameter, scheme))
-    after = logits_of(model, ids, 127).double().log_softmax(-1)
+    after = logits_of(quantize_whole(model, scheme), ids, 127).double().log_softmax(-1)
     divergence = (before.exp() * (before - after)).sum(-1).numpy()
     assert row.kl_mean == pytest.approx(divergence.mean(), rel=1e-4)
     assert row.kl_median == pytest.approx(np.median(divergence), rel=1e-3)
