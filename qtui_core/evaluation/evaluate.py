@@ -170,6 +170,7 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
     short = [Path(path).name for path in chosen]
     names = short if len(set(short)) == len(short) else list(chosen)
     changes += [assigned(*each, source) for each in zip(names, chosen.values(), strict=True)]
+    changes += [assigned(each.name, each.schemes, source) for each in settings.given]
     if settings.against is not None:
         other = stack.enter_context(open_model(settings.against))
         other.require_weights()
@@ -182,11 +183,13 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
                 f"{quoted(source.id)} are used."
             )
     model = StreamedModel(source, settings.device)
-    notes += _notes_on(model, chosen.values())
+    notes += _notes_on(model, (*chosen.values(), *(each.schemes for each in settings.given)))
     if text.partial:
         notes.append(f"Only the first {MAX_BYTES >> 20} MiB of {quoted(text.origin)} are used.")
     tokenizer = Tokenizer(model.loaded)
     ids = tokenizer.encode(text.content)
+    if settings.second_half:
+        ids = ids[ids.size // 2 :]
     limit = positions_of(model.loaded.model)
     windows = cut_windows(ids, tokenizer, settings, limit, source.parameters)
     ways: list[tuple[WeightChange, Scheme | None]] = []

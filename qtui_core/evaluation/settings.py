@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -20,6 +21,15 @@ Scored = Literal["half", "all"]
 
 
 @dataclass(frozen=True)
+class NamedAssignment:
+    """A scheme for each tensor, and the name of its row. None, or no entry, leaves a tensor as
+    stored."""
+
+    name: str
+    schemes: Mapping[str, Scheme | None]
+
+
+@dataclass(frozen=True)
 class EvaluationSettings:
     """What to compare with the original, and on which text.
 
@@ -28,9 +38,12 @@ class EvaluationSettings:
         activations: schemes for the inputs of linear layers. Every change of the weights is also
             evaluated with each of them.
         assignment: files with a scheme for each tensor.
+        given: assignments that are in no file.
         against: another checkpoint of the model, quantized or trained further.
         keep: shell patterns of names of tensors that schemes leave as stored.
         text: a file; None means a built-in text.
+        second_half: whether only the second half of its tokens is read. A calibration reads the
+            first.
         windows: the number of windows; None means as many as a model of this size reads in seconds
             or minutes.
         window: tokens of a window; None means 256.
@@ -42,9 +55,11 @@ class EvaluationSettings:
     schemes: tuple[Scheme, ...] = ()
     activations: tuple[Scheme, ...] = ()
     assignment: tuple[str, ...] = ()
+    given: tuple[NamedAssignment, ...] = ()
     against: str | None = None
     keep: tuple[str, ...] = ()
     text: str | None = None
+    second_half: bool = False
     windows: int | None = None
     window: int | None = None
     scored: Scored = "half"
@@ -71,7 +86,7 @@ class EvaluationSettings:
                     f"{scheme.format}:tensor."
                 )
         schemes = self.schemes
-        if not schemes and not self.assignment and self.against is None:
+        if not (schemes or self.assignment or self.given or self.against is not None):
             schemes = tuple(Scheme.parse(text) for text in USUAL_SCHEMES)
         if self.keep and not schemes:
             raise UsageError(

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.evaluation.conclude import PairedDifference, conclude_evaluation
+from qtui_core.evaluation.conclude import Comparisons, PairedDifference, conclude_evaluation
 from qtui_core.evaluation.results import Evaluation, EvaluationBegun, EvaluationRow, PartScored
 
 Floats = npt.NDArray[np.float64]
@@ -35,8 +35,18 @@ class _Tokens:
 
 
 def summarize(begun: EvaluationBegun, parts: Sequence[PartScored], ended: str = "") -> Evaluation:
-    """The result of the parts. Rows are over the windows that all candidates have read. Before
-    there are any, the rows are those of the candidates that have read the first batch."""
+    """The result of the parts."""
+    windows, rows, compared = compare_candidates(begun, parts)
+    conclusion = conclude_evaluation(begun, windows, rows, compared, ended)
+    return Evaluation(begun, windows, rows, conclusion, ended)
+
+
+def compare_candidates(
+    begun: EvaluationBegun, parts: Sequence[PartScored]
+) -> tuple[int, tuple[EvaluationRow, ...], Comparisons]:
+    """The windows that all candidates have read, the rows over these, and the difference of each
+    two with finite divergences. Before there are such windows, the rows are those of the candidates
+    that have read the first batch."""
     known = {(p.batch, p.candidate): p for p in parts if p.candidate < len(begun.candidates)}
     numbers = list(range(len(begun.candidates)))
     batches = [b for b in range(len(begun.batches)) if all((b, c) in known for c in numbers)]
@@ -44,7 +54,7 @@ def summarize(begun: EvaluationBegun, parts: Sequence[PartScored], ended: str = 
         batches, numbers = [0], [c for c in numbers if (0, c) in known]
     windows = sum(begun.batches[b] for b in batches)
     if not batches:
-        return Evaluation(begun, 0, (), conclude_evaluation(begun, 0, (), {}, ended), ended)
+        return 0, (), {}
     tokens = {c: _read(begun, [known[b, c] for b in batches]) for c in numbers}
     rows = tuple(_row(begun, number, found) for number, found in tokens.items())
     means = {row.name: tokens[c].divergence.mean(1) for c, row in zip(tokens, rows, strict=True)}
@@ -54,8 +64,7 @@ def summarize(begun: EvaluationBegun, parts: Sequence[PartScored], ended: str = 
         for b in rows[1:]
         if a is not b and a.kl_mean is not None and b.kl_mean is not None
     }
-    conclusion = conclude_evaluation(begun, windows, rows, compared, ended)
-    return Evaluation(begun, windows, rows, conclusion, ended)
+    return windows, rows, compared
 
 
 def _read(begun: EvaluationBegun, parts: Sequence[PartScored]) -> _Tokens:

@@ -21,7 +21,7 @@ from qtui_core.evaluation.changes import (
     read_assignment,
     uniform,
 )
-from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.evaluation.settings import EvaluationSettings, NamedAssignment
 from qtui_core.inspection.inspect import inspect_model, is_quantizable
 from qtui_core.models import open_model
 from qtui_core.quant import Cancelled, quantize
@@ -410,6 +410,26 @@ def test_an_identity_changes_nothing_and_parts_that_are_done_are_left_out(tmp_pa
     assert again.text == begun.text
     assert [(p.batch, p.candidate) for p in rest] == [(0, 2)]
     assert rest[0].divergence == parts[2].divergence
+
+
+def test_an_assignment_that_is_given_and_the_second_half_of_a_text(tmp_path) -> None:
+    """A scheme given to every matrix is that scheme; what is read of a text is what is read of a
+    file of its second half."""
+    source = open_model(running_models.llama(tmp_path / "m"))
+    names = [info.name for info in source.tensors.values() if is_quantizable(info)]
+    scheme = Scheme.parse("int3")
+    given = NamedAssignment("mine", {**dict.fromkeys(names, scheme), names[0]: None})
+    whole, half = written(tmp_path), tmp_path / "half.txt"
+    raw = Path(whole).read_bytes()
+    half.write_bytes(raw[len(raw) // 2 :])
+    alone = EvaluationSettings(schemes=(scheme,), keep=(names[0],), text=str(half), window=64)
+    both = EvaluationSettings(given=(given,), text=whole, second_half=True, window=64)
+    assert both.settled().schemes == ()
+    (first, one), (second, two) = told(source, alone), told(source, both)
+    assert [each.name for each in second.candidates] == ["original", "mine"]
+    assert second.text.digest == first.text.digest
+    assert [p.divergence for p in two] == [p.divergence for p in one]
+    assert [p.nbytes for p in two] == [p.nbytes for p in one]
 
 
 def test_batches_do_not_change_the_figures(tmp_path, monkeypatch) -> None:
