@@ -34,10 +34,11 @@ _STEPS: Final = 1000
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """How an evaluation ended: what was found, whether Ctrl-C ended it, and whether something
-    failed: the disk did not take all of its recording, or the child died."""
+    """How an evaluation ended: what was found, of which parts, whether Ctrl-C ended it, and whether
+    something failed: the disk did not take all of its recording, or the child died."""
 
     found: Evaluation
+    parts: tuple[PartScored, ...]
     interrupted: bool
     failed: bool
 
@@ -73,7 +74,7 @@ def run_to_end(
         assert run.begun is not None
         found = summarize(run.begun, run.parts, "stopped" if interrupted or lost else "done")
         recording.write(found)
-        return EvaluationOutcome(found, interrupted, lost or recording.incomplete)
+        return EvaluationOutcome(found, tuple(run.parts), interrupted, lost or recording.incomplete)
 
 
 class _PartListener:

@@ -115,8 +115,6 @@ def _weigh_by_outputs(
             if show:
                 show(round(1000 * fraction), 1000, str(data.get("stage", "")))
 
-        # The name by which the engine finds the same model.
-        model = source.id if source.origin in ("hub", "demo") else source.location
         quantized = [tensor for tensor in inspection.tensors if tensor.errors]
         asked = {
             "file": calibration,
@@ -124,8 +122,13 @@ def _weigh_by_outputs(
             "schemes": [str(error.scheme) for error in quantized[0].errors],
             "full": full,
         }
-        reply = ask_engine(model, "layer_errors", asked, heard)
+        reply = ask_engine(engine_name(source), "layer_errors", asked, heard)
     return weigh_by_outputs(inspection, reply.read(LayerErrorTable).layers)
+
+
+def engine_name(source: ModelSource) -> str:
+    """The name by which an engine finds the same model."""
+    return source.id if source.origin in ("hub", "demo") else source.location
 
 
 def ask_engine(

@@ -81,7 +81,7 @@ def conclude_evaluation(
                 "Stopped before the first candidate had read a window, so nothing is known: run it "
                 "again, or continue a recording with --resume."
             )
-        start = f"Stopped after {windows:,} of {_windows(begun.text.windows)}. "
+        start = f"Stopped after {windows:,} of {windows_of(begun.text.windows)}. "
     elif len(rows) < 2:
         return "No candidate has read the text yet."
     finite = [row for row in rows[1:] if row.kl_mean is not None]
@@ -143,12 +143,12 @@ def _among(
     first = ranked[0]
     among = f"Of what takes {SMALL_BITS:.0f} bits per parameter or fewer, " if small else ""
     if len(ranked) == 1:
-        said = f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {_figures(first)}"
+        said = f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {figures_of(first)}"
         others = "; name others of as few bits to choose from"
         return f"{said}{_larger(first, rows)}{others}.", first
     if windows < 2:
         return (
-            f"{among}{first.name} has the least divergence, {_figures(first)}, but one window "
+            f"{among}{first.name} has the least divergence, {figures_of(first)}, but one window "
             f"gives no standard error, so that may be chance: take "
             f"{'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
             first,
@@ -160,8 +160,8 @@ def _among(
         return _tied(first, ties, rows, windows, begun, compared)
     errors = compared[second.name, first.name].errors
     said = (
-        f"{among}{first.name} has the least divergence, {_figures(first)}, {_errors(errors)} below "
-        f"{second.name} ({_short(second)}): take it"
+        f"{among}{first.name} has the least divergence, {figures_of(first)}, "
+        f"{errors_apart(errors)} below {second.name} ({short_figures(second)}): take it"
     )
     return f"{said}{_smaller(first, ranked)}{_larger(first, rows)}.", first
 
@@ -184,8 +184,8 @@ def _tied(
         farthest = max(compared[row.name, first.name].errors for row in ties)
         least = "at most " if len(ties) > 1 else ""
         differ = (
-            f"cannot be told apart on {_windows(windows)}: they differ by {least}{farthest:.1f} "
-            f"standard errors ({_short(first)} and {_short(ties[-1])})"
+            f"cannot be told apart on {windows_of(windows)}: they differ by {least}{farthest:.1f} "
+            f"standard errors ({short_figures(first)} and {short_figures(ties[-1])})"
         )
     same = min(row.nbytes for row in alike) == max(row.nbytes for row in alike)
     take = f"take either{_more(first, ties, windows, begun, compared)}"
@@ -254,17 +254,17 @@ def _inputs(
     if more.errors < beyond_chance(windows):
         how = "which cannot be told from its weights alone"
     else:
-        how = f"{_errors(more.errors)} {'more' if more.difference > 0 else 'less'}"
+        how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
     comes = f"{best.scheme} comes to {_nats(row.kl_mean)}"
     return f" With its inputs in {row.activations}, {comes}, {how}."
 
 
-def _errors(count: float) -> str:
+def errors_apart(count: float) -> str:
     """A number of standard errors as text; beyond a hundred not exactly."""
     return f"{count:.1f} standard errors" if count < 100 else "over 100 standard errors"
 
 
-def _figures(row: EvaluationRow) -> str:
+def figures_of(row: EvaluationRow) -> str:
     return f"{_divergence(row)} at {row.bits_per_parameter:.2f} bits"
 
 
@@ -273,7 +273,7 @@ def _divergence(row: EvaluationRow) -> str:
     return f"{_nats(row.kl_mean)}{spread} nats a token"
 
 
-def _short(row: EvaluationRow) -> str:
+def short_figures(row: EvaluationRow) -> str:
     return f"{_nats(row.kl_mean)} at {row.bits_per_parameter:.2f} bits"
 
 
@@ -281,5 +281,5 @@ def _nats(value: float | None) -> str:
     return f"{value or 0.0:.3g}"
 
 
-def _windows(count: int) -> str:
+def windows_of(count: int) -> str:
     return f"{count:,} window{'s' * (count != 1)}"

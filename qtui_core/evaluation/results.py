@@ -157,6 +157,20 @@ class EvaluationRow:
         return Candidate(self.scheme, self.activations).name
 
 
+#: What JSON says of the text, read off an object with `begun`, `tokens` and `windows`.
+TEXT_ROWS: Final = (
+    ("origin", "begun.text.origin"),
+    ("tokenizer", "begun.text.tokenizer"),
+    ("tokens", "tokens"),
+    ("windows", "windows"),
+    ("window", "begun.text.window"),
+    ("scored", "begun.text.scored"),
+    ("asked_windows", "begun.text.windows"),
+    ("available_tokens", "begun.text.available"),
+    ("digest", "begun.text.digest"),
+)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The result so far. `windows` is the number that every row has read; `ended` is "done",
@@ -179,20 +193,7 @@ class Evaluation:
                 ("bytes", "begun.nbytes"),
             ),
         ),
-        (
-            "text",
-            (
-                ("origin", "begun.text.origin"),
-                ("tokenizer", "begun.text.tokenizer"),
-                ("tokens", "tokens"),
-                ("windows", "windows"),
-                ("window", "begun.text.window"),
-                ("scored", "begun.text.scored"),
-                ("asked_windows", "begun.text.windows"),
-                ("available_tokens", "begun.text.available"),
-                ("digest", "begun.text.digest"),
-            ),
-        ),
+        ("text", TEXT_ROWS),
         ("settings", "begun.settings"),
         ("device", "begun.device"),
         "rows",

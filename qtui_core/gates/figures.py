@@ -170,6 +170,13 @@ GATED: Final = {
     "inspect --sensitivity": Gated(
         (
             GatedRows("sensitivity", (("sensitivity", ""),), _OF_ASSIGNMENTS),
+            # Not compared: another text has another divergence.
+            GatedRows(
+                "judged",
+                (("sensitivity", ""), ("judged", ""), ("assignment", "")),
+                _OF_EVALUATIONS,
+                compared=False,
+            ),
             GatedRows("schemes", (("schemes", "scheme"),), _OF_SCHEMES),
             GatedRows("tensors", (("tensors", "name"), ("errors", "scheme")), _OF_ERRORS),
             _A_RUN,

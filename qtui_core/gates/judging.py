@@ -86,6 +86,10 @@ class Gates:
     file: str = ""
     baseline: Mapping[str, Any] | None = None
 
+    def limits_any(self, rows: str) -> bool:
+        """Whether a limit is on the rows of that name."""
+        return any(limit.rows.name == rows for limit in self.limits)
+
     def judge(self, data: Mapping[str, Any]) -> GateVerdict:
         """Checks a report of the command (`data`, as `--json` prints it).
 

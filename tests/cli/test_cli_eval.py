@@ -38,7 +38,8 @@ class ScriptedEngine:
 
     def __call__(self, model, method, params, heard) -> None:
         settings = params["settings"]
-        names = ("original", *map(str, settings.schemes))
+        given = [each.name for each in settings.given]
+        names = ("original", *map(str, settings.schemes), *given)
         text = EvaluatedText("a text", "a byte a token", 900, self.digest, 8, 3, 4)
         begun = EvaluationBegun(
             model, "LlamaForCausalLM", 1000, 2000, settings, text, tuple(map(Candidate, names)),
@@ -197,8 +198,8 @@ def test_cuda_where_there_is_none_is_exit_code_4(qtui):
 @pytest.mark.slow
 def test_the_demo_is_evaluated_against_itself_and_quantized(qtui, tmp_path):
     report = tmp_path / "assignment.json"
-    args = ("inspect", "demo", "--sensitivity", "--schemes", "nf4:dq,int8", "--budget", "4.5")
-    assert qtui(*args, "-o", str(report)).returncode == 0
+    args = ("inspect", "demo", "--sensitivity", "--no-judge", "--schemes", "nf4:dq,int8")
+    assert qtui(*args, "--budget", "4.5", "-o", str(report)).returncode == 0
     rule = tmp_path / "rule.json"
     names = [row["tensor"] for row in json.loads(report.read_text())["sensitivity"]["assignment"]]
     rule.write_text(json.dumps(dict.fromkeys(names, "int8")))

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+#: Without running the model, which takes seconds.
+CHOSEN = ("inspect", "demo", "--sensitivity", "--no-judge")
+
 
 def test_json_assigns_within_the_budget(qtui):
-    args = ("inspect", "demo", "--sensitivity", "--schemes", "nf4:dq,int8,int3", "--budget", "4.5")
+    args = (*CHOSEN, "--schemes", "nf4:dq,int8,int3", "--budget", "4.5")
     done = qtui(*args, "--json")
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
@@ -33,7 +36,7 @@ def test_json_assigns_within_the_budget(qtui):
 
 def test_html_draws_the_frontier(qtui, tmp_path):
     target = tmp_path / "report.html"
-    done = qtui("inspect", "demo", "--sensitivity", "--schemes", "nf4,int8", "-o", str(target))
+    done = qtui(*CHOSEN, "--schemes", "nf4,int8", "-o", str(target))
     assert done.returncode == 0, done.stderr
     page = target.read_text()
     assert page.count("<svg") == page.count("</svg>") == 1
@@ -78,7 +81,7 @@ def test_values_that_are_broken_are_told_before_the_advice(qtui, tmp_path):
 
 
 def test_an_assignment_that_keeps_everything_says_so(qtui):
-    done = qtui("inspect", "demo", "--sensitivity", "--budget", "20", "--schemes", "int4", "--json")
+    done = qtui(*CHOSEN, "--budget", "20", "--schemes", "int4", "--json")
     conclusion = json.loads(done.stdout)["conclusion"]
     assert conclusion.endswith("keeps every value exactly with every tensor as stored.")
 
@@ -112,7 +115,7 @@ def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path)
     text = tmp_path / "text.txt"
     text.write_bytes(HELD_BACK_TEXT.read_bytes()[:512])
     done = qtui(
-        "inspect", "demo", "--sensitivity", "--schemes", ",".join(schemes), "--full", "--json",
+        *CHOSEN, "--schemes", ",".join(schemes), "--full", "--json",
         "--calibration", str(text), "--budget", "4.6",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -167,9 +170,7 @@ def test_a_calibration_text_that_is_none_is_refused(qtui, tmp_path):
     empty.write_text("")
     binary.write_bytes(b"a\0b")
     for path, words in ((empty, "empty"), (binary, "binary"), (tmp_path / "no.txt", "no.txt")):
-        done = qtui(
-            "inspect", "demo", "--sensitivity", "--schemes", "nf4", "--calibration", str(path)
-        )
+        done = qtui(*CHOSEN, "--schemes", "nf4", "--calibration", str(path))
         assert done.returncode == 2, done.stderr
         assert words in done.stderr
         assert "Traceback" not in done.stderr

@@ -62,6 +62,13 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     "and not the error of the weights. Neither is the loss of the model: try both.",
 )
 @click.option(
+    "--judge/--no-judge",
+    default=None,
+    help="For --sensitivity: let the model read text with the assignment, the nearest single "
+    "schemes and a simple rule, and recommend what is nearest to the original. [default: up to "
+    "50M parameters, which take a minute or less]",
+)
+@click.option(
     "--export",
     "exports",
     multiple=True,
@@ -89,6 +96,7 @@ def command(
     sensitivity: bool,
     budget: str | None,
     calibration: str | None,
+    judge: bool | None,
     exports: tuple[str, ...],
     against: str | None,
     report: ReportOptions,
@@ -113,6 +121,7 @@ def command(
     for option, value in (
         ("--budget", budget),
         ("--calibration", calibration),
+        ("--judge" if judge else "--no-judge", judge),
         ("--export", exports or None),
     ):
         if value is not None and not sensitivity:
@@ -137,7 +146,7 @@ def command(
         raise UsageError("--schemes is empty: name at least one, for example nf4,int4.")
     # Parsed first, so that a wrong scheme is an error before a large model is opened.
     parsed = _parse_schemes(wanted)
-    limit = None
+    limit = held = None
     recipes: list[tuple[RecipeTarget, Target]] = []
     if sensitivity:
         from qtui.cli.sensitivity import export_targets
@@ -146,6 +155,8 @@ def command(
         refuse_shared_scales(parsed)
         limit = _check_inputs(budget, calibration)
         recipes = export_targets(exports, report, target, model, calibration, gates.baseline)
+        if judge is None and gated is not None and gated.limits_any("judged"):
+            judge = True
     with open_model(model) as source:
         if source.origin != "config":
             source.require_weights()
@@ -159,15 +170,26 @@ def command(
             inspection = _measure(source, parsed, full=full, pattern=tensors)
         document = inspection_document(inspection, all_tensors=chosen != "text")
         if sensitivity:
+            from qtui.cli.held_against import command_that_does, hold_against
             from qtui.cli.sensitivity import assign, write_recipes
             from qtui.report.inspection.sensitivity import with_sensitivity
 
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
+            held = hold_against(source, found, calibration, judge)
+            written = report.output if chosen == "json" and target else None
+            command = command_that_does(model, written, held.rivals)
+            document = held.added_to(document, command, bool(recipes))
             if recipes:
                 document = write_recipes(recipes, source, found, document)
         document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
-    write_gated(report, document, target, gated)
+    # A judgement that was stopped is held against no gate.
+    whole = held is None or not (held.interrupted or held.failed)
+    write_gated(report, document, target, gated if whole else None)
+    if held is not None and held.interrupted:
+        raise KeyboardInterrupt
+    if not whole:
+        ctx.exit(1)
 
 
 def _kind_of_report(headers: bool, sensitivity: bool, against: str | None) -> str:

@@ -19,8 +19,6 @@ from qtui_core.quantities import percent
 NOTICEABLE_DB = 0.1
 #: A larger budget is mentioned if it gains at least this much.
 WORTH_DB = 1.0
-#: What neither way of weighing measures.
-NOT_MEASURED = "What a tensor's error does to the loss of the model is not measured."
 
 
 def conclude_sensitivity(
@@ -58,7 +56,7 @@ def conclude_sensitivity(
         return f"{text}, hardly more than {best.scheme} for every tensor."
     return (
         f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor{_bytes(point, best)}; "
-        f"{_gaining(weighing, choices, place)}. {NOT_MEASURED}"
+        f"{_gaining(weighing, choices, place)}."
     )
 
 

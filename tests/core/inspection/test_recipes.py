@@ -411,7 +411,14 @@ def test_vllm_reads_its_config_and_ignores_fused_modules():
 def test_export_writes_the_file_and_tells_what_is_in_it(qtui, tmp_path, name):
     if name == "llama-quantize":
         pytest.importorskip("gguf")
-    args = ("inspect", "demo", "--sensitivity", "--schemes", "int4:group64:full,nf4:dq")
+    args = (
+        "inspect",
+        "demo",
+        "--sensitivity",
+        "--no-judge",
+        "--schemes",
+        "int4:group64:full,nf4:dq",
+    )
     done = qtui(*args, "--tensors", "*.0.*", "--export", name, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)

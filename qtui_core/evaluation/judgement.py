@@ -1,0 +1,242 @@
+"""An assignment held against the model: how far it and its rivals are from the original on text
+that did not choose it, and which of them to take.
+
+All candidates read the same windows, so the standard error of a difference is computed from the
+differences of the windows. One candidate beats another if its mean divergence is lower by more
+standard errors than `beyond_chance` (in `conclude`) says, as in `qtui eval`: chance does that in
+less than 1 of 100 cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.evaluation.conclude import (
+    Comparisons,
+    PairedDifference,
+    beyond_chance,
+    errors_apart,
+    figures_of,
+    short_figures,
+    windows_of,
+)
+from qtui_core.evaluation.results import (
+    TEXT_ROWS,
+    EvaluationBegun,
+    EvaluationRow,
+    PartScored,
+)
+from qtui_core.evaluation.rivals import RivalKind
+from qtui_core.evaluation.summary import compare_candidates
+
+#: The kinds of candidates, the simplest first.
+_SIMPLE: Final[tuple[RivalKind, ...]] = ("uniform", "rule", "assignment")
+#: A better candidate with more bytes is mentioned if it takes at most this many times the bytes.
+_NEAR: Final = 1.1
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A candidate. `difference` is its divergence minus that of the assignment; None for the
+    assignment itself, and if one of both is not finite."""
+
+    row: EvaluationRow
+    kind: RivalKind
+    difference: PairedDifference | None
+
+    PRINTED = (
+        ("", "row"),
+        "kind",
+        ("kl_difference", lambda row: row.difference and row.difference.difference),
+        ("kl_difference_stderr", lambda row: row.difference and row.difference.stderr),
+    )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The result.
+
+    Attributes:
+        windows: the number that every row has read.
+        rows: the assignment first.
+        limit: the number of standard errors beyond which a difference counts.
+        recommended: the name of the row to take; "" if nothing is decided.
+        ended: "done" or "stopped".
+    """
+
+    begun: EvaluationBegun
+    windows: int
+    rows: tuple[JudgedRow, ...]
+    limit: float
+    recommended: str
+    conclusion: str
+    ended: str
+
+    PRINTED = (
+        ("text", TEXT_ROWS),
+        ("assignment", lambda found: found.rows[0] if found.rows else None),
+        "rows",
+        ("standard_errors_that_count", "limit"),
+        ("recommended", lambda found: found.recommended or None),
+        ("notes", "begun.notes"),
+        "ended",
+        "conclusion",
+    )
+
+    @property
+    def tokens(self) -> int:
+        """The scored tokens of all windows."""
+        return self.windows * self.begun.text.scored
+
+    @property
+    def other(self) -> str:
+        """The name of what is recommended in place of the assignment; "" if nothing is."""
+        return self.recommended if self.rows and self.recommended != self.rows[0].row.name else ""
+
+
+def judge(
+    begun: EvaluationBegun,
+    parts: Sequence[PartScored],
+    kinds: Mapping[str, RivalKind],
+    ended: str = "done",
+) -> Judgement:
+    """The judgement of an evaluation whose first candidate after the original is the assignment.
+    `kinds` are those of the candidates, by name."""
+    windows, found, compared = compare_candidates(begun, parts)
+    if len(found) < len(begun.candidates):
+        said = (
+            "Stopped before every candidate had read a window, so nothing is known of how far the "
+            "assignment is from the model: run it again."
+        )
+        return Judgement(begun, 0, (), beyond_chance(0), "", said, ended)
+    own = found[1].name
+    rows = tuple(JudgedRow(r, kinds[r.name], compared.get((r.name, own))) for r in found[1:])
+    recommended, said = _Verdict(rows, windows, compared).found()
+    if ended == "stopped":
+        said = f"Stopped after {windows:,} of {windows_of(begun.text.windows)}. {said}"
+    return Judgement(begun, windows, rows, beyond_chance(windows), recommended, said, ended)
+
+
+class _Verdict:
+    """What to take of the rows, and the sentence."""
+
+    def __init__(self, rows: Sequence[JudgedRow], windows: int, compared: Comparisons) -> None:
+        self._own = rows[0]
+        self._rows = rows
+        self._windows = windows
+        self._compared = compared
+        finite = [each for each in rows if each.row.kl_mean is not None]
+        # Those that take no more bytes than the assignment.
+        self._fitting = [each for each in finite if each.row.nbytes <= rows[0].row.nbytes]
+        self._larger = [each for each in finite if each.row.nbytes > rows[0].row.nbytes]
+
+    def found(self) -> tuple[str, str]:
+        """The name of the row to take ("" if that is not decided), and the sentence."""
+        own, others = self._own, [each for each in self._fitting if each is not self._own]
+        if own.row.kl_mean is None:
+            return self._broken(others)
+        if not others:
+            return own.row.name, (
+                f"On {self._text} the assignment is {figures_of(own.row)}, and nothing to compare "
+                f"it with takes as few bytes: take it if there is no room for more"
+                f"{self._nearby(own)}."
+            )
+        best = _least(others)
+        if self._windows < 2:
+            first = _least(self._fitting)
+            return "", (
+                f"One held-out window gives no standard error, so nothing is decided: "
+                f"{_named(own)} has a KL of {short_figures(own.row)}, {_named(best)} "
+                f"{short_figures(best.row)}, and that {_named(first)} has less may be chance; give "
+                f"a longer text."
+            )
+        beating = [each for each in others if self._beats(each, own)]
+        if beating:
+            return self._worse(self._simplest(beating))
+        if any(not self._beaten(each, self._fitting) for each in others):
+            return self._alike(self._simplest(self._fitting))
+        return own.row.name, (
+            f"On {self._text} the assignment is the best of its bytes: {figures_of(own.row)}, "
+            f"{self._apart(best)} below {_named(best)} ({short_figures(best.row)}), the next: take "
+            f"it{self._nearby(own)}."
+        )
+
+    @property
+    def _text(self) -> str:
+        return f"{windows_of(self._windows).replace(' window', ' held-out window')}"
+
+    def _broken(self, others: Sequence[JudgedRow]) -> tuple[str, str]:
+        bad = self._own.row.nonfinite
+        start = f"The assignment gives logits that are not finite for {bad:,} of the tokens"
+        if not others:
+            return "", (
+                f"{start}, and nothing else in its bytes gives finite ones: name schemes that "
+                f"reach further, or without nosat."
+            )
+        best = _least(others)
+        return best.row.name, f"{start}: take {_named(best)} instead, {figures_of(best.row)}."
+
+    def _worse(self, better: JudgedRow) -> tuple[str, str]:
+        own = self._own.row
+        bytes_ = "as many" if better.row.nbytes == own.nbytes else "fewer"
+        return better.row.name, (
+            f"On {self._text} the assignment is worse than {_named(better)}, which takes {bytes_} "
+            f"bytes, by {self._apart(better)} (KL {short_figures(own)} against "
+            f"{short_figures(better.row)}): take {_named(better)}, not the assignment"
+            f"{self._nearby(better)}."
+        )
+
+    def _alike(self, simple: JudgedRow) -> tuple[str, str]:
+        own = self._own.row
+        if simple.difference is not None and not simple.difference.difference:
+            differ = f"have the same divergence (KL {short_figures(own)})"
+        else:
+            differ = (
+                f"cannot be told apart (KL {short_figures(own)} and {short_figures(simple.row)}, "
+                f"{self._apart(simple)}, where {beyond_chance(self._windows):.1f} count)"
+            )
+        return simple.row.name, (
+            f"On {self._text} the assignment and {_named(simple)} {differ}, so the assignment "
+            f"gains nothing that this text shows: take {_named(simple)}, which is simpler"
+            f"{self._nearby(simple)}."
+        )
+
+    def _simplest(self, rows: Sequence[JudgedRow]) -> JudgedRow:
+        """The simplest of the rows that no other of them beats; of several the smallest."""
+        unbeaten = [each for each in rows if not self._beaten(each, rows)]
+        return min(
+            unbeaten,
+            key=lambda each: (_SIMPLE.index(each.kind), each.row.nbytes, each.row.kl_mean),
+        )
+
+    def _beaten(self, row: JudgedRow, by: Sequence[JudgedRow]) -> bool:
+        return any(self._beats(each, row) for each in by if each is not row)
+
+    def _beats(self, row: JudgedRow, other: JudgedRow) -> bool:
+        found = self._compared[row.row.name, other.row.name]
+        return found.difference < 0 and found.errors > beyond_chance(self._windows)
+
+    def _apart(self, row: JudgedRow) -> str:
+        """The distance of a row from the assignment, in words."""
+        return errors_apart(0.0 if row.difference is None else row.difference.errors)
+
+    def _nearby(self, taken: JudgedRow) -> str:
+        """What takes slightly more bytes than the assignment and is better than `taken`."""
+        most = _NEAR * self._own.row.nbytes
+        found = [
+            each for each in self._larger if each.row.nbytes <= most and self._beats(each, taken)
+        ]
+        if not found or self._windows < 2:
+            return ""
+        best = _least(found)
+        return f"; {_named(best)} comes to {short_figures(best.row)}"
+
+
+def _least(rows: Sequence[JudgedRow]) -> JudgedRow:
+    return min(rows, key=lambda each: (each.row.kl_mean or 0.0, each.row.nbytes))
+
+
+def _named(row: JudgedRow) -> str:
+    return f"the rule {row.row.name}" if row.kind == "rule" else row.row.name

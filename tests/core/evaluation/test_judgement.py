@@ -1,0 +1,256 @@
+"""What holds an assignment against its model: the rivals that it gets, and the sentence in each
+state, from parts of known figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every import every
+from safetensors.numpy import save_file
+from test_evaluation_conclude import noisy, sizes
+from test_evaluation_scores import begun_of, parts_of
+
+from qtui_core.codec import printed
+from qtui_core.evaluation.conclude import beyond_chance
+from qtui_core.evaluation.judgement import judge
+from qtui_core.evaluation.rivals import THE_ASSIGNMENT, nearest, rivals_of
+from qtui_core.inspection.inspect import inspect_model
+from qtui_core.inspection.sensitivity.bit_allocation import assign_schemes
+from qtui_core.inspection.sensitivity.report import FrontierPoint, UniformPoint
+from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
+from qtui_core.models import open_model
+from qtui_core.schemes.scheme import Scheme
+
+RULE = "nf4:dq with lm_head in int8"
+KINDS = {THE_ASSIGNMENT: "assignment", RULE: "rule", "nf4": "uniform", "int8": "uniform"}
+BEST = noisy(0.005, 0.001)
+#: In every window the same distance, give or take the given one: their quotient over sqrt 20 is the
+#: number of standard errors.
+WORSE, BETTER = BEST + noisy(0.002, 0.001, 1), BEST - noisy(0.002, 0.001, 1)
+ALIKE = BEST + noisy(0.0002, 0.001, 1)
+BYTES = (560, 530, 550, 1010)
+
+
+def judged(values, nbytes=BYTES, batches=(10, 10), ended="done", names=tuple(KINDS)):
+    begun = begun_of(*names, batches=batches)
+    parts = sizes(begun, *nbytes)(parts_of(begun, *values))
+    return judge(begun, parts, KINDS, ended)
+
+
+def test_the_sentence_in_every_state() -> None:
+    eight = BEST / 50
+    for said, recommended, found in (
+        (
+            "On 20 held-out windows the assignment is the best of its bytes: 0.005 ± 0.00022 nats "
+            f"a token at 4.48 bits, 8.9 standard errors below the rule {RULE} (0.007 at 4.24 "
+            "bits), the next: take it.",
+            THE_ASSIGNMENT,
+            judged([BEST, WORSE, WORSE + 0.001, eight]),
+        ),
+        (
+            f"On 20 held-out windows the assignment is worse than the rule {RULE}, which takes "
+            "fewer bytes, by 8.9 standard errors (KL 0.005 at 4.48 bits against 0.003 at 4.24 "
+            f"bits): take the rule {RULE}, not the assignment.",
+            RULE,
+            judged([BEST, BETTER, WORSE, eight]),
+        ),
+        (
+            "On 20 held-out windows the assignment is worse than nf4, which takes as many bytes, "
+            "by 8.9 standard errors (KL 0.005 at 4.48 bits against 0.003 at 4.48 bits): take nf4, "
+            "not the assignment.",
+            "nf4",
+            judged([BEST, WORSE, BETTER, eight], (560, 530, 560, 1010)),
+        ),
+        (
+            f"On 20 held-out windows the assignment and the rule {RULE} cannot be told apart "
+            "(KL 0.005 at 4.48 bits and 0.0052 at 4.24 bits, 0.9 standard errors, where 2.9 "
+            "count), so the assignment gains nothing that this text shows: take the rule "
+            f"{RULE}, which is simpler.",
+            RULE,
+            judged([BEST, ALIKE, WORSE, eight]),
+        ),
+        (
+            "On 20 held-out windows the assignment and nf4 have the same divergence (KL 0.005 at "
+            "4.48 bits), so the assignment gains nothing that this text shows: take nf4, which is "
+            "simpler.",
+            "nf4",
+            judged([BEST, BEST, BEST, eight]),
+        ),
+        (
+            "On 20 held-out windows the assignment is 0.005 ± 0.00022 nats a token at 4.00 bits, "
+            "and nothing to compare it with takes as few bytes: take it if there is no room for "
+            f"more; the rule {RULE} comes to 0.003 at 4.24 bits.",
+            THE_ASSIGNMENT,
+            judged([BEST, BETTER, WORSE, eight], (500, 530, 550, 1010)),
+        ),
+        (
+            "The assignment gives logits that are not finite for 60 of the tokens: take nf4 "
+            "instead, 0.005 ± 0.00022 nats a token at 4.40 bits.",
+            "nf4",
+            judged([math.nan, WORSE, BEST, eight]),
+        ),
+        (
+            "The assignment gives logits that are not finite for 60 of the tokens, and nothing "
+            "else in its bytes gives finite ones: name schemes that reach further, or without "
+            "nosat.",
+            "",
+            judged([math.nan, math.inf, math.nan, eight]),
+        ),
+        (
+            "One held-out window gives no standard error, so nothing is decided: the assignment "
+            f"has a KL of 0.002 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits, and that "
+            f"the rule {RULE} has less may be chance; give a longer text.",
+            "",
+            judged([0.002, 0.001, 0.003, 1e-4], batches=(1,)),
+        ),
+    ):
+        assert found.conclusion == said
+        assert found.recommended == recommended
+        assert found.other == (recommended if recommended != THE_ASSIGNMENT else "")
+
+
+def test_a_rival_that_is_not_finite_is_left_out_of_the_comparison() -> None:
+    found = judged([BEST, math.nan, WORSE, 1e-4])
+    assert found.recommended == THE_ASSIGNMENT
+    assert "below nf4 (0.007" in found.conclusion
+    assert [row.difference is None for row in found.rows] == [True, True, False, False]
+
+
+def test_a_judgement_that_was_stopped_says_what_it_has_read() -> None:
+    begun = begun_of(*KINDS, batches=(10, 10))
+    parts = sizes(begun, *BYTES)(parts_of(begun, BEST, WORSE, WORSE, 1e-4))
+    half = judge(begun, parts[:7], KINDS, "stopped")
+    assert half.windows == 10
+    assert half.conclusion.startswith("Stopped after 10 of 20 windows. On 10 held-out windows the ")
+    nothing = judge(begun, parts[:3], KINDS, "stopped")
+    assert (nothing.rows, nothing.recommended, nothing.other) == ((), "", "")
+    assert nothing.conclusion.startswith("Stopped before every candidate had read a window")
+    assert printed(nothing)["assignment"] is None
+
+
+def test_differences_are_paired_over_windows() -> None:
+    """Against the definition, on windows that are hard for all candidates alike: two candidates
+    whose means overlap are apart by many standard errors of their difference."""
+    rng = np.random.default_rng(5)
+    hard = rng.exponential(0.01, (20, 1))
+    own, other = hard * np.ones((20, 3)), hard * 1.02 + rng.normal(0, 1e-6, (20, 3))
+    found = judged([own, other, other + 1, 1e-4])
+    row = found.rows[1]
+    differences = [float(b.mean() - a.mean()) for a, b in zip(own, other, strict=True)]
+    mean = math.fsum(differences) / 20
+    spread = math.fsum((d - mean) ** 2 for d in differences) / 19
+    assert row.difference is not None
+    assert row.difference.difference == pytest.approx(mean, rel=1e-4)
+    assert row.difference.stderr == pytest.approx(math.sqrt(spread / 20), rel=1e-4)
+    assert row.difference.errors == pytest.approx(mean / math.sqrt(spread / 20), rel=1e-4)
+    # Unpaired, chance could not be excluded.
+    assert mean < found.rows[0].row.kl_stderr
+    assert row.difference.errors > found.limit == beyond_chance(20)
+    plain = printed(found)
+    assert plain["rows"][1]["kl_difference"] == row.difference.difference
+    assert plain["rows"][1]["kl_difference_stderr"] == row.difference.stderr
+    assert plain["assignment"] == plain["rows"][0]
+    assert plain["rows"][0]["kl_difference"] is None
+
+
+def test_the_advice_is_never_beaten_in_its_bytes() -> None:
+    """Whatever the figures are: nothing that takes no more bytes than the assignment is better than
+    the advice beyond chance, and what is advised instead of the assignment is better or simpler."""
+    rng = np.random.default_rng(6)
+    seen = set()
+    for _ in range(300):
+        hard = rng.exponential(0.01, (20, 1))
+        values = [
+            hard * rng.uniform(0.9, 1.1) + rng.normal(0, 10.0 ** rng.uniform(-6, -3), (20, 1))
+            for _ in KINDS
+        ]
+        nbytes = rng.integers(500, 600, 4).tolist()
+        found = judged([np.abs(v) for v in values], nbytes)
+        means = {name: np.abs(v)[:, 0] for name, v in zip(KINDS, values, strict=True)}
+        own, advice = THE_ASSIGNMENT, found.recommended
+
+        def errors(a: str, b: str, means=means) -> float:
+            """Standard errors by which a is better than b."""
+            d = means[b] - means[a]
+            return float(d.mean() / (d.std(ddof=1) / 20**0.5))
+
+        fitting = [n for n, size in zip(KINDS, nbytes, strict=True) if size <= nbytes[0]]
+        assert advice in fitting
+        limit = beyond_chance(20)
+        better = [n for n in fitting if n != own and errors(n, own) > limit]
+        if better:
+            assert advice in better
+            assert "worse than" in found.conclusion
+        else:
+            assert not any(errors(n, advice) > limit for n in fitting if n != advice)
+        assert (advice == own) == (
+            "take it" in found.conclusion and "cannot be told" not in found.conclusion
+        )
+        seen.add(" ".join(found.conclusion.split()[4:9]))
+    assert len(seen) >= 3
+
+
+def point(nbytes: int, error: float) -> FrontierPoint:
+    return FrontierPoint(nbytes, nbytes / 100, error, None)
+
+
+def test_the_nearest_single_schemes_are_taken() -> None:
+    sizes_ = {"a": (100, 5), "b": (200, 4), "c": (300, 3), "d": (300, 2), "e": (400, 1),
+              "f": (500, 0.5), "g": (600, 0.1)}  # fmt: skip
+    points = [UniformPoint(n, point(*p), point(*p)) for n, p in sizes_.items()]
+
+    def check(nbytes: int, expected: str) -> None:
+        assert "".join(each.scheme for each in nearest(points, nbytes)) == expected
+
+    every(((99, "a"), (100, "ab"), (450, "bdef"), (500, "defg"), (10**6, "efg")), check)
+
+
+def model_of(folder, config, **shapes):
+    folder.mkdir()
+    rng = np.random.default_rng(7)
+    arrays = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    save_file(arrays, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    return open_model(str(folder))
+
+
+def test_the_rule_means_the_head_of_the_model(tmp_path) -> None:
+    embedding, up, head = "model.embed_tokens.weight", "m.up.weight", "lm_head.weight"
+    stored = {embedding: (64, 64), up: (64, 64), head: (64, 64), "norm.weight": (64,)}
+    tied = {name: shape for name, shape in stored.items() if name != head}
+    gpt = {"wte.weight": (96, 64), "wpe.weight": (32, 64), "h.0.c.weight": (64, 64)}
+    nf4, int8 = Scheme.parse("nf4:dq"), Scheme.parse("int8")
+
+    def check(case, config, shapes, pattern, heads, name, words) -> None:
+        source = model_of(tmp_path / str(case), config, **shapes)
+        schemes = [Scheme.parse(s) for s in ("nf4:dq", "int8", "int4")]
+        weighing = weigh_by_weights(inspect_model(source, schemes, full=True, pattern=pattern))
+        found = assign_schemes(weighing, 10**6)
+        rivals = rivals_of(source, replace(found, point=replace(found.point, nbytes=9000)))
+        assert words in rivals.rule
+        names = [each.name for each in rivals.given]
+        assert list(rivals.kinds) == names
+        assert names[0] == THE_ASSIGNMENT
+        assert all(set(g.schemes) == {c.name for c in found.choices} for g in rivals.given)
+        rules = [each for each in rivals.given if rivals.kinds[each.name] == "rule"]
+        assert [each.name for each in rules] == ([name] if name else [])
+        for rule in rules:
+            assert {n for n, s in rule.schemes.items() if s == int8} == set(heads)
+            assert set(rule.schemes.values()) == {nf4, int8}
+
+    every(
+        (
+            (0, {}, stored, None, [head], RULE, f"int8 for {head}"),
+            (1, {"tie_word_embeddings": True}, stored, None, [embedding, head],
+             "nf4:dq with embed_tokens in int8", "which is the head too (tied)"),
+            (2, {}, tied, None, [embedding], "nf4:dq with embed_tokens in int8", "(tied)"),
+            (3, {}, gpt, None, ["wte.weight"], "nf4:dq with wte in int8", "wte.weight, which"),
+            (4, {}, stored, "m.*", [], "", "the head, is not among the chosen tensors"),
+            (5, {}, {up: (64, 64)}, None, [], "", "no tensor is known as the head"),
+        ),
+        check,
+    )  # fmt: skip
