@@ -78,6 +78,9 @@ FIGURES: Final = {
         GateFigure("peak_reserved_bytes", "reserved", "bytes", slack=0.001, relative=True),
         GateFigure("process_bytes", "process", "bytes", slack=0.001, relative=True),
         GateFigure("allocated_bytes", "allocated", "bytes", slack=0.001, relative=True),
+        GateFigure("kept", falls=True, slack=0.005),
+        GateFigure("share", falls=True, slack=0.01),
+        GateFigure("error_over_update", slack=0.01, relative=True),
         GateFigure("headroom_bytes", "headroom", "bytes", falls=True),
     )
 }
@@ -135,6 +138,7 @@ _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_r
 _OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "bits_per_parameter", "bytes")
 _OF_EVALUATIONS = ("kl_mean", "kl_median", "kl_p999", "loss", "perplexity", "top1_agreement",
                    "nonfinite", "bits_per_parameter", "bytes")  # fmt: skip
+_OF_MERGES = ("kept", "share", "error_over_update", "bits_per_parameter", "overflowed")
 _A_RUN = GatedRows("memory", (("memory", ""),), _OF_RUNS)
 
 
@@ -197,6 +201,18 @@ GATED: Final = {
             ),
         ),
         ("against",),
+        ("sample",),
+    ),
+    "inspect --adapter": Gated(
+        (
+            GatedRows("merges", (("merges", "name"),), _OF_MERGES),
+            GatedRows(
+                "tensors",
+                (("tensors", "name"), ("merges", "name")),
+                ("kept", "share", "error_over_update"),
+            ),
+        ),
+        ("adapter", "merges"),
         ("sample",),
     ),
     "memory": Gated(

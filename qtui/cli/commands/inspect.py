@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from qtui.cli.adapter_merge import DEFAULT_MERGES, merge_schemes, report_adapter
 from qtui.cli.options import (
     GateOptions,
     ReportOptions,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from qtui_core.models import ModelSource
     from qtui_core.quant import Scheme
 
+_DEFAULT = ParameterSource.DEFAULT
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 
 
@@ -81,6 +83,23 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     metavar="MODEL",
     help="Compare with this model, which has the same weights, quantized or trained further.",
 )
+@click.option(
+    "--adapter",
+    metavar="LORA",
+    help="Merge this adapter of peft into MODEL, quantize the result, and report how much of its "
+    "update survives: a folder or a hub id.",
+)
+@click.option(
+    "--merge",
+    metavar="S,S",
+    help=f"For --adapter: schemes of the merged weights.  [default: {DEFAULT_MERGES}]",
+)
+@click.option(
+    "--trained-on",
+    metavar="SCHEME",
+    help="For --adapter: the scheme of the base in training (QLoRA: nf4:dq). The adapter is then "
+    "also merged into the base dequantized from it.",
+)
 @gate_options
 @plan_options
 @report_options
@@ -99,6 +118,9 @@ def command(
     judge: bool | None,
     exports: tuple[str, ...],
     against: str | None,
+    adapter: str | None,
+    merge: str | None,
+    trained_on: str | None,
     report: ReportOptions,
     gates: GateOptions,
 ) -> None:
@@ -109,6 +131,9 @@ def command(
     With --against, compares the weights of a second model with those of MODEL: its quantized
     version (bitsandbytes, GPTQ, AWQ, compressed-tensors, FP8, GGUF), or the model after training.
 
+    With --adapter, merges a LoRA into MODEL and quantizes the result: how much of the update is
+    left in each weight under each scheme of --merge, beside keeping the adapter apart.
+
     The options from --method on are a plan of a run. The report also has the memory of that run;
     `qtui memory` reports it in detail.
 
@@ -116,7 +141,7 @@ def command(
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")
-    if headers and ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
+    if headers and ctx.get_parameter_source("schemes") is not _DEFAULT:
         raise UsageError("--headers reads no values to apply --schemes to: choose one.")
     for option, value in (
         ("--budget", budget),
@@ -128,13 +153,25 @@ def command(
             raise UsageError(f"{option} is for --sensitivity: give both.")
     if headers and sensitivity:
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
+    for option, value in (("--merge", merge), ("--trained-on", trained_on)):
+        if value is not None and adapter is None:
+            raise UsageError(f"{option} is for --adapter: give both.")
     if against is not None:
         _refuse_beside_against(ctx, headers, sensitivity)
-    target = report.target(model, against, calibration, gates.baseline)
-    gated = gates.of(_kind_of_report(headers, sensitivity, against))
+    if adapter is not None:
+        _refuse_beside_adapter(ctx)
+    target = report.target(model, against, adapter, calibration, gates.baseline)
+    gated = gates.of(_kind_of_report(headers, sensitivity, against, adapter))
     from qtui_core.models import open_model
 
     chosen = report.face
+    if adapter is not None:
+        ways, base = merge_schemes(merge, trained_on)
+        document = report_adapter(
+            model, adapter, ways, base, full=full, all_tensors=chosen != "text"
+        )
+        write_gated(report, document, target, gated)
+        return
     if against is not None:
         document = _compare(
             model, against, full=full, pattern=tensors, all_tensors=chosen != "text"
@@ -192,8 +229,12 @@ def command(
         ctx.exit(1)
 
 
-def _kind_of_report(headers: bool, sensitivity: bool, against: str | None) -> str:
+def _kind_of_report(
+    headers: bool, sensitivity: bool, against: str | None, adapter: str | None
+) -> str:
     """The command as `qtui_core.gates` names it: kinds of report have different figures."""
+    if adapter is not None:
+        return "inspect --adapter"
     if against is not None:
         return "inspect --against"
     if headers:
@@ -208,11 +249,24 @@ def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool)
         raise UsageError("--against compares two models and --sensitivity is of one: choose one.")
     if given := given_options(ctx):
         raise UsageError(f"--against compares weights, and {given[0]} is of a run: choose one.")
-    if ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
+    if ctx.get_parameter_source("schemes") is not _DEFAULT:
         raise UsageError(
             "--against measures the second model's own scheme, and --schemes other ones: choose "
             "one. Plain rounding to the second model's levels is shown anyway."
         )
+
+
+def _refuse_beside_adapter(ctx: click.Context) -> None:
+    others = ("headers", "sensitivity", "against", "tensors")
+    given = [f"--{n}" for n in others if ctx.get_parameter_source(n) is not _DEFAULT]
+    given += given_options(ctx)
+    if given:
+        raise UsageError(
+            f"--adapter merges an adapter and measures what is left of it, and {given[0]} asks "
+            f"for another report: choose one."
+        )
+    if ctx.get_parameter_source("schemes") is not _DEFAULT:
+        raise UsageError("--schemes is of the stored weights; with --adapter it is --merge S,S.")
 
 
 def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:

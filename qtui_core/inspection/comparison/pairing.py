@@ -159,8 +159,13 @@ def _by_core(names: Iterable[str]) -> dict[str, list[str]]:
     """Names grouped by the name without wrappers."""
     found: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(_WRAPPERS.sub("", name), []).append(name)
+        found.setdefault(core_name(name), []).append(name)
     return found
+
+
+def core_name(name: str) -> str:
+    """The name of a weight or module without the wrappers around its model."""
+    return _WRAPPERS.sub("", name)
 
 
 def _fits(pair: Pair, gguf: ModelSource) -> bool:

@@ -1,0 +1,218 @@
+"""The document of `qtui inspect BASE --adapter LORA`, built from an `AdapterReport`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.document import Column, Document, Facts, Section, Table, Tone
+from qtui.report.numbers import format_shape, format_value
+from qtui_core.codec import printed
+from qtui_core.inspection.adapters.conclude import ERASED
+from qtui_core.inspection.adapters.report import (
+    AdapterReport,
+    ChangedWeight,
+    MergedDivergence,
+    UpdateSurvival,
+)
+from qtui_core.quantities import format_bytes
+
+#: The most weights that a text report lists.
+TEXT_WEIGHTS = 60
+_CELLS = "Each cell: the share of the update that is left, and the rounding error in its sizes."
+
+
+def adapter_document(report: AdapterReport, *, all_tensors: bool) -> Document:
+    """The report on an adapter. `all_tensors` lists every weight; otherwise a long list has only
+    the TEXT_WEIGHTS worst."""
+    sections = [Section("Models", (_models(report),))]
+    matrices = [weight for weight in report.weights if weight.ways]
+    if matrices:
+        sections.append(Section("Merged and quantized, all weights", (_ways(report),)))
+    if report.divergence is not None:
+        sections.append(Section("On a text", (_divergence(report.divergence),)))
+    if len(report.layers) > 1:
+        sections.append(Section("Layers", (_layers(report),)))
+    if matrices:
+        sections.append(_weight_section(report, matrices, all_tensors))
+    return Document(
+        title=f"qtui inspect {report.base.model} --adapter {report.adapter}",
+        sections=tuple(sections),
+        conclusion=report.conclusion,
+        data=printed(report),
+    )
+
+
+def _models(report: AdapterReport) -> Facts:
+    base = report.base
+    stored = f"{base.parameters:,} parameters in {format_bytes(base.nbytes)}"
+    pairs = [
+        ("base", f"{base.location}: {stored}. {base.quantization or ''}".strip()),
+        ("adapter", f"{report.location}: {format_bytes(report.nbytes)}. {report.words}"),
+    ]
+    if report.trained_on:
+        pairs.append(("trained on", f"the base in {report.trained_on}"))
+    pairs += [
+        ("merged as", report.merging),
+        ("read", report.sample),
+        ("update", f"{_percent(report.relative)} of the size of the weights that it changes"),
+    ]
+    if report.rounding_over_update:
+        pairs.append(
+            ("lost by the stored dtype", f"{_times(report.rounding_over_update)} the update's size")
+        )
+    vectors = sum(1 for weight in report.weights if not weight.ways)
+    if vectors:
+        pairs.append(("not quantized", f"{vectors:,} norms and biases, which stay as merged"))
+    return Facts((*pairs, *(("note", note) for note in report.notes)))
+
+
+def _ways(report: AdapterReport) -> Table:
+    most = max((way.kept or 0.0 for way in report.ways), default=0.0)
+    onto = bool(report.trained_on)
+    return Table(
+        columns=(
+            Column("scheme", key=True),
+            *((Column("merged into"),) if onto else ()),
+            *(
+                Column(title, numeric=True)
+                for title in ("bits/param", "left of update", "error", "apart", "share")
+            ),
+        ),
+        rows=tuple(
+            (
+                way.way.scheme,
+                *((f"{way.way.onto} base" if way.way.onto else "stored base",) if onto else ()),
+                f"{bits:.3f}",
+                _left(way),
+                _times(way.error),
+                _times(way.apart),
+                format_value(way.share, 3),
+            )
+            for way, bits in zip(report.ways, report.bits, strict=True)
+        ),
+        tones=tuple(_tone((way,)) for way in report.ways),
+        bars=tuple(max(0.0, way.kept or 0.0) / most if most > 0 else 0.0 for way in report.ways),
+        bar_title="left of update",
+        note=(
+            "Left of update: by how much of it the quantized merged weights differ from the "
+            "quantized base, along its direction; errors of either sign cancel. Error: from the "
+            "trained weight, in sizes of the update; apart: that of the quantized base with the "
+            "adapter kept beside it. Share: 1 less the squared error, below 0 where the rounding "
+            "error is larger than the update. Bits are those of the weights that change."
+        ),
+    )
+
+
+def _divergence(found: MergedDivergence) -> Table:
+    most = max((row.kl_mean or 0.0 for row in found.rows), default=0.0)
+    titles = ("bits/param", "bytes", "KL", "±")
+    moved = "" if found.base is None else f" The base without the adapter: {found.base:.3g}."
+    return Table(
+        columns=(
+            Column("model", key=True),
+            Column("adapter"),
+            *(Column(title, numeric=True) for title in titles),
+        ),
+        rows=tuple(
+            (
+                row.name,
+                row.kind,
+                f"{row.bits_per_parameter:.3f}",
+                format_bytes(row.nbytes),
+                format_value(row.kl_mean, 3),
+                format_value(row.kl_stderr, 2),
+            )
+            for row in found.rows
+        ),
+        tones=tuple("bad" if row.kl_mean is None else "" for row in found.rows),
+        bars=tuple((row.kl_mean or 0.0) / most if most else 0.0 for row in found.rows),
+        bar_title="KL",
+        note=(
+            f"KL divergence of the next token from the model as it was trained, nats a token."
+            f"{moved} {found.text}"
+        ),
+    )
+
+
+def _layers(report: AdapterReport) -> Table:
+    return Table(
+        columns=(
+            Column("layer", key=True),
+            Column("weights", numeric=True),
+            Column("update", numeric=True),
+            *(Column(way.way.name, numeric=True) for way in report.ways),
+        ),
+        rows=tuple(
+            (
+                "others" if layer.layer is None else str(layer.layer),
+                str(layer.weights),
+                _percent(layer.relative),
+                *map(_both, layer.ways),
+            )
+            for layer in report.layers
+        ),
+        tones=tuple(_tone(layer.ways) for layer in report.layers),
+        note=_CELLS,
+    )
+
+
+def _weight_section(
+    report: AdapterReport, weights: Sequence[ChangedWeight], all_tensors: bool
+) -> Section:
+    title, note = "Weights, worst first", _CELLS
+    if not all_tensors and len(weights) > TEXT_WEIGHTS:
+        title = f"Weights, the {TEXT_WEIGHTS} worst"
+        note += f" {len(weights) - TEXT_WEIGHTS:,} more: --format json, markdown or html lists all."
+        weights = weights[:TEXT_WEIGHTS]
+    return Section(
+        title,
+        (
+            Table(
+                columns=(
+                    Column("weight", key=True),
+                    Column("shape", numeric=True),
+                    Column("rank", numeric=True),
+                    Column("update", numeric=True),
+                    *(Column(way.way.name, numeric=True) for way in report.ways),
+                ),
+                rows=tuple(
+                    (
+                        weight.name,
+                        format_shape(weight.shape),
+                        "new" if weight.rank is None else str(weight.rank),
+                        _percent(weight.relative),
+                        *map(_both, weight.ways),
+                    )
+                    for weight in weights
+                ),
+                tones=tuple(_tone(weight.ways) for weight in weights),
+                note=note,
+            ),
+        ),
+    )
+
+
+def _both(way: UpdateSurvival) -> str:
+    if way.sums.lost:
+        return f"{way.sums.lost:,} lost"
+    return "–" if way.kept is None else f"{_left(way)}, {_times(way.error)}"
+
+
+def _left(way: UpdateSurvival) -> str:
+    return "–" if way.kept is None else f"{way.kept + 0.0:.1%}"
+
+
+def _times(size: float | None) -> str:
+    return "–" if size is None else f"{format_value(size, 3)}×"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{format_value(100 * share, 3)}%"
+
+
+def _tone(ways: Sequence[UpdateSurvival]) -> Tone:
+    if any(way.sums.lost for way in ways):
+        return "bad"
+    if any(way.kept is not None and way.kept < ERASED for way in ways):
+        return "warn"
+    return "dim" if all(way.kept is None for way in ways) else ""

@@ -1,0 +1,175 @@
+"""The sentence at the end of a report on an adapter that is merged and quantized."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qtui_core.inspection.adapters.report import (
+    AdapterReport,
+    DivergenceRow,
+    MergedDivergence,
+    UpdateSurvival,
+)
+from qtui_core.quantities import plural
+
+#: Below this share of the update, rounding has brought it back to the base for the most part.
+ERASED = 0.5
+#: Two rounding errors that differ by less than this share count as equal.
+ALIKE = 0.05
+#: A rounding error of the stored dtype from this size of the update on is mentioned.
+ROUNDED = 0.3
+#: The most bits per parameter of a small model; 4 bits with scales are small.
+SMALL_BITS = 5.0
+#: Divergences that differ by fewer standard errors, counted as independent, are told as equal.
+BEYOND_CHANCE = 3.0
+
+
+def conclude_adapter(report: AdapterReport) -> str:
+    """What survives of the update, beside keeping the adapter apart, and what to do."""
+    matrices = [weight for weight in report.weights if weight.ways]
+    if not report.weights:
+        return (
+            f"No tensor of {report.adapter} belongs to a weight of {report.base.model}: there is "
+            f"nothing to merge."
+        )
+    if report.relative is not None and not sum(weight.update for weight in report.weights):
+        return (
+            f"{report.adapter} changes nothing: its updates are zero, as before the first step of "
+            f"a training, so check that the trained adapter was saved."
+        )
+    if not matrices or not report.ways[0].sums.update + report.ways[0].sums.lost:
+        changed = plural(len(report.weights), "norm or bias", "norms and biases")
+        return (
+            f"{report.adapter} changes {changed}, which no scheme quantizes: merging loses only "
+            f"the rounding to the stored dtype."
+        )
+    lost = [way for way in report.ways if way.sums.lost]
+    finite = [way for way in report.ways if way.kept is not None]
+    end = "; " if finite else ", so nothing is known of the update."
+    said = _overflow(lost) + end if lost else ""
+    if not finite:
+        return said
+    if report.divergence is not None:
+        return said + _by_divergence(report, report.divergence, finite)
+    return said + _by_weights(report, finite)
+
+
+def _overflow(lost: Sequence[UpdateSurvival]) -> str:
+    names = ", ".join(way.way.name for way in lost)
+    most = max(way.sums.lost for way in lost)
+    return (
+        f"{names} makes {plural(most, 'value')} infinite or NaN: leave out nosat or take a format "
+        f"that reaches further"
+    )
+
+
+def _by_weights(report: AdapterReport, finite: Sequence[UpdateSurvival]) -> str:
+    best = min(finite, key=lambda way: way.error or 0.0)
+    said = (
+        f"Merged and quantized to {best.way.name}, {_kept(best)} of the update is left in the "
+        f"weights, under a rounding error {_times(best.error)} its size"
+    )
+    more = f"{_erased(best, finite)}{_beside(report, best)}{_rounded(report)}"
+    return f"{said}{more}; give --text FILE to measure what the model loses."
+
+
+def _erased(best: UpdateSurvival, finite: Sequence[UpdateSurvival]) -> str:
+    """Ways that bring the update back to the base."""
+    if (best.kept or 0.0) < ERASED:
+        return ", so that most of it is rounded away"
+    erased = [way for way in finite if way.kept is not None and way.kept < ERASED]
+    if not erased:
+        return ""
+    worst = min(erased, key=lambda way: way.kept or 0.0)
+    others = f" and of {len(erased) - 1} more" if len(erased) > 1 else ""
+    return f"; of {worst.way.name}{others} only {_kept(worst)} is left"
+
+
+def _beside(report: AdapterReport, best: UpdateSurvival) -> str:
+    """What keeping the adapter apart costs."""
+    if report.trained_on and any(way.way.scheme == report.trained_on for way in report.ways):
+        return (
+            f"; kept apart from a base in {report.trained_on}, the adapter gives exactly what was "
+            f"trained"
+        )
+    error, apart = best.error or 0.0, best.apart or 0.0
+    if abs(error - apart) <= ALIKE * max(error, apart):
+        return (
+            "; kept apart from a base in that scheme it has as large an error beside it, so "
+            "merging itself loses nothing"
+        )
+    return f"; kept apart from a base in that scheme the error is {_times(apart)} its size"
+
+
+def _rounded(report: AdapterReport) -> str:
+    rounding = report.rounding_over_update or 0.0
+    if rounding < ROUNDED:
+        return ""
+    return f"; rounding the sum to the stored dtype alone has an error {_times(rounding)} its size"
+
+
+def _by_divergence(
+    report: AdapterReport, found: MergedDivergence, finite: Sequence[UpdateSurvival]
+) -> str:
+    names = {way.way.name for way in finite}
+    merged = [r for r in found.rows if r.kind == "merged" and r.kl_mean is not None]
+    merged = [row for row in merged if row.name in names]
+    if not merged:
+        return (
+            "every merged model gives logits that are not finite: take a format that reaches "
+            "further."
+        )
+    small = [row for row in merged if row.bits_per_parameter <= SMALL_BITS] or merged
+    best = min(small, key=lambda row: (row.kl_mean or 0.0, row.nbytes))
+    scheme = best.name.partition(" onto ")[0]
+    apart = next((r for r in found.rows if r.kind == "apart" and r.name == scheme), None)
+    way = next(way for way in finite if way.way.name == best.name)
+    said = (
+        f"Merged and quantized to {best.name}, the model is {_nats(best)} from the trained one at "
+        f"{best.bits_per_parameter:.2f} bits per parameter, with {_kept(way)} of the update left "
+        f"in its weights"
+    )
+    if found.base is not None:
+        said += f", where the adapter as a whole moves it by {found.base:.3g}"
+    if apart is None or apart.kl_mean is None:
+        return f"{said}: merge it, if that is little enough."
+    beside = "is the trained model itself" if apart.kl_mean == 0 else f"is {_nats(apart)} from it"
+    said += f"; a base in {scheme} with the adapter kept apart {beside}"
+    return f"{said}: {_advice(best, apart, found)}."
+
+
+def _advice(best: DivergenceRow, apart: DivergenceRow, found: MergedDivergence) -> str:
+    one, other = best.kl_mean or 0.0, apart.kl_mean or 0.0
+    if found.base is not None and min(one, other) >= found.base:
+        return (
+            "quantizing changes the model more than the adapter does, so take a scheme of more bits"
+        )
+    spread = math.hypot(best.kl_stderr or 0.0, apart.kl_stderr or 0.0)
+    if other < one and one - other > BEYOND_CHANCE * spread:
+        return f"keep the adapter apart, which loses {_less(other, one)}"
+    if one < other and other - one > BEYOND_CHANCE * spread:
+        return f"merge with {best.name}, which loses {_less(one, other)}"
+    return (
+        f"the two are too near to be told apart, so merge with {best.name}, which is one model to "
+        f"serve"
+    )
+
+
+def _less(one: float, other: float) -> str:
+    return "nothing" if not one else f"{other / one:.2g} times less"
+
+
+def _nats(row: DivergenceRow) -> str:
+    spread = "" if row.kl_stderr is None else f" ± {row.kl_stderr:.2g}"
+    return f"{row.kl_mean or 0.0:.3g}{spread} nats a token"
+
+
+def _kept(way: UpdateSurvival) -> str:
+    return f"{way.kept or 0.0:.0%}"
+
+
+def _times(size: float | None) -> str:
+    """`14 times`; beyond a hundred without decimals."""
+    value = size or 0.0
+    return f"{value:,.0f} times" if value >= 100 else f"{value:.2g} times"

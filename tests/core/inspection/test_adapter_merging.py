@@ -1,0 +1,250 @@
+"""Adapters read and merged: held against peft's own merge_and_unload, and against bad files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from adapter_models import dyadic, lora, write_adapter
+from every import every
+from lazy_imports import LazyImport
+from packed_models import save_model
+
+from qtui_core.errors import ModelError
+from qtui_core.inspection.adapters.merging import MergedRows, merge_adapter
+from qtui_core.inspection.adapters.reading import read_adapter
+from qtui_core.models import open_model
+from qtui_core.models.opening_adapter import open_adapter
+
+torch = LazyImport("torch")
+peft = LazyImport("peft")
+transformers = LazyImport("transformers")
+
+Q = "model.layers.0.self_attn.q_proj"
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+
+
+def merged(base, adapter):
+    """Name -> the merged weight, in the shape in which it is stored."""
+    with open_model(str(base)) as source:
+        merge = merge_adapter(source, read_adapter(open_adapter(str(adapter))))
+        found = {}
+        for name, each in merge.weights.items():
+            rows = MergedRows(each, merge.open_base(each))
+            found[name] = rows.rows(0, rows.shape[0]).reshape(each.info.shape)
+        return found
+
+
+def refused(base, adapter):
+    with pytest.raises(ModelError) as caught:
+        merged(base, adapter)
+    return str(caught.value)
+
+
+@pytest.fixture
+def base(tmp_path):
+    rng = np.random.default_rng(3)
+    weights = {f"{Q}.weight": dyadic(rng, 12, 16), "model.norm.weight": dyadic(rng, 16)}
+    return save_model(tmp_path / "base", weights, **CONFIG)
+
+
+def test_a_linear_layer_gets_b_times_a_scaled(base, tmp_path):
+    parts = lora(Q, 12, 16)
+    found = merged(base, write_adapter(tmp_path / "a", parts))
+    a, b = parts[f"{Q}.lora_A.weight"], parts[f"{Q}.lora_B.weight"]
+    with open_model(str(base)) as source:
+        weight = np.frombuffer(source.read_rows(f"{Q}.weight", 0, 12), "<f4").reshape(12, 16)
+        np.testing.assert_array_equal(found[f"{Q}.weight"], weight + 2 * (b @ a))
+
+
+def test_scales_follow_alpha_rank_and_patterns(tmp_path):
+    """alpha / r, alpha / sqrt(r) of rsLoRA, and the first pattern that matches a module's end."""
+
+    def scale(config, module=Q, rank=4):
+        folder = write_adapter(tmp_path / str(len(list(tmp_path.iterdir()))),
+                               lora(module, 12, 16, rank), config)  # fmt: skip
+        return read_adapter(open_adapter(str(folder))).modules[module].scale
+
+    assert scale({"lora_alpha": 6}) == 1.5
+    assert scale({"lora_alpha": 6, "use_rslora": True}) == 3
+    assert scale({"rank_pattern": {"q_proj": 2}}, rank=2) == 4
+    assert scale({"alpha_pattern": {"k_proj": 1, "self_attn.q_proj": 2}}) == 0.5
+    assert scale({"alpha_pattern": {r"^model\.layers\.\d+\.self_attn.q_proj": 12}}) == 3
+    assert scale({"alpha_pattern": {"proj": 2}}) == 2, "a part of a word is no match"
+
+
+def test_what_replaces_weights_and_biases_is_taken(base, tmp_path):
+    norm = np.arange(16, dtype=np.float32)
+    tensors = {**lora(Q, 12, 16), "model.norm.weight": norm, "score.weight": np.ones((2, 16), "f4")}
+    folder = write_adapter(tmp_path / "a", tensors)
+    np.testing.assert_array_equal(merged(base, folder)["model.norm.weight"], norm)
+    with open_model(str(base)) as source:
+        merge = merge_adapter(source, read_adapter(open_adapter(str(folder))))
+        assert merge.added == ("score.weight",)
+        assert "score.weight" in merge.notes[0]
+
+
+def test_bad_adapters_are_one_sentence_each(base, tmp_path):
+    good = lora(Q, 12, 16)
+    a, b = good[f"{Q}.lora_A.weight"], good[f"{Q}.lora_B.weight"]
+    nan = a.copy()
+    nan[1, 2] = np.nan
+    pattern = {"(a+)+": 1}
+    cases = {
+        "no lora_B": ({f"{Q}.lora_A.weight": a}, {}),
+        "gives the rank 8": (good, {"r": 8}),
+        "NaN": ({**good, f"{Q}.lora_A.weight": nan}, {}),
+        "is of another base": ({**good, f"{Q}.lora_A.weight": a[:, :9]}, {}),
+        "has no weight of that name": (lora("model.layers.7.self_attn.q_proj", 12, 16), {}),
+        "Its head may be tied": (lora("lm_head", 12, 16), {}),
+        "no convolutions": ({**good, f"{Q}.lora_A.weight": a.reshape(4, 4, 4)}, {}),
+        "does not know how to merge": ({**good, f"{Q}.lora_C.weight": a}, {}),
+        "floating-point numbers": ({**good, f"{Q}.lora_A.weight": a.astype(np.int8)}, {}),
+        "without values": ({f"{Q}.lora_A.weight": a[:0], f"{Q}.lora_B.weight": b[:, :0]}, {}),
+        "no lora_magnitude_vector": (good, {"use_dora": True}),
+        "where 12 values belong": (
+            {**good, f"{Q}.lora_magnitude_vector": np.ones(3, "f4")}, {"use_dora": True}),
+        "a lora_magnitude_vector, and": (
+            {**good, f"{Q}.lora_magnitude_vector": np.ones(12, "f4")}, {}),
+        "resize": ({**good, "model.norm.weight": np.ones(3, "f4")}, {}),
+        "trains a bias": ({**good, f"{Q}.lora_B.bias": np.ones(12, "f4")}, {}),
+        "merges only LORA": (good, {"peft_type": "IA3"}),
+        "QALoRA": (good, {"use_qalora": True}),
+        "changes the base too": (good, {"init_lora_weights": "pissa_niter_4"}),
+        "a whole number above 0": (good, {"r": 0}),
+        "r = 'True'": (good, {"r": True}),
+        "a number above 0": (good, {"lora_alpha": "x"}),
+        "true or false": (good, {"use_rslora": "yes"}),
+        "no object of names": (good, {"rank_pattern": [1]}),
+        "forever": (good, {"alpha_pattern": pattern}),
+        "no regular expression": (good, {"alpha_pattern": {"(": 1}}),
+        "no tensors": ({}, {}),
+    }  # fmt: skip
+
+    def check(words, case):
+        said = refused(base, write_adapter(tmp_path / words.replace("'", ""), *case))
+        assert words in said
+        assert said.endswith(".")
+
+    every(cases.items(), check)
+
+
+def test_files_that_are_no_adapter_are_one_sentence_each(base, tmp_path):
+    def folder(name, **files):
+        found = tmp_path / name
+        found.mkdir()
+        for file, content in files.items():
+            (found / file.replace("__", ".")).write_bytes(content)
+        return found
+
+    settings = json.dumps({"peft_type": "LORA"}).encode()
+    cases = {
+        "not a hub id": tmp_path / "missing",
+        "has no adapter_config.json (it is empty)": folder("empty"),
+        "which --against compares": folder("whole", config__json=b"{}"),
+        "is a pickle": folder("bin", adapter_config__json=settings, adapter_model__bin=b""),
+        "in several files": folder(
+            "shards", **{"adapter_config__json": settings,
+                         "adapter_model-00001-of-00002__safetensors": b""}),
+        "weights are missing": folder("alone", adapter_config__json=settings),
+        "not valid JSON": folder("text", adapter_config__json=b"r: 8",
+                                 adapter_model__safetensors=(
+                                     write_adapter(tmp_path / "x", lora(Q, 12, 16))
+                                     / "adapter_model.safetensors").read_bytes()),
+        "give the folder": tmp_path / "base" / "config.json",
+    }  # fmt: skip
+
+    def check(words, path):
+        assert words in refused(base, path)
+
+    every(cases.items(), check)
+
+
+def test_a_stored_dtype_that_is_not_merged_is_refused(tmp_path):
+    whole = save_model(tmp_path / "i", {f"{Q}.weight": np.ones((12, 16), np.int8)}, **CONFIG)
+    assert "of 16 or 32 bits" in refused(whole, write_adapter(tmp_path / "a", lora(Q, 12, 16)))
+
+
+def test_a_sum_beyond_its_dtype_is_refused(tmp_path):
+    small = save_model(
+        tmp_path / "h", {f"{Q}.weight": np.full((12, 16), 6e4, np.float16)}, **CONFIG
+    )
+    folder = write_adapter(tmp_path / "a", lora(Q, 12, 16), {"lora_alpha": 1e8})
+    assert "beyond the range of F16" in refused(small, folder)
+
+
+def _llama():
+    config = transformers.LlamaConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, attention_bias=True,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def _gpt2():
+    config = transformers.GPT2Config(vocab_size=96, n_embd=64, n_layer=2, n_head=4, n_positions=32)
+    return transformers.GPT2LMHeadModel(config)
+
+
+LINEAR = ["q_proj", "v_proj", "down_proj"]
+PEFT_CASES = {
+    "plain": (_llama, {"target_modules": LINEAR, "r": 4, "lora_alpha": 6}),
+    "rslora": (_llama, {"target_modules": LINEAR, "r": 8, "use_rslora": True}),
+    "patterns": (
+        _llama,
+        {"target_modules": LINEAR, "rank_pattern": {"v_proj": 2, r"layers\.1\.mlp.down_proj": 16},
+         "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, "v_proj": 24}},
+    ),
+    "conv1d": (_gpt2, {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+    "embedding": (_llama, {"target_modules": ["embed_tokens", "q_proj"]}),
+    "saved": (_llama, {"target_modules": LINEAR, "modules_to_save": ["lm_head", "norm"]}),
+    "bias": (_llama, {"target_modules": ["q_proj"], "bias": "lora_only"}),
+    "lora bias": (_llama, {"target_modules": ["q_proj"], "lora_bias": True}),
+    "dora": (_llama, {"target_modules": LINEAR, "use_dora": True}),
+    "dora conv1d": (_gpt2, {"target_modules": ["c_attn"], "use_dora": True,
+                            "fan_in_fan_out": True}),
+    "dora embedding": (_llama, {"target_modules": ["embed_tokens"], "use_dora": True}),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_are_those_of_peft(tmp_path, dtype):
+    """Bit for bit, with updates whose products float32 holds exactly; DoRA's norm is summed in
+    another order, so that it may differ in the last bit of a sum."""
+
+    def check(name, case):
+        make, settings = case
+        torch.manual_seed(0)
+        model = make().to(getattr(torch, dtype))
+        model.save_pretrained(tmp_path / name / "base")
+        model = peft.get_peft_model(model, peft.LoraConfig(**settings))
+        rng = np.random.default_rng(1)
+        with torch.no_grad():
+            for parameter_name, parameter in model.named_parameters():
+                if parameter.requires_grad and "magnitude" not in parameter_name:
+                    parameter.copy_(torch.from_numpy(dyadic(rng, *parameter.shape)))
+                elif parameter.requires_grad:
+                    parameter.mul_(1.25)
+        model.save_pretrained(tmp_path / name / "adapter")
+        base = make().from_pretrained(tmp_path / name / "base", dtype=getattr(torch, dtype))
+        loaded = peft.PeftModel.from_pretrained(base, tmp_path / name / "adapter")
+        whole = loaded.merge_and_unload().state_dict()
+        found = merged(tmp_path / name / "base", tmp_path / name / "adapter")
+        assert len(found) >= 2 or "dora" in name
+        fresh = make().from_pretrained(tmp_path / name / "base", dtype=getattr(torch, dtype))
+        for key, before in fresh.state_dict().items():
+            changed = not torch.equal(before, whole[key])
+            core = key.removeprefix("transformer.")
+            assert changed <= (key in found or core in found), key
+        for key, values in found.items():
+            theirs = whole.get(key, whole.get(f"transformer.{key}")).float().numpy()
+            if "dora" in name:
+                ulp = {"float32": 4e-7, "bfloat16": 0.008, "float16": 1e-3}[dtype]
+                np.testing.assert_allclose(values, theirs, rtol=ulp, atol=1e-9)
+            else:
+                np.testing.assert_array_equal(values, theirs, err_msg=f"{name}: {key}")
+
+    every(PEFT_CASES.items(), check)

@@ -1,0 +1,199 @@
+"""What survives of an adapter's update, against sums written out and known answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from adapter_models import lora, write_adapter
+from every import every
+from packed_models import save_model
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.inspection.adapters.conclude import conclude_adapter
+from qtui_core.inspection.adapters.merging import merge_adapter
+from qtui_core.inspection.adapters.reading import read_adapter
+from qtui_core.inspection.adapters.report import DivergenceRow, MergedDivergence
+from qtui_core.inspection.adapters.survival import survey
+from qtui_core.models import open_model
+from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.quant import Scheme, quantize
+
+Q, NAME = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.q_proj.weight"
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+
+
+def weight(seed=0, shape=(64, 128)):
+    return (0.02 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+def surveyed(folder, weights, tensors, schemes="nf4", trained_on=None, config=None, full=True):
+    base = save_model(folder / "base", weights, **CONFIG)
+    adapter = write_adapter(folder / "adapter", tensors, config)
+    with open_model(str(base)) as source:
+        merge = merge_adapter(source, read_adapter(open_adapter(str(adapter))))
+        parsed = [Scheme.parse(text) for text in schemes.split(",")]
+        on = None if trained_on is None else Scheme.parse(trained_on)
+        return survey(merge, parsed, on, full=full)
+
+
+def rounded(values, scheme):
+    return quantize(values, Scheme.parse(scheme)).dequantize().astype(np.float64)
+
+
+def test_figures_are_their_definitions(tmp_path):
+    """In float64, written out, for both orders of merging."""
+    base, parts = weight(), lora(Q, 64, 128)
+    found = surveyed(tmp_path, {NAME: base}, parts, "nf4,int4", "nf4:dq", {"lora_alpha": 2})
+    delta = 0.5 * (parts[f"{Q}.lora_B.weight"] @ parts[f"{Q}.lora_A.weight"])
+    trained = rounded(base, "nf4:dq").astype(np.float32)
+    target = (trained + delta).astype(np.float64)
+    size = np.sum((target - trained) ** 2)
+    names = ["nf4:block64", "int4:group64"]
+    assert [way.way.scheme for way in found.ways] == names * 2
+    for way in found.ways:
+        start = trained if way.way.onto else base
+        merged = start + delta
+        update = merged.astype(np.float64) - start
+        moved = rounded(merged, way.way.scheme) - rounded(start, way.way.scheme)
+        error = np.sum((rounded(merged, way.way.scheme) - target) ** 2)
+        beside = rounded(base, way.way.scheme).astype(np.float32) + delta - target
+        assert way.kept == pytest.approx(np.sum(moved * update) / np.sum(update**2), rel=1e-9)
+        assert way.share == pytest.approx(1 - error / size, rel=1e-9)
+        assert way.error == pytest.approx(np.sqrt(error / size), rel=1e-9)
+        assert way.apart == pytest.approx(np.sqrt(np.sum(beside**2) / size), rel=1e-6)
+    assert found.relative == pytest.approx(
+        np.linalg.norm(delta.astype(np.float64)) / np.linalg.norm(base.astype(np.float64)), rel=1e-4
+    )
+
+
+def test_a_small_update_of_a_base_on_the_grid_is_rounded_away(tmp_path):
+    """Every value of the dequantized base is a level, so that less than half a step brings nothing
+    to another; the stored base lies anywhere between levels."""
+    parts = lora(Q, 64, 128)
+    parts[f"{Q}.lora_B.weight"] *= np.float32(1e-3)
+    found = surveyed(tmp_path, {NAME: weight()}, parts, "int4", "int4")
+    stored, onto = found.ways
+    assert onto.kept == pytest.approx(0, abs=0.02)
+    assert onto.error == pytest.approx(1, abs=0.1)
+    assert stored.kept == pytest.approx(1, abs=0.35)
+    assert stored.apart == onto.apart == 0
+    assert "int4:group64 onto int4:group64" in found.conclusion
+    assert "exactly what was trained" in found.conclusion
+
+
+def test_a_fine_scheme_keeps_all_and_a_scheme_of_zeros_nothing(tmp_path):
+    fine = surveyed(tmp_path / "a", {NAME: weight()}, lora(Q, 64, 128), "tf32").ways[0]
+    assert fine.kept == pytest.approx(1, abs=1e-3)
+    assert fine.share == pytest.approx(1, abs=1e-3)
+    # Values far below one step of a tensor with a huge element all become zero.
+    base = weight()
+    base[0, 0] = 1e6
+    coarse = surveyed(tmp_path / "b", {NAME: base}, lora(Q, 64, 128), "int4:tensor")
+    assert coarse.ways[0].kept == pytest.approx(0, abs=0.01)
+    assert "most of it is rounded away" in coarse.conclusion
+
+
+def test_worst_weights_come_first_and_layers_add_up(tmp_path):
+    parts, weights = {}, {}
+    for layer, scale in enumerate((1.0, 0.1, 0.5)):
+        module = f"model.layers.{layer}.mlp.up_proj"
+        weights[f"{module}.weight"] = weight(layer)
+        parts |= lora(module, 64, 128, seed=layer)
+        parts[f"{module}.lora_B.weight"] *= np.float32(scale)
+    weights["lm_head.weight"] = weight(9)
+    parts |= lora("lm_head", 64, 128, seed=9)
+    found = surveyed(tmp_path, weights, parts)
+    shares = [w.ways[0].share for w in found.weights]
+    assert shares == sorted(shares)
+    assert found.weights[0].name == "model.layers.1.mlp.up_proj.weight"
+    assert [layer.layer for layer in found.layers] == [0, 1, 2, None]
+    total = sum(layer.ways[0].sums.error for layer in found.layers)
+    assert total == pytest.approx(found.ways[0].sums.error)
+
+
+def test_a_sample_of_rows_estimates_the_whole(tmp_path):
+    tall = weight(1, (40_000, 64))
+    parts = lora(Q, 40_000, 64)
+    whole = surveyed(tmp_path / "a", {NAME: tall}, parts)
+    part = surveyed(tmp_path / "b", {NAME: tall}, parts, full=False)
+    assert part.weights[0].read < whole.weights[0].read == tall.size
+    assert part.ways[0].error == pytest.approx(whole.ways[0].error, rel=0.02)
+    assert part.ways[0].sums.update == pytest.approx(whole.ways[0].sums.update, rel=0.02)
+    assert "A sample" in part.sample
+
+
+def test_the_stored_dtype_costs_its_rounding(tmp_path):
+    """An update of a thousandth is about a quarter of half a step of bf16."""
+    base = weight().astype(np.float16)
+    parts = lora(Q, 64, 128)
+    parts[f"{Q}.lora_B.weight"] *= np.float32(0.02)
+    found = surveyed(tmp_path, {NAME: base}, parts, "int8")
+    delta = 2 * parts[f"{Q}.lora_B.weight"] @ parts[f"{Q}.lora_A.weight"]
+    exact = base.astype(np.float32) + delta
+    lost = np.linalg.norm((exact.astype(np.float16) - exact).astype(np.float64))
+    assert found.rounding_over_update == pytest.approx(lost / np.linalg.norm(delta), rel=1e-3)
+
+
+def test_what_a_whole_model_shares_or_breaks_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="int8:tensor"):
+        surveyed(tmp_path / "a", {NAME: weight()}, lora(Q, 64, 128), "int8:model")
+    broken = weight()
+    broken[3, 4] = np.inf
+    with pytest.raises(ModelError, match="NaN or infinite"):
+        surveyed(tmp_path / "b", {NAME: broken}, lora(Q, 64, 128))
+
+
+def test_the_sentence_is_true_in_every_state(tmp_path):
+    still = lora(Q, 64, 128)
+    still[f"{Q}.lora_B.weight"][:] = 0
+    norm = {"model.norm.weight": np.ones(128, np.float32)}
+    scale = {"model.norm.weight": np.full(128, 2, np.float32)}
+    large = weight() * np.float32(1e6)
+    cases = {
+        "changes nothing": ({NAME: weight()}, still, "nf4"),
+        "1 norm or bias, which no scheme": (norm, scale, "nf4"),
+        "nothing to merge": (norm, {"score.weight": np.ones((2, 4), np.float32)}, "nf4"),
+        "infinite or NaN": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat,nf4"),
+        "nothing is known": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat"),
+        "merging itself loses nothing": ({NAME: weight()}, lora(Q, 64, 128), "nf4"),
+    }
+
+    def check(words, case):
+        said = surveyed(tmp_path / words, *case).conclusion
+        assert words in said
+        assert said.endswith(".")
+        assert "None" not in said
+
+    every(cases.items(), check)
+
+
+def test_the_sentence_recommends_what_loses_less(tmp_path):
+    report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
+    nf4 = "nf4:block64"
+
+    def said(merged, apart, base=1.0, stderr=0.001):
+        rows = (
+            DivergenceRow(nf4, "merged", merged, stderr, 4.5, 100),
+            DivergenceRow("int4:group64", "merged", None, None, 4.5, 100),
+            DivergenceRow(nf4, "apart", apart, stderr, 4.6, 110),
+        )
+        found = MergedDivergence(base, rows, "A text.")
+        return conclude_adapter(replace(report, divergence=found))
+
+    cases = {
+        "keep the adapter apart, which loses 4 times less": (0.4, 0.1),
+        "keep the adapter apart, which loses nothing": (0.4, 0.0),
+        "is the trained model itself": (0.4, 0.0),
+        "merge with nf4:block64, which loses 4 times less": (0.1, 0.4),
+        "too near to be told apart": (0.1, 0.101),
+        "take a scheme of more bits": (2.0, 3.0),
+        "merge it, if that is little enough": (0.1, None),
+        "logits that are not finite": (None, 0.1),
+    }
+
+    def check(words, case):
+        assert words in said(*case)
+
+    every(cases.items(), check)
