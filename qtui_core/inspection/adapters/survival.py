@@ -19,8 +19,8 @@ from qtui_core.inspection.adapters.report import (
     ChangedWeight,
     LayerSurvival,
     MergeWay,
-    UpdateSurvival,
     SurvivalSums,
+    UpdateSurvival,
     ratio,
 )
 from qtui_core.inspection.census import take_census
