@@ -19,6 +19,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": ("torch", "transformers", "peft", "bitsandbytes", "safetensors"),
     "lab": ("torchao",),
     "checkpoints": ("gguf", "compressed-tensors"),
+    "web": ("textual-serve",),
 }
 
 

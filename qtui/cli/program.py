@@ -39,6 +39,7 @@ COMMANDS = {
         "qtui.cli.commands.calibrate",
         "What the GPU here takes besides tensors, measured for estimates.",
     ),
+    "serve": ("qtui.cli.commands.serve", "The app in a browser, on this machine."),
     "doctor": (
         "qtui.cli.commands.doctor",
         "What this machine has, and whether its libraries agree.",

@@ -36,7 +36,10 @@ def require_terminal(model: str) -> None:
 
 def terminal_problem() -> str:
     """The sentence that says why the app cannot draw here; "" if it can. Without a terminal Textual
-    would hang, and to a dumb one it would write escape codes."""
+    would hang, and to a dumb one it would write escape codes. In a page of `qtui serve` there is
+    none, and textual-serve draws."""
+    if os.environ.get("TEXTUAL_DRIVER") == "textual.drivers.web_driver:WebDriver":
+        return ""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return "The app needs a terminal, and this is not one."
     if os.environ.get("TERM", "") in ("", "dumb"):
