@@ -16,7 +16,7 @@ import pytest
 from aiohttp import ClientSession, WSServerHandshakeError
 from processes import is_gone
 
-from qtui.cli.serving import MOST_APPS, BrowserServer
+from qtui.cli.browser.server import MOST_APPS, BrowserServer
 from qtui_core.errors import UsageError
 
 
@@ -52,7 +52,7 @@ async def test_who_is_let_in(capsys):
             (f"http://127.0.0.1:{port}/", {}, "whole address"),
             (wrong, {}, "whole address"),
             (f"{wrong}ws", {}, "whole address"),
-            (f"{server.url}static/../serving.py", {}, "whole address"),
+            (f"{server.url}static/../server.py", {}, "whole address"),
             (server.url, {"Host": "example.org"}, "localhost only"),
             (server.url, {"Host": f"example.org:{port}"}, "localhost only"),
             (server.url, {"Host": f"127.0.0.1.example.org:{port}"}, "localhost only"),

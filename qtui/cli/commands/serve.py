@@ -29,7 +29,7 @@ def command(model: str, port: int, color: str, ascii: bool, debug: bool) -> None
     time. Every page has an app of its own.
     """
     with importing("The app in a browser", "textual-serve"):
-        from qtui.cli.serving import BrowserServer
+        from qtui.cli.browser.server import BrowserServer
 
     if color == "auto" and not os.environ.get("NO_COLOR"):
         color = "truecolor"  # which a browser has, whatever terminal the server was started in

@@ -106,7 +106,7 @@ class BrowserServer(Server):
 
     async def handle_index(self, request: web.Request) -> web.Response:
         nonce = secrets.token_urlsafe()
-        page = Template(Path(__file__).with_name("serving.html").read_text(encoding="utf-8"))
+        page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
         text = page.substitute(
             title=html.escape(self.title),
             socket=html.escape(f"ws://{request.host}/{self._token}/ws"),
