@@ -43,12 +43,10 @@ def with_judgement(document: Document, found: Judgement, rule: str, *, exports: 
 
 def without_judgement(document: Document, reason: str, command: str) -> Document:
     """The report if nothing held the assignment against the model: `reason` says why, and `command`
-    is the one that does. Without a reason nothing is said."""
-    needed = ", with FILE as --json -o FILE writes it" if " FILE" in command else ""
-    said = (
-        f" Nothing held this against the model ({reason.removesuffix('.')}): `{command}` does"
-        f"{needed}."
-    )
+    is the one that does, "" if none can. Without a reason nothing is said."""
+    said = f" Nothing held this against the model ({reason.removesuffix('.')})"
+    said += f": `{command}` does" if command else ""
+    said += ", with FILE as --json -o FILE writes it." if " FILE" in command else "."
     conclusion = document.conclusion + (said if reason else "")
     return _with(document, [], conclusion, judged=None, not_judged_because=reason or None)
 
