@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qtui.cli.progress import progress_on_stderr
-from qtui_core.errors import UsageError
+from qtui_core.errors import QtuiError, UsageError
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
+    from qtui_core.inspection.adapters.report import AdapterReport
     from qtui_core.schemes.scheme import Scheme
 
 DEFAULT_MERGES = "nf4:dq,int4,int8"
@@ -32,10 +35,12 @@ def report_adapter(
     schemes: list[Scheme],
     trained_on: Scheme | None,
     *,
+    text: str | None,
     full: bool,
     all_tensors: bool,
 ) -> Document:
-    """Merges, quantizes and measures. Raises what opening, reading and merging raise."""
+    """Merges, quantizes and measures; with a text, also runs the models. Raises what opening,
+    reading, merging and running raise."""
     from qtui.report.inspection.adapters import adapter_document
     from qtui_core.inspection.adapters.merging import merge_adapter
     from qtui_core.inspection.adapters.reading import read_adapter
@@ -50,4 +55,41 @@ def report_adapter(
             merge = merge_adapter(base, read_adapter(found))
             with progress_on_stderr("merging") as progress:
                 report = survey(merge, schemes, trained_on, full=full, progress=progress)
+        if text is not None and report.weights:
+            report = _with_divergence(report, model, adapter, schemes, trained_on, text)
         return adapter_document(report, all_tensors=all_tensors)
+
+
+def _with_divergence(
+    report: AdapterReport,
+    model: str,
+    adapter: str,
+    schemes: Sequence[Scheme],
+    trained_on: Scheme | None,
+    text: str,
+) -> AdapterReport:
+    from qtui.cli.evaluation_run import run_to_end
+    from qtui_core.evaluation.merged import merged_divergence
+    from qtui_core.evaluation.settings import EvaluationSettings
+    from qtui_core.inspection.adapters.conclude import conclude_adapter
+
+    settings = EvaluationSettings(
+        tuple(schemes), adapter=adapter, trained_on=trained_on, text=text
+    ).settled()
+    outcome = run_to_end(model, settings, None)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.failed:
+        raise QtuiError("The models were not all run on the text: leave out --text, or try again.")
+    report = replace(report, divergence=merged_divergence(outcome.found.begun, outcome.parts))
+    return replace(report, conclusion=conclude_adapter(report))
+
+
+def check_text(text: str | None) -> None:
+    """Raises UsageError for a text that cannot be read, or without the libraries that run it."""
+    if text is not None:
+        from qtui_core.extras import require
+        from qtui_core.loading.text import read_text
+
+        require("--text", "torch", "transformers")
+        read_text(text)

@@ -26,6 +26,7 @@ from qtui_core.evaluation.changes import (
     read_assignment,
     uniform,
 )
+from qtui_core.evaluation.merged import adapted, refuse_parts
 from qtui_core.evaluation.results import (
     Candidate,
     EvaluatedText,
@@ -163,8 +164,10 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
     text = _text_of(source, settings)
     chosen = {path: read_assignment(path) for path in settings.assignment}
     source.require_weights()
-    changes: list[WeightChange] = [WeightChange(ORIGINAL, source)]
-    changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
+    merged = [] if settings.adapter is None else adapted(source, settings, stack)
+    changes: list[WeightChange] = [*merged] or [WeightChange(ORIGINAL, source)]
+    if not merged:
+        changes += [uniform(scheme, source, settings.keep) for scheme in settings.schemes]
     notes: list[str] = []
     # Named by their files, whose names are often the same in different folders.
     short = [Path(path).name for path in chosen]
@@ -183,6 +186,8 @@ def _prepare(source: ModelSource, settings: EvaluationSettings, stack: ExitStack
                 f"{quoted(source.id)} are used."
             )
     model = StreamedModel(source, settings.device)
+    if merged:
+        refuse_parts(merged, {w.info.name for w in model.weights} - set(model.unnamed))
     notes += _notes_on(model, (*chosen.values(), *(each.schemes for each in settings.given)))
     if text.partial:
         notes.append(f"Only the first {MAX_BYTES >> 20} MiB of {quoted(text.origin)} are used.")

@@ -40,6 +40,9 @@ class EvaluationSettings:
         assignment: files with a scheme for each tensor.
         given: assignments that are in no file.
         against: another checkpoint of the model, quantized or trained further.
+        adapter: a LoRA of peft; then the original is the model as the adapter was trained, and each
+            scheme is applied to the merged model, and to the base with the adapter kept apart.
+        trained_on: the scheme of the base while the adapter was trained; None if it was as stored.
         keep: shell patterns of names of tensors that schemes leave as stored.
         text: a file; None means a built-in text.
         second_half: whether only the second half of its tokens is read. A calibration reads the
@@ -57,6 +60,8 @@ class EvaluationSettings:
     assignment: tuple[str, ...] = ()
     given: tuple[NamedAssignment, ...] = ()
     against: str | None = None
+    adapter: str | None = None
+    trained_on: Scheme | None = None
     keep: tuple[str, ...] = ()
     text: str | None = None
     second_half: bool = False

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from qtui.cli.adapter_merge import DEFAULT_MERGES, merge_schemes, report_adapter
+from qtui.cli.adapter_merge import (
+    DEFAULT_MERGES,
+    check_text,
+    merge_schemes,
+    report_adapter,
+)
 from qtui.cli.options import (
     GateOptions,
     ReportOptions,
@@ -100,6 +105,12 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     help="For --adapter: the scheme of the base in training (QLoRA: nf4:dq). The adapter is then "
     "also merged into the base dequantized from it.",
 )
+@click.option(
+    "--text",
+    metavar="FILE",
+    help="For --adapter: also run the merged models on this text, and measure how far each is from "
+    "the trained one.",
+)
 @gate_options
 @plan_options
 @report_options
@@ -121,6 +132,7 @@ def command(
     adapter: str | None,
     merge: str | None,
     trained_on: str | None,
+    text: str | None,
     report: ReportOptions,
     gates: GateOptions,
 ) -> None:
@@ -153,22 +165,24 @@ def command(
             raise UsageError(f"{option} is for --sensitivity: give both.")
     if headers and sensitivity:
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
-    for option, value in (("--merge", merge), ("--trained-on", trained_on)):
+    for option, value in (("--merge", merge), ("--trained-on", trained_on), ("--text", text)):
         if value is not None and adapter is None:
             raise UsageError(f"{option} is for --adapter: give both.")
     if against is not None:
         _refuse_beside_against(ctx, headers, sensitivity)
     if adapter is not None:
         _refuse_beside_adapter(ctx)
-    target = report.target(model, against, adapter, calibration, gates.baseline)
+    target = report.target(model, against, adapter, calibration, text, gates.baseline)
     gated = gates.of(_kind_of_report(headers, sensitivity, against, adapter))
     from qtui_core.models import open_model
 
     chosen = report.face
     if adapter is not None:
         ways, base = merge_schemes(merge, trained_on)
+        check_text(text)
+        every = chosen != "text"
         document = report_adapter(
-            model, adapter, ways, base, full=full, all_tensors=chosen != "text"
+            model, adapter, ways, base, text=text, full=full, all_tensors=every
         )
         write_gated(report, document, target, gated)
         return

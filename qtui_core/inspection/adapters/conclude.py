@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from qtui_core.inspection.adapters.report import (
+    APART,
+    MERGED,
     AdapterReport,
     DivergenceRow,
     MergedDivergence,
@@ -21,8 +22,6 @@ ALIKE = 0.05
 ROUNDED = 0.3
 #: The most bits per parameter of a small model; 4 bits with scales are small.
 SMALL_BITS = 5.0
-#: Divergences that differ by fewer standard errors, counted as independent, are told as equal.
-BEYOND_CHANCE = 3.0
 
 
 def conclude_adapter(report: AdapterReport) -> str:
@@ -112,9 +111,9 @@ def _rounded(report: AdapterReport) -> str:
 def _by_divergence(
     report: AdapterReport, found: MergedDivergence, finite: Sequence[UpdateSurvival]
 ) -> str:
-    names = {way.way.name for way in finite}
-    merged = [r for r in found.rows if r.kind == "merged" and r.kl_mean is not None]
-    merged = [row for row in merged if row.name in names]
+    ways = {way.way.name: way for way in finite}
+    known = [row for row in found.rows if row.kl_mean is not None]
+    merged = [row for row in known if row.kind == MERGED and row.name in ways]
     if not merged:
         return (
             "every merged model gives logits that are not finite: take a format that reaches "
@@ -122,42 +121,45 @@ def _by_divergence(
         )
     small = [row for row in merged if row.bits_per_parameter <= SMALL_BITS] or merged
     best = min(small, key=lambda row: (row.kl_mean or 0.0, row.nbytes))
-    scheme = best.name.partition(" onto ")[0]
-    apart = next((r for r in found.rows if r.kind == "apart" and r.name == scheme), None)
-    way = next(way for way in finite if way.way.name == best.name)
+    way = ways[best.name].way
+    apart = next((row for row in known if row.kind == APART and row.name == way.scheme), None)
     said = (
         f"Merged and quantized to {best.name}, the model is {_nats(best)} from the trained one at "
-        f"{best.bits_per_parameter:.2f} bits per parameter, with {_kept(way)} of the update left "
-        f"in its weights"
+        f"{best.bits_per_parameter:.2f} bits per parameter, with {_kept(ways[best.name])} of the "
+        f"update left in its weights"
     )
     if found.base is not None:
-        said += f", where the adapter as a whole moves it by {found.base:.3g}"
-    if apart is None or apart.kl_mean is None:
-        return f"{said}: merge it, if that is little enough."
-    beside = "is the trained model itself" if apart.kl_mean == 0 else f"is {_nats(apart)} from it"
-    said += f"; a base in {scheme} with the adapter kept apart {beside}"
+        said += f", where the base without the adapter is {found.base:.3g} from it"
+    if apart is None:
+        return f"{said}: {_worth(best, found) or 'merge it, if that is little enough'}."
+    beside = f"is {_nats(apart)} from it" if apart.kl_mean else "is the trained model itself"
+    said += f"; a base in {way.scheme} with the adapter kept apart {beside}"
     return f"{said}: {_advice(best, apart, found)}."
+
+
+def _worth(row: DivergenceRow, found: MergedDivergence) -> str:
+    """Advice where quantizing undoes as much as the adapter does; else ""."""
+    if found.base is None or (row.kl_mean or 0.0) < found.base:
+        return ""
+    return "quantizing changes the model more than the adapter does, so take a scheme of more bits"
 
 
 def _advice(best: DivergenceRow, apart: DivergenceRow, found: MergedDivergence) -> str:
     one, other = best.kl_mean or 0.0, apart.kl_mean or 0.0
-    if found.base is not None and min(one, other) >= found.base:
+    if many := _worth(apart if other < one else best, found):
+        return many
+    if not best.decided:
         return (
-            "quantizing changes the model more than the adapter does, so take a scheme of more bits"
+            f"the two cannot be told apart on this text, so merge with {best.name}, which is one "
+            f"model to serve"
         )
-    spread = math.hypot(best.kl_stderr or 0.0, apart.kl_stderr or 0.0)
-    if other < one and one - other > BEYOND_CHANCE * spread:
+    if other < one:
         return f"keep the adapter apart, which loses {_less(other, one)}"
-    if one < other and other - one > BEYOND_CHANCE * spread:
-        return f"merge with {best.name}, which loses {_less(one, other)}"
-    return (
-        f"the two are too near to be told apart, so merge with {best.name}, which is one model to "
-        f"serve"
-    )
+    return f"merge with {best.name}, which loses {_less(one, other)}"
 
 
 def _less(one: float, other: float) -> str:
-    return "nothing" if not one else f"{other / one:.2g} times less"
+    return f"{other / one:.2g} times less" if one else "nothing"
 
 
 def _nats(row: DivergenceRow) -> str:

@@ -96,6 +96,17 @@ class MergedWeight:
         return self.weight.info
 
 
+class WholeRows:
+    """The rows of a matrix that is in memory, float32 `[rows, columns]`."""
+
+    def __init__(self, matrix: Float32) -> None:
+        self.shape = (matrix.shape[0], matrix.shape[1])
+        self._matrix = matrix
+
+    def rows(self, start: int, stop: int) -> Float32:
+        return self._matrix[start:stop]
+
+
 def round_stored(values: Float32, stored: str) -> Float32:
     """Values rounded to the nearest of BF16 or F16, ties to even; as they are for ""."""
     cast = _CASTS.get(stored)

@@ -8,6 +8,12 @@ from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
 from qtui_core.inspection.report import Census
 
+#: The models that are compared on a text: as the adapter was trained, the base without it, merged,
+#: and with the adapter kept apart from a quantized base.
+TRAINED, BASE, MERGED, APART = "trained", "base", "merged", "apart"
+#: Between the two schemes of a way's name.
+ONTO = " onto "
+
 
 @dataclass(frozen=True)
 class MergeWay:
@@ -24,7 +30,7 @@ class MergeWay:
 
     @property
     def name(self) -> str:
-        return f"{self.scheme} onto {self.onto}" if self.onto else self.scheme
+        return f"{self.scheme}{ONTO}{self.onto}" if self.onto else self.scheme
 
 
 @dataclass(frozen=True)
@@ -179,15 +185,48 @@ class LayerSurvival:
 
 
 @dataclass(frozen=True)
+class DivergenceRow:
+    """One model on the text.
+
+    Attributes:
+        name: of a way to merge, or the scheme of the base that the adapter is kept apart from.
+        kind: MERGED or APART.
+        kl_mean: its divergence; None where logits are not finite.
+        kl_stderr: the standard error, from the means of the windows; None for one window.
+        bits_per_parameter, nbytes: of the whole model, with the adapter where it is kept apart.
+        over_apart: of a merged model, its divergence less that of the same scheme with the adapter
+            kept apart; None if one of the two is unknown.
+        decided: whether that difference is beyond chance.
+    """
+
+    name: str
+    kind: str
+    kl_mean: float | None
+    kl_stderr: float | None
+    bits_per_parameter: float
+    nbytes: int
+    over_apart: float | None = None
+    decided: bool = False
+
+    PRINTED = (
+        "name",
+        "kind",
+        "kl_mean",
+        "kl_stderr",
+        "bits_per_parameter",
+        ("bytes", "nbytes"),
+        "over_apart",
+        "decided",
+    )
+
+
+@dataclass(frozen=True)
 class MergedDivergence:
     """What the model loses on a text. Divergences are of the distribution of the next token from
     that of the model with the adapter as it was trained, nats a token.
 
     Attributes:
         base: of the model without the adapter: what the adapter changes.
-        rows: (name, kind, divergence, standard error, bits per parameter) of each way (kind
-            "merged") and of each scheme with the adapter kept apart (kind "apart"). A divergence is
-            None where logits are not finite.
         text: what was read, as a sentence.
     """
 
@@ -196,21 +235,6 @@ class MergedDivergence:
     text: str
 
     PRINTED = (("base_kl_mean", "base"), "rows", "text")
-
-
-@dataclass(frozen=True)
-class DivergenceRow:
-    """One model on the text. `kind` is "merged" or "apart"; the standard error counts windows, and
-    is None for one."""
-
-    name: str
-    kind: str
-    kl_mean: float | None
-    kl_stderr: float | None
-    bits_per_parameter: float
-    nbytes: int
-
-    PRINTED = ("name", "kind", "kl_mean", "kl_stderr", "bits_per_parameter", ("bytes", "nbytes"))
 
 
 @dataclass(frozen=True)

@@ -173,11 +173,12 @@ def test_the_sentence_recommends_what_loses_less(tmp_path):
     report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
     nf4 = "nf4:block64"
 
-    def said(merged, apart, base=1.0, stderr=0.001):
+    def said(merged, apart, decided=True, base=1.0):
+        over = None if merged is None or apart is None else merged - apart
         rows = (
-            DivergenceRow(nf4, "merged", merged, stderr, 4.5, 100),
+            DivergenceRow(nf4, "merged", merged, 0.001, 4.5, 100, over, decided),
             DivergenceRow("int4:group64", "merged", None, None, 4.5, 100),
-            DivergenceRow(nf4, "apart", apart, stderr, 4.6, 110),
+            DivergenceRow(nf4, "apart", apart, 0.001, 4.6, 110),
         )
         found = MergedDivergence(base, rows, "A text.")
         return conclude_adapter(replace(report, divergence=found))
@@ -187,7 +188,7 @@ def test_the_sentence_recommends_what_loses_less(tmp_path):
         "keep the adapter apart, which loses nothing": (0.4, 0.0),
         "is the trained model itself": (0.4, 0.0),
         "merge with nf4:block64, which loses 4 times less": (0.1, 0.4),
-        "too near to be told apart": (0.1, 0.101),
+        "cannot be told apart": (0.1, 0.101, False),
         "take a scheme of more bits": (2.0, 3.0),
         "merge it, if that is little enough": (0.1, None),
         "logits that are not finite": (None, 0.1),
