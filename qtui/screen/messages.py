@@ -39,6 +39,10 @@ class ModelFailed(Message):
         self.sentence = sentence
 
 
+class AboutChanged(Message):
+    """A panel began or ended to show another model than the app's; `Panel.about` names it."""
+
+
 class DeviceSeen(Message):
     """What the engine knows of the device: "NVIDIA L40S  HBM 3.1/44.5 GiB", or "no GPU"."""
 

@@ -27,6 +27,8 @@ class HeaderLine(Widget):
     note: reactive[str] = reactive("")
     """A status that differs from the rest of the line: a model that is being opened, or could not
     be."""
+    about: reactive[str] = reactive("")
+    """What the current panel is about in place of the model; "" if it is about the model."""
     device: reactive[str] = reactive("")
     separator: reactive[str] = reactive("·")
 
@@ -43,8 +45,8 @@ class HeaderLine(Widget):
         room = line.width - at - len(self.device) - 2
         with_device = room >= 8
         room = room if with_device else line.width - at
-        if self.note:
-            note = shortened(self.note, max(0, room - 10))
+        if said := self.note or (f"here {self.about}" if self.about else ""):
+            note = shortened(said, max(0, room - 10))
             at = line.put(at, fitted_title(self.model, room - len(note) - 2))
             line.put(at + 2, note, self.get_component_rich_style("header--note", partial=True))
         else:

@@ -489,7 +489,9 @@ async def test_a_narrow_title_says_where_a_replay_is_and_how_fast(
         panel = await replay(pilot, 5.2)
         await pilot.press("full_stop")
         await settled(pilot)
-        title = next(line for line in screen_text(pilot.app).splitlines() if "seven-b" in line)
+        first, *lines = screen_text(pilot.app).splitlines()
+        assert first.rstrip().endswith("demo  here a recording of seven-b")
+        title = next(line for line in lines if "seven-b" in line)
         assert "seven-b  00:05  step 4 of 6  " in title
         assert title.endswith("paused 4x")
         panel.action_jump(-9)

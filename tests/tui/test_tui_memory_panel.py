@@ -230,8 +230,20 @@ async def test_a_worked_case_is_opened_and_left(
         assert panel.shown.case == "adam-8b"
         assert panel.shown.plan.method == "full"
         assert [params["case"] for m, params in estimator.asked if m == "first"][-1] == "adam-8b"
+
+        def header() -> str:
+            return screen_text(pilot.app).splitlines()[0]
+
+        assert "here the worked case 8B: Adam in four precisions" in header()
+        await pilot.press("1")  # another panel is about the model
+        await settled(pilot)
+        assert "here" not in header()
+        await pilot.press("4")
+        await settled(pilot)
+        assert "here the worked case" in header()
         await pilot.press("o")
         await ready(pilot)
+        assert "here" not in header()
         assert panel.shown.case == ""
         assert (panel.shown.plan.method, panel.shown.plan.batch) == ("qlora", 2)
 

@@ -121,6 +121,10 @@ class AskingPanel(Panel):
         """The sentence: what the content means, why there is none, or what is being done."""
         return ""
 
+    def other_subject(self) -> str:
+        """What is shown in place of the app's model, in words; "" if it is the app's model."""
+        return ""
+
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Whether an action is possible now; the footer shows only keys of such actions."""
         if action == "restart":
@@ -226,6 +230,7 @@ class AskingPanel(Panel):
     def speak(self) -> None:
         """Sets the sentence: the refusal, or else the meaning of the content."""
         self.sentence = self.refusal or self.meaning()
+        self.about = self.other_subject()
 
     def forget_refusal(self) -> None:
         """Removes a refusal, so that the sentence is about the content again."""

@@ -10,6 +10,7 @@ from textual.containers import Container
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from qtui.screen.messages import AboutChanged
 from qtui.screen.panel.hooks import ShellHooks
 from qtui.screen.panel.host import Host
 from qtui.screen.widgets.drawing import Drawing
@@ -36,6 +37,9 @@ class Panel(ShellHooks, Container):
 
     sentence: reactive[str] = reactive("", init=False, repaint=False)
 
+    about: reactive[str] = reactive("", init=False, repaint=False)
+    """What the panel is about in place of the app's model: "a recording of gpt2"; "" if nothing."""
+
     def compose(self) -> ComposeResult:
         with Container(classes="panel-body"):
             yield from self.compose_body()
@@ -48,6 +52,9 @@ class Panel(ShellHooks, Container):
     def watch_sentence(self, sentence: str) -> None:
         for line in self.query(Sentence):
             line.text = sentence
+
+    def watch_about(self) -> None:
+        self.post_message(AboutChanged())
 
     @property
     def qtui(self) -> Host:

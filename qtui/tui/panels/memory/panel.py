@@ -125,6 +125,10 @@ class MemoryPanel(PlanPanel):
     def meaning(self) -> str:
         return self._notice or self.view.meaning(self.shown)
 
+    def other_subject(self) -> str:
+        case = next((each for each in self.shown.cases if each.key == self.shown.case), None)
+        return "" if case is None else f"the worked case {case.title}"
+
     # Hooks of the shell
 
     def activate(self) -> None:

@@ -36,6 +36,7 @@ from qtui.tui.panels.numerics.table_view import TableView
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.settings import Value
+from qtui_core.models.quoting import printable
 
 #: Seconds that the panel is shown before it starts a process ahead.
 WARM_SECONDS: Final = 0.4
@@ -362,6 +363,14 @@ class NumericsPanel(AskingPanel):
     def meaning(self) -> str:
         silence = self.runs.process.silence
         return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
+
+
+    def other_subject(self) -> str:
+        run = self.shown.run
+        if run is None or not run.experiment.takes_model or run.model == self.shown.model:
+            return ""
+        what = "a recording" if run.recorded else "a run"
+        return f"{what} on {printable(run.model)}"
 
 
 def _note(run: LabRun | None, kept: int) -> str:

@@ -40,6 +40,7 @@ from qtui_core.errors import UsageError
 from qtui_core.live.recorded_plan import plan_of
 from qtui_core.memory.plan.option import whole_number
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.models.quoting import printable
 
 LARGEST = "largest"
 LOCKED = "The plan cannot be changed while its run is shown; x stops the run."
@@ -174,6 +175,12 @@ class TrainPanel(PlanPanel):
             said = first_of_all(run) or self.view.meaning(run)
         # A recording may be incomplete and still have correct content.
         return f"{run.complaint} {said}".strip()
+
+    def other_subject(self) -> str:
+        header = self.run_shown.state.header
+        if header is None or self.run_shown.player is None:
+            return ""
+        return f"a recording of {printable(header.model)}"
 
     def action_floor(self) -> None:
         self.run_shown.from_zero = not self.run_shown.from_zero
