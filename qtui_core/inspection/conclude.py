@@ -113,7 +113,7 @@ def _where(tensors: Sequence[TensorReport]) -> str:
     """The beginning of a sentence that is about a sample; "" for whole tensors."""
     read = sum(t.sampled_parameters for t in tensors)
     there = sum(t.info.elements for t in tensors if t.sampled_parameters)
-    return "" if read == there else f"In a sample of {read / there:.2g} of the elements: "
+    return "" if read == there else f"In a sample of {percent(read / there)} of the elements: "
 
 
 def _nothing_to_quantize(census: Census, tensors: int) -> str:
@@ -238,7 +238,7 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
         held += f" ({share} in column {first.column:,})"
     hold = "hold" if outliers.count > 1 else "holds"
     return (
-        f"but {held} of {quoted(name)} {hold} {outliers.energy_share:.0%} of its energy, which "
+        f"but {held} of {quoted(name)} {hold} {percent(outliers.energy_share)} of its energy, which "
         f"flatters the decibels: keep them in 16 bits and look at what the others lose"
     )
 

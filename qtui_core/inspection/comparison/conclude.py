@@ -65,7 +65,7 @@ def _where(comparison: Comparison) -> str:
     """The beginning of a sentence that is about a sample; "" for whole tensors."""
     read = sum(r.difference.count for r in comparison.pairs)
     there = sum(r.pair.info.elements for r in comparison.pairs)
-    return "" if read == there else f"In a sample of {read / there:.2g} of the elements: "
+    return "" if read == there else f"In a sample of {percent(read / there)} of the elements: "
 
 
 def _all_identical(comparison: Comparison) -> str:

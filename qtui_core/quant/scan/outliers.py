@@ -113,7 +113,8 @@ class OutlierScan(Reducer["_Found | None"]):
             sigma=None,
             count=count,
             share=count / stats.finite if count else 0.0,
-            energy_share=min(1.0, energy),
+            # Rounding must not make it all of the energy if other elements have some.
+            energy_share=min(1.0 if count >= stats.finite - stats.zeros else 1 - 2.0**-53, energy),
             top=tuple(
                 Outlier(
                     *divmod(int(i), self._columns),

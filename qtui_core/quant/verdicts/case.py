@@ -12,6 +12,7 @@ from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.segments.layout import run_lengths
 from qtui_core.quant.storage import bits_per_parameter
+from qtui_core.quantities import plural
 from qtui_core.schemes.granularity import PerModel, PerTensor
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -24,6 +25,19 @@ HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
 #: If the mean is this many standard deviations from zero, few values use the levels on the other
 #: side.
 OFF_CENTRE = 1.0
+
+
+def nonfinite_sentence(report: ErrorReport) -> str:
+    """What is said of elements that are not finite; "" without any."""
+    if not report.nonfinite:
+        return ""
+    rest = "every figure is over the finite rest"
+    if report.nonfinite == report.count:
+        rest = "no element is finite, so there is nothing to measure"
+    return (
+        f"{plural(report.nonfinite, 'element is', 'elements are')} NaN or infinite: find out where "
+        f"{'it comes' if report.nonfinite == 1 else 'they come'} from first; {rest}."
+    )
 
 
 @dataclass(frozen=True)

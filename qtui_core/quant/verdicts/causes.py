@@ -283,11 +283,11 @@ def _heavy_tails(case: Case) -> Cause | None:
 def _wide_extent(case: Case) -> Cause | None:
     """A single scale for the tensor, and a largest magnitude that is large for its size."""
     stats = case.stats
-    if stats is None or not isinstance(
-        layout_of(case.scheme.granularity, case.report.shape), Whole
-    ):
+    whole = isinstance(layout_of(case.scheme.granularity, case.report.shape), Whole)
+    if stats is None or not whole or case.finite == 1:  # a single value is as large as itself
         return None
-    usual = upper_quantile(math.log(2) / (2 * case.finite))  # median of the largest magnitude
+    # The median of the largest magnitude of so many.
+    usual = upper_quantile(-math.expm1(-math.log(2) / case.finite) / 2)
     ratio = stats.absmax / case.rms
     if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
         return None

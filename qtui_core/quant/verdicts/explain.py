@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.formats import get_format
 from qtui_core.quant.verdicts.advantages import find_advantage
-from qtui_core.quant.verdicts.case import EXACT_DB, NOTICEABLE_DB, Case
+from qtui_core.quant.verdicts.case import EXACT_DB, NOTICEABLE_DB, Case, nonfinite_sentence
 from qtui_core.quant.verdicts.causes import Cause, CauseKind, find_cause
 from qtui_core.quant.verdicts.remedies import (
     remedy_of,
@@ -59,12 +59,7 @@ def _empty(case: Case) -> str | None:
 
 
 def _not_finite(case: Case) -> str | None:
-    if not case.report.nonfinite:
-        return None
-    return (
-        f"{plural(case.report.nonfinite, 'element is', 'elements are')} NaN or infinite: find "
-        f"out where they come from first; every figure is over the finite rest."
-    )
+    return nonfinite_sentence(case.report) or None
 
 
 def _overflowed(case: Case) -> str | None:

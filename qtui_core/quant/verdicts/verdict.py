@@ -18,10 +18,10 @@ from qtui_core.quant.scan.occupancy import Occupancy
 from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.storage import bit_budget
 from qtui_core.quant.verdicts.alternatives import DB_PER_BIT
-from qtui_core.quant.verdicts.case import EXACT_DB
+from qtui_core.quant.verdicts.case import EXACT_DB, nonfinite_sentence
 from qtui_core.quant.verdicts.contest import Contender, Contest
-from qtui_core.quant.verdicts.equal_bits import TOLERANCE
-from qtui_core.quantities import db_text, plural
+from qtui_core.quant.verdicts.equal_bits import TOLERANCE, at_equal_bits
+from qtui_core.quantities import db_text, phrase, plural
 from qtui_core.schemes.scheme import Family
 
 #: Decibels: a smaller difference counts as none.
@@ -34,6 +34,7 @@ CROWDED = 0.03
 #: scales are rounded more coarsely than on a Gaussian.
 EXTREME_TAILS = 1000.0
 REMEDY = "= makes bits equal"
+UNEQUAL = "no group sizes make them equal"
 _LEAST_ERROR = "Its error is the least"
 
 
@@ -71,13 +72,7 @@ def _empty(contest: Contest) -> str | None:
 
 
 def _not_finite(contest: Contest) -> str | None:
-    nonfinite = contest.first.report.nonfinite
-    if not nonfinite:
-        return None
-    return (
-        f"{plural(nonfinite, 'element is', 'elements are')} NaN or infinite: find out "
-        f"where they come from first; every figure is over the finite rest."
-    )
+    return nonfinite_sentence(contest.first.report) or None
 
 
 def _overflowed(contest: Contest) -> str | None:
@@ -143,7 +138,7 @@ def _alone(contest: Contest) -> str | None:
         return None
     only = contest.first
     if only.db > EXACT_DB:
-        return f"{only.name} keeps every element of this tensor exactly."
+        return _exactly([only])
     used, bits = only.occupancy.entropy_bits, only.report.scheme.bits
     if used is None:
         return (
@@ -162,22 +157,43 @@ def _unequal(contest: Contest) -> str | None:
         return None
     best, second, *_ = sorted(contest.contenders, key=lambda c: -c.db)
     if best.db > EXACT_DB:
-        return f"{best.name} keeps every element of this tensor exactly."
+        return _exactly([best])
     low = min(c.bits for c in contest.contenders)
     high = max(c.bits for c in contest.contenders)
-    text = (
-        f"These are not equal bits ({low:.3f} to {high:.3f}): {best.name} gives the most, "
-        f"{db_text(best.db)} dB{_worth(best, second)}"
-    )
     return (
-        f"{text}; {REMEDY}." if not contest.resized else f"{text}; no group sizes make them equal."
+        f"These are not equal bits ({low:.3f} to {high:.3f}): {_first_of(best, second)}; "
+        f"{_remedy(contest) or UNEQUAL}."
     )
+
+
+def _first_of(best: Contender, second: Contender) -> str:
+    """The two with the most decibels, whose bits may differ."""
+    if best.db - second.db >= SAME_DB:
+        return f"{best.name} gives the most, {db_text(best.db)} dB{_worth(best, second)}"
+    small, large = sorted((best, second), key=lambda c: c.bits)
+    fewer = large.bits - small.bits
+    bits = f", and {small.name} takes {fewer:.3f} bits fewer" if fewer > TOLERANCE else ""
+    return f"{best.name} and {second.name} are level, {db_text(best.db)} dB{bits}"
+
+
+def _remedy(contest: Contest) -> str:
+    """What `=` does about unequal bits; "" if it can do nothing."""
+    if contest.resized:
+        return ""
+    others = [c.report.scheme for c in contest.contenders if c not in contest.equal]
+    found = at_equal_bits(others, contest.first.report.shape, contest.first.bits)
+    equal = sum(row.equal for row in found)
+    if not equal:
+        return ""
+    return REMEDY if equal == len(others) else f"{REMEDY} for {equal} of them"
 
 
 def _worth(better: Contender, other: Contender) -> str:
     """Whether the additional decibels are worth the additional bits."""
     lead, more = better.db - other.db, better.bits - other.bits
-    if more < -TOLERANCE:
+    if abs(more) <= TOLERANCE:
+        return f", {lead:.1f} dB more than {other.name} in as many bits"
+    if more < 0:
         return f", and {other.name} is behind with {-more:.3f} bits more"
     worth = DB_PER_BIT * more
     judged = "less" if lead < worth else "more"
@@ -190,9 +206,20 @@ def _worth(better: Contender, other: Contender) -> str:
 def _exact(contest: Contest) -> str | None:
     if contest.best.db <= EXACT_DB:
         return None
-    exact = [c.name for c in contest.equal if c.db > EXACT_DB]
-    keep = "keeps" if len(exact) == 1 else "keep"
-    return f"{', '.join(exact)} {keep} every element of this tensor exactly.{_left_out(contest)}"
+    alike = [c for c in contest.equal if c.db > EXACT_DB]
+    return f"{_exactly([c for c in alike if c.db == math.inf] or alike)}{_left_out(contest)}"
+
+
+def _exactly(contenders: Sequence[Contender]) -> str:
+    """About schemes of which nothing but the rounding of float32 is left."""
+    many = len(contenders) > 1
+    keep = f"{phrase([c.name for c in contenders])} keep{'' if many else 's'}"
+    if all(c.db == math.inf for c in contenders):
+        return f"{keep} every element of this tensor exactly."
+    least = db_text(min(c.db for c in contenders))
+    return (
+        f"{keep} {'at least ' if many else ''}{least} dB of this tensor, about what float32 does."
+    )
 
 
 def _integers_win(contest: Contest) -> str | None:
@@ -255,7 +282,8 @@ def _left_out(contest: Contest) -> str:
         text = f" {others[0].name} takes {others[0].bits:.3f} bits and is not compared"
         if others[0].db > contest.best.db:
             text += f" ({db_text(others[0].db)} dB)"
-    return f"{text}." if contest.resized else f"{text}: {REMEDY}."
+    remedy = _remedy(contest)
+    return f"{text}: {remedy}." if remedy else f"{text}."
 
 
 def _integers_and_normal(contest: Contest) -> str:
@@ -382,4 +410,4 @@ def _use(contest: Contest) -> str:
         return _LEAST_ERROR
     cost = before - after
     for_ = "for next to nothing" if cost < 0.01 else f"for {cost:.2f} dB"
-    return f"Its error is the least, and dq would spare {float(spared):.3f} bits {for_}"
+    return f"{_LEAST_ERROR}, and dq would spare {float(spared):.3f} bits {for_} on a Gaussian"

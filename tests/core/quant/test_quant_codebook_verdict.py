@@ -1,15 +1,18 @@
 """The sentence of the Codebooks panel, compared with the measured numbers."""
 
+import math
 import re
 
 import numpy as np
 import pytest
+from every import every
 from shorthands import code_occupancy
+from told_truly import faults_of
 
 from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
 from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
-from qtui_core.quant.verdicts.verdict import verdict
+from qtui_core.quant.verdicts.verdict import REMEDY, UNEQUAL, verdict
 
 #: Rows whose length is a multiple of 64 and of 72.
 SHAPE = (128, 576)
@@ -138,6 +141,59 @@ def test_tensors_without_a_contest():
     assert "add another scheme" in alone[1]
     kept = judged(tensor("normal"), ["int8:row:outliers0.5"])
     assert "keeps every column in 16 bits, so there are no codes to count" in kept[1]
+
+
+#: The tensor and the schemes -> what is said, and what must not be.
+TOLD = {
+    "a column of one element": (
+        "one row", ["e4m3:column"], "about what float32 does", "keeps every element"),
+    "level at unequal bits": (
+        "normal", ["nf4:block64:dq", "nf4"], "are level, 20.7 dB, and nf4:block64:dq takes 0.372",
+        "gives the most"),
+    "two of equal bits beside a smaller one": (
+        "normal", ["int3", "nf4", "int4"], " in as many bits", "0.000 bits more"),
+    "casts cannot be resized": ("normal", ["mxfp4", "e4m3"], UNEQUAL, REMEDY),
+    "one of two can be resized": (
+        "normal", ["nf4", "int4", "int4:group128", "e4m3"], f"{REMEDY} for 1 of them", UNEQUAL),
+}  # fmt: skip
+
+
+def test_the_sentence_of_every_state():
+    def check(kind, texts, said, never):
+        x = tensor("normal")[:1] if kind == "one row" else tensor(kind)
+        _, found = judged(x, texts)
+        assert said in found
+        assert never not in found
+        assert not faults_of(found)
+
+    every(TOLD, check)
+
+
+@pytest.mark.parametrize("resized", [False, True])
+def test_what_is_best_has_the_most_decibels_and_exact_is_exact(awkward, resized):
+    """Whatever is compared on whatever tensor."""
+    choices = (["nf4", "int4"], FIRST, ["int8:row", "int4", "e4m3"], ["e4m3:column", "mxfp8-e5m2"])
+
+    def check(name, texts):
+        with np.errstate(over="ignore"):
+            x = np.asarray(awkward[name]).astype(np.float32)
+        contenders, found = judged(x, texts, resized=resized and x.size > 0)
+        assert not faults_of(found), found
+        named = re.search(r"(?<!Gaussian )(?<!\S)(\S+) (?:wins by|gives the most)", found)
+        if named:
+            best = next(c for c in contenders if c.name == named[1])
+            rivals = (
+                contenders
+                if "gives the most" in found
+                else [c for c in contenders if abs(c.bits - contenders[0].bits) <= 0.02]
+            )
+            assert best.db == max(c.db for c in rivals)
+        exact = re.search(r"(.*) keeps? every element of this tensor exactly", found)
+        if exact:
+            names = re.split(", | and ", exact[1].rpartition(": ")[2])
+            assert {c.db for c in contenders if c.name in names} == {math.inf}
+
+    every([(name, texts) for name in awkward for texts in choices], check)
 
 
 def test_schemes_that_are_level_here_may_differ_on_a_gaussian():

@@ -364,7 +364,6 @@ class NumericsPanel(AskingPanel):
         silence = self.runs.process.silence
         return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
 
-
     def other_subject(self) -> str:
         run = self.shown.run
         if run is None or not run.experiment.takes_model or run.model == self.shown.model:
