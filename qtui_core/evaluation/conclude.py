@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.results import EvaluationBegun, EvaluationRow
+from qtui_core.quantities import phrase, plural
 
 #: The most bits per parameter of a small candidate; 4 bits with scales are small.
 SMALL_BITS = 5.0
@@ -86,6 +87,8 @@ def conclude_evaluation(
         return "No candidate has read the text yet."
     finite = [row for row in rows[1:] if row.kl_mean is not None]
     broken = [row for row in rows[1:] if row.kl_mean is None]
+    if rows[0].nonfinite:
+        return f"{start}{_broken_original(rows[0], windows * begun.text.scored)}"
     if broken:
         start += _broken(broken, windows * begun.text.scored) + (" " if finite else "")
     if not finite:
@@ -101,11 +104,20 @@ def conclude_evaluation(
 
 def _broken(broken: Sequence[EvaluationRow], tokens: int) -> str:
     most = max(broken, key=lambda row: row.nonfinite)
-    others = f", as {len(broken) - 1} more do" if len(broken) > 1 else ""
+    more = len(broken) - 1
+    others = f", as {more} more {'does' if more == 1 else 'do'} for some" if more else ""
     return (
-        f"{most.name} gives logits that are not finite for {most.nonfinite:,} of {tokens:,} "
-        f"tokens{others}: some values overflow, so leave out nosat or take a format that reaches "
+        f"{most.name} gives logits that are not finite for {most.nonfinite:,} of "
+        f"{plural(tokens, 'token')}{others}: some values overflow, so leave out nosat or take a format that reaches "
         f"further."
+    )
+
+
+def _broken_original(original: EvaluationRow, tokens: int) -> str:
+    return (
+        f"The original itself gives logits that are not finite for {original.nonfinite:,} of "
+        f"{plural(tokens, 'token')}, so no candidate can be held against it: look for the weights "
+        f"that are not finite (qtui inspect counts them)."
     )
 
 
@@ -117,14 +129,20 @@ def _alone(
     if row.kl_mean == 0.0:
         return (
             f"{at} gives the original's distribution for every one of "
-            f"{windows * begun.text.scored:,} tokens: it changes nothing that this text shows."
+            f"{plural(windows * begun.text.scored, 'token')}: it changes nothing that this text "
+            f"shows."
         )
     change = (row.loss or 0.0) - (original.loss or 0.0)
     return (
         f"{at} is {_divergence(row)} from the original: the loss {_change(change)}, and "
-        f"{row.top1_agreement:.1%} of the most likely tokens stay; name other schemes of as many "
+        f"{_stay(row.top1_agreement):.1%} of the most likely tokens stay; name other schemes of as many "
         f"bits to see whether that is little."
     )
+
+
+def _stay(share: float) -> float:
+    """A share whose text says 100% only if it is all."""
+    return share if share == 1 else min(share, 0.999)
 
 
 def _change(loss: float) -> str:
@@ -142,15 +160,17 @@ def _among(
     ranked = sorted(chosen, key=lambda row: (row.kl_mean or 0.0, row.nbytes))
     first = ranked[0]
     among = f"Of what takes {SMALL_BITS:.0f} bits per parameter or fewer, " if small else ""
+    least = [row for row in ranked if row.kl_mean == first.kl_mean]
     if len(ranked) == 1:
         said = f"{first.name} alone takes {SMALL_BITS:.0f} bits or fewer: {figures_of(first)}"
         others = "; name others of as few bits to choose from"
         return f"{said}{_larger(first, rows)}{others}.", first
     if windows < 2:
+        has = "have" if len(least) > 1 else "has"
         return (
-            f"{among}{first.name} has the least divergence, {figures_of(first)}, but one window "
-            f"gives no standard error, so that may be chance: take "
-            f"{'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
+            f"{among}{phrase([row.name for row in least])} {has} the least divergence, "
+            f"{figures_of(first)}, but one window gives no standard error, so that may be chance: "
+            f"take {'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
             first,
         )
     limit = beyond_chance(windows)
@@ -177,7 +197,7 @@ def _tied(
     """The sentence if the best candidate cannot be distinguished from others."""
     alike = [first, *ties]
     best = min(alike, key=lambda row: row.nbytes)
-    names = ", ".join(row.name for row in alike[:-1]) + f" and {alike[-1].name}"
+    names = phrase([row.name for row in alike])
     if all(row.kl_mean == first.kl_mean for row in alike):
         differ = f"have the same divergence of {_nats(first.kl_mean)} nats"
     else:
@@ -188,7 +208,7 @@ def _tied(
             f"standard errors ({short_figures(first)} and {short_figures(ties[-1])})"
         )
     same = min(row.nbytes for row in alike) == max(row.nbytes for row in alike)
-    take = f"take either{_more(first, ties, windows, begun, compared)}"
+    take = f"take {'either' if len(alike) == 2 else 'any of them'}{_more(first, ties, windows, begun, compared)}"
     if not same:
         take = f"take {best.name}, the smallest{_more(first, ties, windows, begun, compared)}"
     larger = _larger(best, [row for row in rows if row is best or row not in alike])

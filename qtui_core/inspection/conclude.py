@@ -237,9 +237,10 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
         share = "all" if first.count == outliers.count else f"{first.count:,} of them"
         held += f" ({share} in column {first.column:,})"
     hold = "hold" if outliers.count > 1 else "holds"
+    share = percent(outliers.energy_share)
     return (
-        f"but {held} of {quoted(name)} {hold} {percent(outliers.energy_share)} of its energy, which "
-        f"flatters the decibels: keep them in 16 bits and look at what the others lose"
+        f"but {held} of {quoted(name)} {hold} {share} of its energy, which flatters "
+        f"the decibels: keep them in 16 bits and look at what the others lose"
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from every import every
 from test_evaluation_scores import begun_of, part_of, parts_of
+from told_truly import faults_of
 
 from qtui_core.evaluation.results import Candidate, EvaluationBegun
 from qtui_core.evaluation.summary import summarize
@@ -113,13 +116,72 @@ def test_quantized_inputs_come_after_the_weights() -> None:
     )
 
 
+#: What is unusual -> schemes, the divergences of each, bytes, what is said, what must not be.
+STATES = {
+    "three alike": (("nf4", "int4", "fp4"), [noisy(0.005, 0.001)] * 3, (560, 560, 560),
+                    "nf4, int4 and fp4 have the same divergence of 0.005 nats: take any of them",
+                    "either"),
+    "one more is broken": (("e5m2:nosat", "e4m3:nosat"), [np.full((20, 1), math.nan)] * 2,
+                           (560, 560), "for 20 of 20 tokens, as 1 more does for some", "more do "),
+    "nothing changes": (("int8",), [np.zeros((20, 1))], (1000,),
+                        "gives the original's distribution for every one of 20 tokens", "nats"),
+}  # fmt: skip
+
+
+def test_the_sentence_of_every_state() -> None:
+    def check(schemes, values, nbytes, told, never):
+        found = said(begun_of(*schemes, batches=WINDOWS, scored=1), values, nbytes)
+        assert told in found
+        assert never not in found
+        assert not faults_of(found)
+
+    every(STATES, check)
+
+
+def test_one_window_with_equal_candidates_names_both() -> None:
+    begun = begun_of("nf4", "int4", batches=(1,))
+    found = summarize(begun, parts_of(begun, 0.005, 0.005), "done").conclusion
+    assert "nf4 and int4 have the least divergence" in found
+
+
+def test_a_broken_original_is_not_put_down_to_its_candidates() -> None:
+    begun = begun_of("nf4", "int4", batches=WINDOWS)
+    parts = parts_of(begun, *[noisy(0.005, 0.001)] * 2, loss=math.nan)
+    broken = [part_of(begun, batch, 0, 0.0, math.nan) for batch in range(2)]
+    found = summarize(begun, [*broken, *(p for p in parts if p.candidate)], "done").conclusion
+    assert found.startswith("The original itself gives logits that are not finite for 60 of 60")
+    assert "nosat" not in found
+
+
+def test_the_least_is_the_least_of_the_small_ones() -> None:
+    def check(seed):
+        random = np.random.default_rng(seed)
+        schemes = ("nf4", "int4", "int8", "e4m3")[: random.integers(1, 5)]
+        begun = begun_of(*schemes, batches=WINDOWS)
+        means = random.choice([0.0, 1e-9, 0.0042, 0.005, 0.3], len(schemes))
+        spread = random.choice([0.0, 1e-5, 2e-3])
+        values = [abs(noisy(mean, spread, at)) for at, mean in enumerate(means)]
+        parts = sizes(begun, *random.choice([500, 560, 1010], len(schemes)))
+        ended = random.choice(["done", "stopped"])
+        result = summarize(begun, parts(parts_of(begun, *values)), ended)
+        found, rows = result.conclusion, result.rows[1:]
+        assert not faults_of(found), found
+        if named := re.search(r"(\S+) has the least divergence", found):
+            small = [row for row in rows if row.bits_per_parameter <= 5] or rows
+            assert named[1] == min(small, key=lambda row: row.kl_mean).name
+        if "the same divergence" in found:
+            assert len({row.kl_mean for row in rows}) < len(rows)
+
+    every(range(60), check)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_is_not_finite_comes_first(whole: bool) -> None:
     begun = begun_of("e5m2:nosat", "nf4", batches=WINDOWS)
     values = np.full((20, 3), math.nan)
     found = said(begun, [values, values if whole else noisy(0.005, 0.001)], (1000, 560))
     assert found.startswith("e5m2:nosat gives logits that are not finite for 60 of 60 tokens")
-    assert ("as 1 more do" in found) == whole
+    assert ("as 1 more does" in found) == whole
     assert ("nf4, at 4.48 bits" in found) != whole
 
 
