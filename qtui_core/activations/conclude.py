@@ -9,7 +9,8 @@ import numpy as np
 from qtui_core.activations.observers import Float64, Observed
 from qtui_core.activations.output_error import OutputError
 from qtui_core.activations.ranges import RANGED, RangeReport
-from qtui_core.quant.scan.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistics
+from qtui_core.quant.scan.columns import MIN_ROWS, STANDS_OUT, ColumnMagnitude, ColumnStatistics
+from qtui_core.quantities import db_text, plural
 from qtui_core.schemes.scheme import Family
 
 #: Decibels: a fixed range this close to scales per token is good enough.
@@ -20,6 +21,9 @@ SLIGHT_DB = 0.3
 DECIDES_DB = 6.0
 #: Decibels: below this SQNR an activation has lost more than 4% of its energy to noise.
 POOR_DB = 14.0
+#: Decibels: below this SQNR nothing of an activation is left.
+NOTHING_DB = 0.1
+_MORE_BITS = "take a format with more bits"
 
 
 def columns_of(observed: Observed) -> ColumnStatistics:
@@ -40,20 +44,35 @@ def channels_in_words(columns: ColumnStatistics) -> str:
     """Which channels stand out from the median channel, in words."""
     found = standing_out(columns)
     total = columns.absmax.size
+    if not columns.absmax.any():
+        return "every value is zero"
+    if not columns.median_absmax:
+        hold = plural(int(np.count_nonzero(columns.absmax)), "channel holds", "channels hold")
+        return f"{hold} all of its values other than zero, of {total:,} channels"
+    if columns.rows < MIN_ROWS:
+        return f"{plural(columns.rows, 'token')} cannot tell whether a channel stands out"
     if not found:
-        largest = columns.largest(1)
-        ratio = f" (the largest is {largest[0].absmax_ratio:.2g}x the median)" if largest else ""
-        return f"no channel stands out{ratio}"
+        largest = columns.largest(1)[0]
+        return f"no channel stands out (the largest is {largest.absmax_ratio:.2g}x the median)"
     times = f"{found[0].absmax_ratio:.3g}x the median"
     if len(found) == 1:
         return f"channel {found[0].column:,} of {total:,} reaches {times}"
     return f"{len(found):,} of {total:,} channels reach up to {times}"
 
 
-def conclude_ranges(subject: str, columns: ColumnStatistics, reports: Sequence[RangeReport]) -> str:
+def conclude_ranges(
+    subject: str, columns: ColumnStatistics, reports: Sequence[RangeReport], nonfinite: int = 0
+) -> str:
     """What calibration gains for this activation, and what to use. `reports` are those of
-    `ways_of`, not empty; `subject` names the activation: "Input of down_proj"."""
+    `ways_of`, not empty; `subject` names the activation: "Input of down_proj". `nonfinite` of its
+    values are NaN or infinite."""
     start = f"{subject}: {channels_in_words(columns)}"
+    if nonfinite:
+        of, them = plural(nonfinite, "value is", "values are"), "it" if nonfinite == 1 else "them"
+        lost = f"{of} NaN or infinite: find the layer that makes {them} first"
+        if nonfinite == columns.rows * columns.absmax.size:
+            return f"{subject}: {lost}; none is finite, so there is nothing to quantize."
+        start = f"{subject}: {lost}. Of the finite rest: {channels_in_words(columns)}"
     first = reports[0].way.scheme
     if first.family not in RANGED:
         cast = first.family is Family.CAST
@@ -87,9 +106,10 @@ def _advice(free: RangeReport, best: RangeReport, static: RangeReport) -> str:
         advice = f"use {free.way.words}"
     else:
         advice = f"use {free.way.words}; fixed, {name} is better ({_words(_kept(best))})"
-    if max(_rank(_kept(free)), _rank(_kept(best))) < POOR_DB:
-        advice += ", though it is little: take a format with more bits"
-    return advice
+    most = max(_rank(_kept(free)), _rank(_kept(best)))
+    if most < NOTHING_DB:
+        return "nothing is left of it, so look at its values first"
+    return advice if most >= POOR_DB else f"{advice}, though it is little: {_MORE_BITS}"
 
 
 def conclude_output(
@@ -122,7 +142,7 @@ def _rank(sqnr_db: float | None) -> float:
 
 
 def _words(sqnr_db: float | None, exact: str = "everything") -> str:
-    return exact if sqnr_db is None else f"{sqnr_db:.1f} dB"
+    return exact if sqnr_db is None else f"{db_text(sqnr_db)} dB"
 
 
 def _median(values: Float64) -> float:

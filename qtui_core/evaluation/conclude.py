@@ -108,8 +108,8 @@ def _broken(broken: Sequence[EvaluationRow], tokens: int) -> str:
     others = f", as {more} more {'does' if more == 1 else 'do'} for some" if more else ""
     return (
         f"{most.name} gives logits that are not finite for {most.nonfinite:,} of "
-        f"{plural(tokens, 'token')}{others}: some values overflow, so leave out nosat or take a format that reaches "
-        f"further."
+        f"{plural(tokens, 'token')}{others}: some values overflow, so leave out nosat or take a "
+        f"format that reaches further."
     )
 
 
@@ -135,8 +135,8 @@ def _alone(
     change = (row.loss or 0.0) - (original.loss or 0.0)
     return (
         f"{at} is {_divergence(row)} from the original: the loss {_change(change)}, and "
-        f"{_stay(row.top1_agreement):.1%} of the most likely tokens stay; name other schemes of as many "
-        f"bits to see whether that is little."
+        f"{_stay(row.top1_agreement):.1%} of the most likely tokens stay; name other schemes of as "
+        f"many bits to see whether that is little."
     )
 
 
@@ -208,9 +208,10 @@ def _tied(
             f"standard errors ({short_figures(first)} and {short_figures(ties[-1])})"
         )
     same = min(row.nbytes for row in alike) == max(row.nbytes for row in alike)
-    take = f"take {'either' if len(alike) == 2 else 'any of them'}{_more(first, ties, windows, begun, compared)}"
-    if not same:
-        take = f"take {best.name}, the smallest{_more(first, ties, windows, begun, compared)}"
+    take = f"{best.name}, the smallest"
+    if same:
+        take = "either" if len(alike) == 2 else "any of them"
+    take = f"take {take}{_more(first, ties, windows, begun, compared)}"
     larger = _larger(best, [row for row in rows if row is best or row not in alike])
     return f"{names} {differ}: {take}{larger}.", best
 

@@ -78,6 +78,9 @@ def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
     ways = ways_of(asked.scheme, observed)
     reports = list(compare_ranges(ways, calibration, held_out, **watched(task)))
     columns = columns_of(observed)
+    subject = (
+        f"{side.capitalize()} of {_short(found)}{_part(len(calibration.rows), observed.tokens)}"
+    )
     return Ranges(
         side=side,
         scheme=str(asked.scheme),
@@ -90,7 +93,7 @@ def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
             for c in columns.largest(CHANNELS_SENT)
         ),
         ways=tuple(map(_way, reports)),
-        sentence=conclude_ranges(f"{side.capitalize()} of {_short(found)}", columns, reports),
+        sentence=conclude_ranges(subject, columns, reports, observed.nonfinite),
     )
 
 
@@ -128,6 +131,7 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
         model_absmax=extent,
         **watched(task),
     )
+    part = _part(x.shape[0], recording.observed.tokens)
     at = 1 + (asked.active if 0 <= asked.active < len(schemes) else 0)
     both = table[at][at]
     return Outputs(
@@ -137,8 +141,13 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
         relative_mse=tuple(tuple(cell.relative_mse for cell in row) for row in table),
         worst_outputs=_worst_outputs(both),
         transposed=transposed,
-        sentence=conclude_output(str(schemes[at - 1]), table[at][0], table[0][at], both),
+        sentence=conclude_output(f"{schemes[at - 1]}{part}", table[at][0], table[0][at], both),
     )
+
+
+def _part(taken: int, tokens: int) -> str:
+    """The words for tokens that stand for more; "" if they are all."""
+    return f" (decibels over {taken:,} of {tokens:,} tokens)" if taken < tokens else ""
 
 
 def _layer(session: Session, task: Task[OutputsRequest]) -> tuple[Float32, Float32 | None]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 from lazy_imports import LazyImport
+from told_truly import faults_of
 
 from qtui_core.activations import (
     ActivationRecord,
@@ -257,6 +259,45 @@ def test_the_sentence_names_channels_numbers_and_what_to_do() -> None:
     cast = list(reports("bf16", first, second).values())
     sentence = conclude_ranges("Input", columns, cast)
     assert "needs no calibration, because a cast has no scales" in sentence
+
+
+def one_channel(value: float) -> np.ndarray:
+    return np.where(np.arange(16) == 2, np.full((40, 16), value), 0)
+
+
+def with_nan(count: int) -> np.ndarray:
+    x = np.random.default_rng(0).standard_normal((40, 16))
+    x.reshape(-1)[:count] = np.nan
+    return x
+
+
+#: What is unusual -> the activation, the scheme, what is said of it, what must not be.
+STATES = {
+    "zeros": (np.zeros((40, 16)), "int8:token", "every value is zero", "stands out"),
+    "one token": (np.ones((1, 16)), "nf4", "1 token cannot tell whether", "stands out (the"),
+    "one channel": (one_channel(0.5), "bf16", "1 channel holds all of its values other than zero, "
+                    "of 16 channels", "x the median"),
+    "one NaN": (with_nan(1), "int8:token", "is NaN or infinite: find the layer that makes it "
+                "first. Of the finite rest", "they"),
+    "no number": (with_nan(640), "bf16", "640 values are NaN or infinite: find the layer that "
+                  "makes them first; none is finite", "dB"),
+    "nothing left": (np.full((40, 16), 1e-42), "int8:token", "nothing is left of it", "more bits"),
+}  # fmt: skip
+
+
+def test_the_sentence_of_every_state() -> None:
+    def check(x: np.ndarray, text: str, said: str, never: str) -> None:
+        x = x.astype(np.float32)
+        observer = Observer(x.shape[1])
+        observer.add(x)
+        observed = observer.observed()
+        found = list(reports(text, ActivationRecord(observed, x), None).values())
+        sentence = conclude_ranges("Input", columns_of(observed), found, observed.nonfinite)
+        assert said in sentence
+        assert never not in sentence
+        assert not faults_of(sentence)
+
+    every(STATES, check)
 
 
 def test_the_sentence_about_the_output_says_which_error_decides() -> None:
