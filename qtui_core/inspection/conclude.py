@@ -38,14 +38,19 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     broken = [t for t in tensors if t.statistics and t.statistics.nan + t.statistics.inf]
     if broken:
         count = sum(t.statistics.nan + t.statistics.inf for t in broken if t.statistics)
-        values = "value that is" if count == 1 else "values that are"
+        values, they = (
+            ("value that is", "it comes") if count == 1 else ("values that are", "they come")
+        )
+        rest = "every figure here is over the finite rest"
+        if not any(t.statistics.finite for t in tensors if t.statistics):
+            rest = "no value is finite, so nothing could be measured"
         beyond = "NaN or infinite"
         if any(t.info.dtype == "F64" for t in broken):
             beyond = "NaN, infinite or beyond the range of float32"
         return (
             f"{where}{census.model} has {count:,} {values} {beyond}, first in "
-            f"{quoted(broken[0].info.name)}: find out where they come from before quantizing; "
-            f"every figure here is over the finite rest{_also(_overflowed(tensors, totals))}."
+            f"{quoted(broken[0].info.name)}: find out where {they} from before quantizing; "
+            f"{rest}{_also(_overflowed(tensors, totals))}."
         )
     matrices = sum(1 for t in tensors if t.errors)
     if not matrices:
@@ -123,6 +128,8 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
             f"compare it with the weights it was made from (qtui inspect ORIGINAL --against "
             f"{census.model})."
         )
+    if not tensors:
+        return f"{census.model} has no tensors, so there is nothing to quantize."
     looked = "its one tensor is not" if tensors == 1 else f"none of its {tensors} tensors is"
     return (
         f"Nothing in {census.model} could be quantized: {looked} a floating-point matrix that "
@@ -182,7 +189,11 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
             f"no tensor is more than {NOTICEABLE_DB:.0f} dB worse than a Gaussian of its shape "
             f"would be, and some are better; {_NOT_MEASURED}"
         )
-    usual = f"every tensor is within {NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
+    kept = any(not t.errors[index].relative_mse for t in quantized)
+    usual = (
+        f"every tensor{' that it does not keep exactly' if kept else ''} is within "
+        f"{NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
+    )
     if (best.sqnr_db or 0.0) < COARSE_DB:
         return f"{usual}, so outliers are not the problem: it takes a finer scheme to do better"
     return f"{usual}; {_NOT_MEASURED}"
@@ -236,11 +247,11 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
         first = outliers.columns[0]
         share = "all" if first.count == outliers.count else f"{first.count:,} of them"
         held += f" ({share} in column {first.column:,})"
-    hold = "hold" if outliers.count > 1 else "holds"
-    share = percent(outliers.energy_share)
+    hold, them = ("hold", "them") if outliers.count > 1 else ("holds", "it")
+    energy_share = percent(outliers.energy_share)
     return (
-        f"but {held} of {quoted(name)} {hold} {share} of its energy, which flatters "
-        f"the decibels: keep them in 16 bits and look at what the others lose"
+        f"but {held} of {quoted(name)} {hold} {energy_share} of its energy, which flatters the "
+        f"decibels: keep {them} in 16 bits and look at what the others lose"
     )
 
 
@@ -250,5 +261,4 @@ def _below_gaussian(tensor: TensorReport, index: int) -> float:
     error = tensor.errors[index]
     if not error.relative_mse:
         return 0.0
-    worse = Case(error, tensor.statistics, tensor.outliers).worse
-    return worse if math.isfinite(worse) else 0.0
+    return Case(error, tensor.statistics, tensor.outliers).worse

@@ -28,6 +28,7 @@ from qtui_core.quant import (
 from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import StatisticsScan
+from qtui_core.quantities import percent
 
 #: Called with the progress of an inspection: elements done, elements in all, current tensor.
 Progress = Callable[[int, int, str], None]
@@ -196,8 +197,8 @@ def _describe_sample(tensors: Sequence[TensorReport]) -> str:
         return f"Every element was read: {read:,} of {there:,}.{note}"
     large = "1 tensor" if cut == 1 else f"{cut} tensors"
     return (
-        f"A sample: {read:,} of {there:,} elements ({read / there:.2g} of all), whole rows spread "
-        f"evenly over {large} too large to read in full; statistics, outlier counts and the "
+        f"A sample: {read:,} of {there:,} elements ({percent(read / there)} of all), whole rows "
+        f"spread evenly over {large} too large to read in full; statistics, outlier counts and the "
         f"scales per tensor, column or model are those of the sample.{note}"
     )
 

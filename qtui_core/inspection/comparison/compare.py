@@ -21,6 +21,7 @@ from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, RowSample, sa
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.packed.views import Rows
 from qtui_core.quant import Scheme, measure
+from qtui_core.quantities import percent
 
 #: Cells of the map of the worst weight.
 MAP_ROWS, MAP_COLUMNS = 16, 48
@@ -241,6 +242,6 @@ def _describe_sample(reports: Sequence[PairReport]) -> str:
     cut = sum(1 for r in reports if r.difference.count < r.pair.info.elements)
     large = "1 weight" if cut == 1 else f"{cut:,} weights"
     return (
-        f"A sample: {read:,} of {there:,} elements ({read / there:.2g} of all), whole rows spread "
-        f"evenly over {large} too large to read in full; --full reads all."
+        f"A sample: {read:,} of {there:,} elements ({percent(read / there)} of all), whole rows "
+        f"spread evenly over {large} too large to read in full; --full reads all."
     )

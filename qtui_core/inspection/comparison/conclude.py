@@ -6,7 +6,7 @@ import math
 
 from qtui_core.inspection.comparison.report import Comparison, PairReport
 from qtui_core.models.quoting import quoted
-from qtui_core.quantities import percent
+from qtui_core.quantities import percent, plural
 
 #: Below this SQNR the two are hardly the same weights: the error is a quarter of the energy or
 #: more.
@@ -15,6 +15,8 @@ UNRELATED_DB = 6.0
 NOTICEABLE_DB = 0.3
 #: A weight this far below the total is mentioned.
 STANDS_OUT_DB = 3.0
+#: From this share of the squared difference on, one value is what two models differ in.
+MOST = 0.9
 
 
 def conclude_comparison(comparison: Comparison) -> str:
@@ -25,7 +27,10 @@ def conclude_comparison(comparison: Comparison) -> str:
     broken = [r for r in comparison.pairs if r.difference.nonfinite]
     if broken:
         count = sum(r.difference.nonfinite for r in broken)
-        values = "value is" if count == 1 else "values are"
+        values, they = ("value is", "it comes") if count == 1 else ("values are", "they come")
+        over = "every figure is over the finite rest"
+        if count == sum(r.difference.count for r in comparison.pairs):
+            over = "nothing else is left to compare"
         beyond = "NaN or infinite"
         if any("F64" in (r.pair.a.method, r.pair.b.method) for r in broken):
             beyond = "NaN, infinite or beyond the range of float32"
@@ -35,8 +40,8 @@ def conclude_comparison(comparison: Comparison) -> str:
             theirs = f"in {b}, {'' if lost == count else f'{lost:,} of them '}where {a} is finite"
         return (
             f"{where}{count:,} {values} {beyond} {theirs}, first in "
-            f"{quoted(broken[0].pair.name)}: find out where they come from, since every figure "
-            f"is over the finite rest{rest}."
+            f"{quoted(broken[0].pair.name)}: find out where {they} from, since "
+            f"{over}{rest}."
         )
     if not comparison.pairs:
         return (
@@ -46,11 +51,13 @@ def conclude_comparison(comparison: Comparison) -> str:
     differing = [r for r in comparison.pairs if not r.difference.identical]
     if not differing:
         return f"{where}{_all_identical(comparison)}{_rest(comparison, identical=False)}."
+    if not any(r.error for r in differing):
+        return f"{where}{_same_values(comparison)}, as far as float32 tells{rest}."
     if comparison.sqnr_db is None:
-        return (
-            f"{where}{b} holds the same values as {a} in every weight that both have, stored at "
-            f"{comparison.bits_b:.2f} bits per parameter instead of {comparison.bits_a:.2f}{rest}."
-        )
+        return f"{where}{_from_zero(comparison, differing)}{rest}."
+    alone = _one_value(comparison, differing)
+    if alone:
+        return f"{where}{alone}{rest}."
     if comparison.sqnr_db < UNRELATED_DB:
         return (
             f"{where}{b} has almost nothing of {a} ({comparison.sqnr_db:z.1f} dB; worst is "
@@ -68,7 +75,56 @@ def _where(comparison: Comparison) -> str:
     return "" if read == there else f"In a sample of {percent(read / there)} of the elements: "
 
 
+def _same_values(comparison: Comparison) -> str:
+    """The words for equal values, and for the bits that they are stored in if these differ."""
+    said = f"{comparison.b.model} holds the same values as {comparison.a.model} in every weight"
+    before, after = f"{comparison.bits_a:.2f}", f"{comparison.bits_b:.2f}"
+    if before == after:
+        return f"{said} that both have"
+    return f"{said} that both have, stored at {after} bits per parameter instead of {before}"
+
+
+def _from_zero(comparison: Comparison, differing: list[PairReport]) -> str:
+    """The words for a difference that is relative to nothing: what differs is zero in a."""
+    moved = [r for r in differing if r.error]
+    first = quoted(moved[0].pair.name)
+    if comparison.relative_mse is None:
+        return (
+            f"{comparison.a.model} is zero in every weight that both have and "
+            f"{comparison.b.model} is not, first {first}: check that these are the models you mean"
+        )
+    are = "weight that is" if len(moved) == 1 else "weights that are"
+    return (
+        f"{comparison.b.model} differs from {comparison.a.model} only in {len(moved):,} {are} zero "
+        f"there, first {first}"
+    )
+
+
+def _one_value(comparison: Comparison, differing: list[PairReport]) -> str:
+    """The words for models that differ in a single value, or nearly so; "" for others."""
+    total = sum(_seen_error(r) for r in differing)
+    worst = max(differing, key=lambda r: r.difference.max_abs_error)
+    found = worst.difference
+    if found.max_abs_error**2 < MOST * total or worst.pair.info.elements == 1:
+        return ""
+    assert found.max_abs_error_index is not None
+    row, column = found.max_abs_error_index
+    return (
+        f"{percent(min(1.0, found.max_abs_error**2 / total))} of the squared difference of "
+        f"{comparison.b.model} from {comparison.a.model} is in one value, at ({row:,}, {column:,}) "
+        f"of {quoted(worst.pair.name)}, which differs by {found.max_abs_error:.3g} "
+        f"({comparison.sqnr_db:z.1f} dB in all): look at that value first"
+    )
+
+
+def _seen_error(report: PairReport) -> float:
+    """The squared difference over the elements that were read."""
+    return report.difference.mse * (report.difference.count - report.difference.nonfinite)
+
+
 def _all_identical(comparison: Comparison) -> str:
+    if any(r.pair.a.method != r.pair.b.method for r in comparison.pairs):
+        return _same_values(comparison)
     count = len(comparison.pairs)
     weights = "The one weight" if count == 1 else f"All {count:,} weights"
     verb = "is" if count == 1 else "are"
@@ -153,14 +209,17 @@ def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
     held = most.error / total if total else 0.0
     worst = comparison.pairs[0]
     said = (
-        f"{comparison.b.model} moved {len(differing):,} of {len(comparison.pairs):,} weights, by "
+        f"{comparison.b.model} moved {len(differing):,} of "
+        f"{plural(len(comparison.pairs), 'weight')}, by "
         f"{share:.2g}% of the size of {comparison.a.model} ({comparison.sqnr_db:z.1f} dB)"
     )
     db = worst.difference.sqnr_db
     far = "from zero" if db is None else f"by {100 * 10 ** (-db / 20):.2g}%"
     said += f"; {quoted(worst.pair.name)} moved furthest, {far}"
     if len(differing) > 1 and most is not worst:
-        said += f", and {quoted(most.pair.name)} holds the largest part of the change ({held:.0%})"
+        said += (
+            f", and {quoted(most.pair.name)} holds the largest part of the change ({percent(held)})"
+        )
     if comparison.a.quantization and not comparison.b.quantization:
         said += "; the first model is the quantized one: give the original first"
     return said

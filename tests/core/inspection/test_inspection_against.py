@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from every import every
 from gguf_models import write_gguf
 from packed_models import gptq_layer, save_model, under
+from told_truly import faults_of
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.inspection.comparison.compare import compare_models
@@ -335,6 +337,43 @@ def test_values_that_are_not_finite_come_first(tmp_path, original):
 def test_unrelated_weights_of_one_shape_are_reported(tmp_path, original):
     comparison = compare(original, save_model(tmp_path, llama(seed=9), **CONFIG))
     assert "almost nothing of" in comparison.conclusion
+
+
+def test_the_sentence_of_every_state(tmp_path):
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    short = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    altered, broken = x.copy(), x.copy()
+    altered[3, 4], broken[3, 4] = 9.0, np.nan
+    states = {  # the weights of a and b -> what is said, what must not be
+        "a is zero": ({"w": 0 * x}, {"w": x}, " is zero in every weight that both have and ",
+                      "holds the same"),
+        "zero in a alone": ({"v": x, "w": 0 * x}, {"v": x, "w": 0 * x + 1e-6},
+                            "only in 1 weight that is zero there, first 'w'", "holds the same"),
+        "one value altered": ({"w": x}, {"w": altered}, "is in one value, at (3, 4) of 'w', which "
+                              "differs by", "moved"),
+        "one value far away": ({"w": x}, {"w": altered * np.where(altered == 9, 1e6, 1)},
+                               "is in one value, at (3, 4)", "almost nothing"),
+        "other bits": ({"w": short}, {"w": short.astype(np.float16)}, "holds the same values as",
+                       "identical to the bit"),
+        "below float32": ({"w": np.full((4, 4), 1.0)}, {"w": np.full((4, 4), 1 + 1e-12)},
+                          "as far as float32 tells", "instead of"),
+        "signs of zeros": ({"w": 0 * abs(x)}, {"w": -0.0 * abs(x)}, "as far as float32 tells",
+                           "identical"),
+        "one NaN": ({"w": x}, {"w": broken}, "find out where it comes from", "they"),
+        "only NaN": ({"w": x}, {"w": x * np.nan}, "nothing else is left to compare", "finite rest"),
+        "all moved": ({"w": x}, {"w": x * 1.01}, "moved 1 of 1 weight, by 1%", "1 weights"),
+    }  # fmt: skip
+
+    def check(a, b, said, never):
+        b = {name: v.astype(a[name].dtype if v.dtype == np.float64 else v.dtype)
+             for name, v in b.items()}  # fmt: skip
+        found = compare(save_model(tmp_path / "a", a), save_model(tmp_path / "b", b)).conclusion
+        found = found.replace(str(tmp_path), "")
+        assert said in found
+        assert never not in found
+        assert not faults_of(found), found
+
+    every(states, check)
 
 
 def test_doubles_that_float32_cannot_tell_apart_are_not_identical(tmp_path):

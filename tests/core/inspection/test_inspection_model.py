@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from every import every
 from safetensors.numpy import save_file
+from told_truly import faults_of
 
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
@@ -194,6 +198,60 @@ class TestConclusions:
         save(tmp_path, w=random.normal(size=(3000, 1024)).astype(np.float32))
         assert inspect(tmp_path, "nf4").conclusion.startswith("In a sample of")
         assert inspect(tmp_path, "nf4", full=True).conclusion.startswith("nf4")
+
+    def test_the_sentence_of_every_state(self, tmp_path, random):
+        x = random.normal(size=(64, 64)).astype(np.float32)
+        spiked, broken = x.copy(), x.copy()
+        spiked[3, 4], broken[3, 4] = 1e6, np.nan
+        states = {  # tensors -> what is said, what must not be
+            "one NaN": ({"a": broken}, "find out where it comes from", "they"),
+            "only NaN": ({"a": x * np.nan}, "no value is finite, so nothing", "finite rest"),
+            "one outlier": ({"a": spiked}, "1 outlier of 'a' holds 99% of its energy, which "
+                            "flatters the decibels: keep it", "them"),
+            "a zero tensor": ({"a": x, "b": 0 * x}, "every tensor that it does not keep exactly is "
+                              "within 1 dB", "every tensor is"),
+            "a part": ({"a": np.tile(x, (80, 16))}, "In a sample of 20% of the elements: ", "0.2 "),
+            "no tensors": ({}, "has no tensors, so there is nothing to quantize", "0 tensors"),
+        }  # fmt: skip
+
+        def check(tensors, said, never):
+            save(tmp_path, **tensors)
+            found = inspect(tmp_path, "nf4", "int4").conclusion
+            assert said in found
+            assert never not in found
+            assert not faults_of(found), found
+
+        every(states, check)
+
+    def test_what_is_best_is_the_best_of_the_small_ones_that_save(self, tmp_path, random):
+        """Whatever the tensors are."""
+        kinds = {
+            "normal": random.normal(size=(16, 128)), "zeros": np.zeros((16, 128)),
+            "one": np.full((1, 1), 0.7), "tails": random.standard_t(2, (16, 128)),
+            "constant": np.full((8, 64), 0.3), "tiny": 1e-41 * random.normal(size=(16, 128)),
+            "NaN": np.where(np.eye(16, 128) > 0, np.nan, random.normal(size=(16, 128))),
+            "huge": 1e37 * random.normal(size=(16, 128)),
+        }  # fmt: skip
+
+        def check(names):
+            save(tmp_path, **{name: kinds[name].astype(np.float32) for name in names})
+            for schemes in (["nf4", "int4", "nf4:dq"], ["fp16", "e5m2:nosat"], ["int8", "bf16"]):
+                found = inspect(tmp_path, *schemes)
+                assert not faults_of(found.conclusion), found.conclusion
+                named = re.match(r"(\S+) keeps (?:(\S+) dB|every value exactly)", found.conclusion)
+                if named is None:
+                    continue
+                best = next(t for t in found.schemes if t.scheme == named[1])
+                stored = sum(t.info.nbytes for t in found.tensors)
+                kept = [t for t in found.schemes if not t.overflowed and t.relative_mse is not None]
+                saving = [t for t in kept if t.nbytes < stored]
+                small = [t for t in saving if t.bits_per_parameter <= 5] or saving or [best]
+                errors = [t.relative_mse for t in small]
+                assert best.relative_mse <= min(errors) * 10**0.01
+                if named[2] is None:
+                    assert best.relative_mse == 0
+
+        every([(pair,) for pair in combinations(kinds, 2)], check)
 
     def test_a_scheme_larger_than_what_is_stored_says_so(self, tmp_path, random):
         save(tmp_path, w=random.normal(size=(64, 64)).astype(np.float16))
