@@ -244,7 +244,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         shell.set_focus(None)
         if self.panel is not None:
             self.panel.activate()
-        self.on_about_changed()
         shell.refresh_bindings()
 
     def _restyle(self, _theme: Theme) -> None:
@@ -317,10 +316,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         if message.model == self.model:
             self.model_failure = message.sentence
             self.shell.query_one(HeaderLine).note = NOT_OPENED
-
-    def on_about_changed(self) -> None:
-        panel = self.panel
-        self.shell.query_one(HeaderLine).about = "" if panel is None else panel.about
 
     def on_device_seen(self, message: DeviceSeen) -> None:
         self.set_device(message.text)

@@ -81,7 +81,13 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         self.query_one(TabBar).active = self._first_panel.PANEL_ID
         self._first_panel.open_model(self._model)
         self._first_panel.activate()
+        self.watch(self.query_one(ContentSwitcher), "current", self.on_about_changed, init=False)
         self.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._keep_focus())
+
+    def on_about_changed(self) -> None:
+        """Names in the header what the current panel shows in place of the app's model."""
+        panel = self.query_one("#panels", ContentSwitcher).visible_content
+        self.query_one(HeaderLine).about = panel.about if isinstance(panel, Panel) else ""
 
     def _keep_focus(self) -> None:
         """A resize may hide the focused part. Textual then removes the focus, and with it the

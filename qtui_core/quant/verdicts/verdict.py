@@ -9,27 +9,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
-from qtui_core.quant.scan.occupancy import Occupancy
-from qtui_core.quant.segments.tensor_plan import make_coder
 from qtui_core.quant.storage import bit_budget
 from qtui_core.quant.verdicts.alternatives import DB_PER_BIT
 from qtui_core.quant.verdicts.case import EXACT_DB, nonfinite_sentence
 from qtui_core.quant.verdicts.contest import Contender, Contest
 from qtui_core.quant.verdicts.equal_bits import TOLERANCE, at_equal_bits
+from qtui_core.quant.verdicts.int4_or_nf4 import (
+    SAME_DB,
+    gaussian_lead,
+    is_too_small,
+    why_integers,
+    why_normal,
+)
 from qtui_core.quantities import db_text, phrase, plural
 from qtui_core.schemes.scheme import Family
 
-#: Decibels: a smaller difference counts as none.
-SAME_DB = 0.1
-#: If the mean is this many standard deviations from zero, most values are on one side of it.
-ONE_SIDED = 0.5
-#: A difference to the Gaussian in the share of values in the outer half of their group that counts.
-CROWDED = 0.03
 #: Kurtosis beyond which single blocks set the constants of double quantization, so that the other
 #: scales are rounded more coarsely than on a Gaussian.
 EXTREME_TAILS = 1000.0
@@ -116,21 +113,12 @@ def _some_save_nothing(contest: Contest) -> str | None:
 def _nothing_left(contest: Contest) -> str | None:
     if max(c.db for c in contest.contenders) >= SAME_DB:
         return None
-    if _is_too_small(contest.first):
+    if is_too_small(contest.first):
         return (
             "Nothing of this tensor is left under any of them: its values are too small for a "
             "scale. Multiply it by a power of two first."
         )
     return "Nothing of this tensor is left under any of them: take more bits or smaller groups."
-
-
-def _is_too_small(contender: Contender) -> bool:
-    """Whether values are so small that most groups have the smallest possible scale."""
-    report = contender.report
-    if not report.relative_mse:
-        return False
-    rms = math.sqrt(report.mse / report.relative_mse)
-    return rms < make_coder(report.scheme).smallest_extent
 
 
 def _alone(contest: Contest) -> str | None:
@@ -230,7 +218,7 @@ def _integers_win(contest: Contest) -> str | None:
         f"INT4 beats NF4 here: at equal bits ({best.bits:.3f}) {integer.name} has "
         f"{db_text(integer.db)} dB, {integer.db - normal.db:.1f} dB more than {normal.name}"
         f"{_beside_gaussian(contest)}. {_use(contest)}: "
-        f"{_why_integers(integer, normal, contest.stats)}.{_left_out(contest)}"
+        f"{why_integers(integer, normal, contest.stats)}.{_left_out(contest)}"
     )
 
 
@@ -293,10 +281,10 @@ def _integers_and_normal(contest: Contest) -> str:
         return ""
     ahead = integer.db - normal.db
     if ahead >= SAME_DB:
-        why = _why_integers(integer, normal, contest.stats)
+        why = why_integers(integer, normal, contest.stats)
         return f" {integer.name} beats {normal.name} by {ahead:.1f} dB: {why}."
     if ahead <= -SAME_DB:
-        why = _why_normal(normal, integer)
+        why = why_normal(normal, integer)
         return f" {normal.name} beats {integer.name} by {-ahead:.1f} dB: {why}."
     return ""
 
@@ -319,76 +307,10 @@ def _beside_gaussian(contest: Contest) -> str:
 def _level_on_gaussian(contest: Contest) -> str:
     """Whether two schemes that are level here differ on a Gaussian."""
     best, second, *_ = contest.by_quality
-    lead = _gaussian_lead(best, second)
+    lead = gaussian_lead(best, second)
     if lead is None or lead < SAME_DB:
         return _beside_gaussian(contest)
     return f" (on a Gaussian {best.name} is {lead:.1f} dB ahead)"
-
-
-def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
-    """What in the tensor, or in the schemes, favours evenly spaced levels."""
-    asymmetric = not integer.report.scheme.symmetric
-    if stats is not None and stats.mean is not None and stats.std:
-        offset = abs(stats.mean) / stats.std
-        if asymmetric and offset > ONE_SIDED:
-            return (
-                f"its mean is {offset:.1f} standard deviations from zero, and only a zero point "
-                f"moves the levels there"
-            )
-    outer, usual = _outer_half(normal.occupancy)
-    if usual is not None and outer > usual + CROWDED:
-        return (
-            f"{outer:.0%} of its values lie in the outer half of their block (of a Gaussian's "
-            f"{usual:.0%}), where the levels of NF4 are far apart and even ones are not"
-        )
-    expected = _gaussian_lead(integer, normal)
-    if expected is not None and expected >= SAME_DB:
-        reason = (
-            "a range from the smallest to the largest value wastes no levels beyond either, "
-            "where NF4 spans the absmax on both sides"
-            if asymmetric
-            else "its groups are so small that their extremes weigh most, which it has exactly"
-        )
-        return f"so it is on Gaussian values too (by {expected:.1f} dB), for {reason}"
-    if asymmetric:
-        return (
-            "its groups reach further on one side of zero than on the other, and a zero point "
-            "moves the levels there"
-        )
-    return "its values lie closer to evenly spaced levels than Gaussian ones"
-
-
-def _why_normal(normal: Contender, integer: Contender) -> str:
-    if _is_too_small(integer):
-        return f"its values are too small for the scales of {integer.name}"
-    outer, usual = _outer_half(normal.occupancy)
-    if usual is not None and outer < usual - CROWDED:
-        return (
-            f"only {outer:.0%} of its values lie in the outer half of their block (of a "
-            f"Gaussian's {usual:.0%}), and near zero the levels of NF4 are closest"
-        )
-    if usual is not None and outer < usual + CROWDED:
-        return (
-            f"in their blocks its values are spread as normal ones ({outer:.0%} in the outer "
-            f"half), which its levels are made for"
-        )
-    return "its levels lie where the values of its blocks are"
-
-
-def _gaussian_lead(one: Contender, other: Contender) -> float | None:
-    if one.gaussian_db is None or other.gaussian_db is None:
-        return None
-    return one.gaussian_db - other.gaussian_db
-
-
-def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
-    """(share of values beyond half the extent of their group, that of a Gaussian or None)."""
-    bins = len(occupancy.density)
-    outer = np.ones(bins, bool)
-    outer[bins // 4 : bins - bins // 4] = False
-    share = float(occupancy.density[outer].sum() / max(1, occupancy.total))
-    expected = occupancy.expected_density
-    return share, None if expected is None else float(expected[outer].sum())
 
 
 def _use(contest: Contest) -> str:
