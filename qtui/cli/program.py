@@ -114,7 +114,8 @@ def _refuse_unknown_command(ctx: click.Context, args: list[str]) -> None:
 
 def _load(module: str) -> click.Command:
     command: click.Command = importlib.import_module(module).command
-    gc.enable()
+    if module != _APP:  # which imports further, and then switches the collector on
+        gc.enable()
     return command
 
 

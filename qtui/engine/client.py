@@ -196,10 +196,13 @@ class EngineClient:
         self._lose("The engine was stopped.")
 
     async def close(self) -> None:
-        """Ends the child: closes its stdin, at which it exits, and kills it if it does not."""
+        """Ends the child: closes its stdin, at which it exits, and kills it if it does not. A child
+        that is still importing its libraries would notice only afterwards; it is killed at once."""
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
             process.stdin.close()
+            if self.state is EngineState.STARTING:
+                end_group(process)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(process.wait(), EXIT_SECONDS)
         background = list(self._background)

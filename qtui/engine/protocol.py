@@ -15,15 +15,17 @@ library is imported here, so that the screen reads arrays without numpy.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from dataclasses import field, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qtui_core.codec import CodecError, from_plain, to_line
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
+
+if TYPE_CHECKING:
+    import asyncio
 
 Head = TypeVar("Head")
 
@@ -155,6 +157,8 @@ async def read_event(reader: asyncio.StreamReader) -> Frame | None:
     Raises ProtocolError for a line that is not an event, an array whose length does not match its
     shape, and a stream that ends inside a frame.
     """
+    from asyncio import IncompleteReadError  # only here, as the child does without asyncio
+
     line = await _read_line(reader)
     if not line:
         return None
@@ -169,7 +173,7 @@ async def read_event(reader: asyncio.StreamReader) -> Frame | None:
     for array in head.arrays:
         try:
             data = await reader.readexactly(array.nbytes)
-        except asyncio.IncompleteReadError as error:
+        except IncompleteReadError as error:
             raise ProtocolError("The stream ended inside a frame.") from error
         arrays[array.name] = Array(array.dtype, array.shape, data)
     return Frame(head, arrays)
@@ -198,14 +202,16 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
     A line is read in pieces, because StreamReader.readline refuses lines over its buffer limit, and
     the index of a large model is longer than a reasonable buffer.
     """
+    from asyncio import IncompleteReadError, LimitOverrunError
+
     pieces: list[bytes] = []
     length = 0
     while True:
         try:
             piece = await reader.readuntil(b"\n")
-        except asyncio.IncompleteReadError as end:
+        except IncompleteReadError as end:
             return b"".join([*pieces, end.partial])
-        except asyncio.LimitOverrunError as long:
+        except LimitOverrunError as long:
             piece = await reader.readexactly(long.consumed)
         pieces.append(piece)
         length += len(piece)

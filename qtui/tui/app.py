@@ -27,16 +27,16 @@ from qtui.screen.panel.host import Severity
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copied
-from qtui.tui.config import Settings, log_file
+from qtui.tui.config import Settings
+from qtui.tui.engines import device_of, headline_of, new_engine, new_estimator, try_model
 from qtui.tui.header import HeaderLine, TabBar
-from qtui.tui.header_texts import device_of, headline_of, try_model
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
 from qtui.tui.terminal import PRINTABLE, Colourless, Failure, no_color, terminal_console
-from qtui.tui.theme import theme_variable_defaults, themes
-from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui.tui.theme import checked_theme, theme_variable_defaults, themes
+from qtui_core.errors import ModelError, QtuiError
 from qtui_core.models.quoting import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qtui.tui")
 
-# The first screen is drawn and the first key is answered before the engine uses a processor.
-LOOK_AHEAD_SECONDS = 0.3
+#: From the first picture until the engine uses a processor: what of it was drawn late, is by then.
+LOOK_AHEAD_SECONDS = 0.04
 #: Seconds between two checks whether a terminal that read nothing reads again.
 STALLED_SECONDS = 0.1
 #: The panel to which values are sent.
@@ -106,15 +106,15 @@ class QtuiApp(App[None], inherit_bindings=False):
         """The sentence that is printed after the app quits: where the last run is recorded."""
         self.show_tracebacks = debug
         self.looks_ahead = look_ahead
+        self._drawn = False  # whether anything is
         self._missed = False
         """Whether drawings were skipped because the terminal did not read."""
         self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
         for theme in themes(depth):
             self.register_theme(theme)
-        if self.config.theme not in self.available_themes:
-            known = ", ".join(sorted(self.available_themes))
-            raise UsageError(f"Unknown theme {self.config.theme!r}; known are {known}.")
-        self.theme = self.config.theme
+        self.theme = checked_theme(self.config.theme, self.available_themes)
+        self._parsed_with = self.get_css_variables()
+        self.stylesheet.set_variables(self._parsed_with)
         self.set_keymap(dict(keymap))
 
     # The engine
@@ -122,24 +122,16 @@ class QtuiApp(App[None], inherit_bindings=False):
     @cached_property
     def engine(self) -> EngineClient:
         """The child process that has torch. It starts at its first request."""
-        from qtui.engine.client import EngineClient
-
-        states = partial(log.info, "engine %s %s")
-        return EngineClient(log=log_file().with_name("engine.log"), on_state=states)
+        return new_engine()
 
     @cached_property
     def estimator(self) -> EngineClient:
-        """The child processes that estimate memory, without torch. They start at the first
-        request."""
-        from qtui.engine.estimator.client import EstimatorClient
-
-        states = partial(log.info, "estimator %s %s")
-        return EstimatorClient(log=log_file().with_name("estimator.log"), on_state=states)
+        """The child processes that estimate memory, without torch. They start likewise."""
+        return new_estimator()
 
     async def on_unmount(self) -> None:
-        for name in ("engine", "estimator"):
-            if name in self.__dict__:
-                await getattr(self, name).close()
+        used = {"engine", "estimator"} & self.__dict__.keys()
+        await asyncio.gather(*(getattr(self, name).close() for name in used))
 
     # Screens and panels
 
@@ -157,6 +149,9 @@ class QtuiApp(App[None], inherit_bindings=False):
         driver = self._driver
         if renderable is None or not getattr(driver, "behind", False):
             super()._display(screen, renderable)
+            if renderable is not None and not self._drawn:
+                self._drawn = True
+                self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
         elif not self._missed:
             self._missed = True
             self.set_timer(STALLED_SECONDS, self._draw_missed)
@@ -173,6 +168,12 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _new_panel(self, panel_id: str) -> Panel:
         return panel_entry(panel_id).load()(id=widget_id(panel_id))
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Not before the first picture, where Textual asks for the stylesheet to be parsed again
+        with the variables that it was just parsed with: that took a sixth of the start."""
+        if self._drawn or self._parsed_with != self.get_css_variables():
+            super().refresh_css(animate)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.current_theme)
@@ -227,8 +228,6 @@ class QtuiApp(App[None], inherit_bindings=False):
 
             for signum in ending_signals():
                 asyncio.get_running_loop().add_signal_handler(signum, self.end_by, signum)
-        if self.looks_ahead:
-            self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
         self.theme_changed_signal.subscribe(self, self._restyle)
 
     async def action_show_panel(self, panel_id: str) -> None:
@@ -258,7 +257,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _start_looking(self) -> None:
         """Reads the model's header and names the device, unless a panel will."""
-        if "engine" not in self.__dict__:
+        if self.looks_ahead and "engine" not in self.__dict__:
             _: Worker[None] = self.run_worker(self._look, group="model", exclusive=True)
 
     async def _look(self) -> None:
@@ -285,7 +284,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         show = partial(header.show_opening, model)
         show(0)
         try:
-            headline = await try_model(model, log_file().with_name("engine.log"), show)
+            headline = await try_model(model, show)
         except QtuiError as error:
             header.note = NOT_OPENED if self.model_failure else ""
             self.tell(f"{error}\nWhat was open stays open: {printable(self.model)}.", "error")

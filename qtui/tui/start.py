@@ -44,6 +44,7 @@ def run(
     # during the start, which took a fifth of its processor time.
     gc.freeze()
     gc.set_threshold(50_000, 10, 20)
+    gc.enable()
     no_log = start_log(debug)
     if no_log:
         app.call_later(app.tell, no_log, "warning")

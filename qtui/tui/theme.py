@@ -9,12 +9,13 @@ the common kinds of colour blindness.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from textual.theme import Theme
 
 from qtui.screen.depth import Depth
+from qtui_core.errors import UsageError
 
 #: Each part's colour in the dark theme, the light one and that of high contrast, then in the dark
 #: and the light one of 256 colours.
@@ -63,6 +64,13 @@ def theme_variable_defaults(theme: Theme) -> dict[str, str]:
         ("#9aa3ad", "#59616b", "#39424e") if theme.dark else ("#59616b", "#adadad", "#d3dce6")
     )
     return {**fields, "quiet": quiet, "faint": faint, "cursor": cursor}
+
+
+def checked_theme(name: str, known: Collection[str]) -> str:
+    """The name of a theme. Raises UsageError if it is not `known`."""
+    if name not in known:
+        raise UsageError(f"Unknown theme {name!r}; known are {', '.join(sorted(known))}.")
+    return name
 
 
 def themes(depth: Depth) -> tuple[Theme, ...]:

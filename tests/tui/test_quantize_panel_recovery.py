@@ -249,7 +249,6 @@ async def test_what_looks_ahead_takes_no_answer_from_a_panel(
         return "no GPU"
 
     monkeypatch.setattr("qtui.tui.app.device_of", named)
-    monkeypatch.setattr("qtui.tui.app.LOOK_AHEAD_SECONDS", 0.01)
     async with running(model=model, look_ahead=True) as pilot:
         app = cast(Any, pilot.app)
         await until(pilot, lambda: "engine" in app.__dict__)

@@ -22,7 +22,7 @@ from qtui.screen.tensors.panel import TensorPanel
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.scheme_bar import SchemeBar
-from qtui.tui.header_texts import device_of
+from qtui.tui.engines import device_of
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.body import QuantizeBody
 from qtui.tui.panels.quantize.element import ElementReader

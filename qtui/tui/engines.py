@@ -1,13 +1,35 @@
-"""The texts of the header line: the model, and the device."""
+"""The child processes of the app, with the files of their logs, and what the header line says of
+the model and the device."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
+
+from qtui.tui.config import log_file
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient
+
+log = logging.getLogger("qtui.tui")
+
+
+def new_engine() -> EngineClient:
+    """The process that has torch; it starts at its first request."""
+    from qtui.engine.client import EngineClient
+
+    states = partial(log.info, "engine %s %s")
+    return EngineClient(log=log_file().with_name("engine.log"), on_state=states)
+
+
+def new_estimator() -> EngineClient:
+    """The processes that estimate memory, without torch; they start at the first request."""
+    from qtui.engine.estimator.client import EstimatorClient
+
+    states = partial(log.info, "estimator %s %s")
+    return EstimatorClient(log=log_file().with_name("estimator.log"), on_state=states)
 
 
 async def headline_of(
@@ -51,12 +73,10 @@ async def device_of(engine: EngineClient) -> str:
     return f"{name}{more}  HBM {format_bytes(used)} of {format_bytes(total)}"
 
 
-async def try_model(model: str, log: Path, on_fraction: Callable[[float], None]) -> str:
+async def try_model(model: str, on_fraction: Callable[[float], None]) -> str:
     """`headline_of` in a separate engine, so that the other model cannot disturb current work,
     whatever it does to the process that reads it. Raises QtuiError."""
-    from qtui.engine.client import EngineClient
-
-    engine = EngineClient(log=log)
+    engine = new_engine()
     try:
         return await headline_of(engine, model, on_fraction)
     finally:
