@@ -76,7 +76,8 @@ def evaluate(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
     """Passes an EvaluationBegun to `tell`, then a PartScored for every part, batch by batch. Parts
-    in `done`, as (number of the batch, number of the candidate), are left out.
+    in `done`, as (number of the batch, number of the candidate), are left out; `tell` may add parts
+    to it.
 
     Raises:
         Cancelled: `cancelled()` was true; it is called before each layer.

@@ -14,8 +14,14 @@ from qtui_core.schemes.scheme import Scheme
 USUAL_SCHEMES: Final = ("int8", "nf4", "nf4:dq", "int4", "mxfp4", "nvfp4")
 #: The name of the row of the original.
 ORIGINAL: Final = "original"
-#: The fewest tokens of a window: half of them are context.
+#: Tokens of a window: the default, and the fewest, of which half are context.
+WINDOW: Final = 256
 LEAST_WINDOW: Final = 16
+#: The default number of windows is what a model reads in this many operations (two for each
+#: parameter and token), between the least and the most.
+OPERATIONS: Final = 10**11
+LEAST_WINDOWS: Final = 16
+MOST_WINDOWS: Final = 64
 
 Scored = Literal["half", "all"]
 
@@ -103,3 +109,9 @@ class EvaluationSettings:
             activations=tuple(dict.fromkeys(self.activations)),
             assignment=tuple(dict.fromkeys(self.assignment)),
         )
+
+
+def usual_windows(length: int, parameters: int) -> int:
+    """The default number of windows of `length` tokens; a short text may have fewer."""
+    affordable = OPERATIONS // (2 * max(1, parameters) * length)
+    return max(LEAST_WINDOWS, min(MOST_WINDOWS, affordable))

@@ -21,14 +21,13 @@ import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.evaluation.settings import LEAST_WINDOW, EvaluationSettings
-from qtui_core.loading.tokens import WINDOW, Ids, Tokenizer
-
-#: The default number of windows is what a model reads in this many operations (two for each
-#: parameter and token), between the least and the most.
-OPERATIONS = 10**11
-LEAST_WINDOWS = 16
-MOST_WINDOWS = 64
+from qtui_core.evaluation.settings import (
+    LEAST_WINDOW,
+    WINDOW,
+    EvaluationSettings,
+    usual_windows,
+)
+from qtui_core.loading.tokens import Ids, Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +82,9 @@ def cut_windows(
             f"window of {max(own, LEAST_WINDOW):,} at least; a few thousand tokens make a good one."
         )
     there = ids.size // own
-    wanted = settings.windows or _usual(length, parameters)
+    wanted = settings.windows or usual_windows(length, parameters)
     chosen = np.unique(np.linspace(0, there - 1, min(wanted, there)).round().astype(int))
     rows = ids[: there * own].reshape(there, own)[chosen]
     begun = np.broadcast_to(prefix, (len(rows), prefix.size))
     scored = length - 1 - length // 2 if settings.scored == "half" else own - 1
     return TextWindows(np.concatenate([begun, rows], axis=1), scored, ids.size)
-
-
-def _usual(length: int, parameters: int) -> int:
-    affordable = OPERATIONS // (2 * max(1, parameters) * length)
-    return max(LEAST_WINDOWS, min(MOST_WINDOWS, affordable))

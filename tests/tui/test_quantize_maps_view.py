@@ -302,7 +302,7 @@ async def test_views_turn_and_the_subject_is_named(running: Running, model: str)
             await pilot.press("v")
             await until(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
             await settled(pilot)
-        assert titles == ["Maps", "Outliers", "Activations"]
+        assert titles == ["Maps", "Outliers", "Activations", "Model"]
         assert panel.view is panel.body.maps
         panel.look_at(inject=Injection(17, 12.0))
         await idle(pilot)

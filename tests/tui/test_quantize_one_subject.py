@@ -280,7 +280,7 @@ async def test_another_scheme_calls_off_the_way_to_the_worst_tensor(
 async def test_a_prompt_that_is_too_long_stays_to_be_cut(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
-        await pilot.press("V")
+        await pilot.press("V", "V")
         await pilot.press("p")
         view = panel.view
         assert isinstance(view, ActivationsView)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from qtui.engine.protocol import Array
 from qtui.engine.requests import ModelRequest, TensorRequest
 from qtui.engine.task import Task
 from qtui.engine.tensors import OpenModels, OpenTensor
+from qtui_core.evaluation.results import Candidate, EvaluationBegun, PartScored
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.quant import (
     ErrorReport,
@@ -61,6 +63,7 @@ class Session:
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._model_extent: dict[str, tuple[float, float]] = {}
         self._findings: dict[tuple[Any, ...], Any] = {}
+        self._scored: tuple[Any, dict[tuple[int, Candidate], PartScored]] = ((), {})
 
     def forget(self) -> None:
         """Clears the caches, because another model is open."""
@@ -69,6 +72,16 @@ class Session:
         self._plans.clear()
         self._model_extent.clear()
         self._findings.clear()
+        self._scored = ((), {})
+
+    def scored(self, begun: EvaluationBegun) -> dict[tuple[int, Candidate], PartScored]:
+        """The parts that are known of candidates on these windows, by batch and candidate. Those of
+        an evaluation on other windows are dropped."""
+        others = replace(begun.settings, schemes=(), activations=())
+        of = (begun.model, begun.text, begun.batches, begun.device, others)
+        if self._scored[0] != of:
+            self._scored = (of, {})
+        return self._scored[1]
 
     def remembered(
         self,

@@ -10,14 +10,14 @@ from qtui.report.document import Block, Column, Document, Facts, Plotted, Sectio
 from qtui.report.numbers import format_value
 from qtui_core.codec import printed
 from qtui_core.evaluation.results import Evaluation, EvaluationRecording, EvaluationRow
-from qtui_core.evaluation.summary import summarize
 from qtui_core.lab.results import LabFrontier, Point
 from qtui_core.quantities import format_bytes, plural
 
 _NOTE = (
     "KL is the Kullback-Leibler divergence of a candidate's distribution of the next token from "
     "the original's, in nats a token; ± is the standard error of its mean, from the means of the "
-    "windows. Same top: the share of tokens whose most likely successor stays."
+    "windows. Change: of the loss, from the original's. Same top: the share of tokens whose most "
+    "likely successor stays."
 )
 
 
@@ -25,7 +25,9 @@ def evaluation_document(found: Evaluation, command: str) -> Document:
     """The report on an evaluation, finished or not. `command` is the command line."""
     sections = [Section("Text and model", (Facts(tuple(_facts(found))),))]
     if found.rows:
-        blocks: list[Block] = [_table(found.rows), *_picture(found.rows)]
+        blocks: list[Block] = [candidate_table(found.rows)]
+        picture = frontier_picture(found.rows)
+        blocks += [] if picture is None else [Plotted(picture)]
         sections.append(Section("Candidates", tuple(blocks)))
     if found.begun.notes:
         sections.append(Section("Notes", found.begun.notes))
@@ -34,6 +36,8 @@ def evaluation_document(found: Evaluation, command: str) -> Document:
 
 def evaluation_replay(recording: EvaluationRecording, command: str) -> Document:
     """The report on a recorded evaluation, which may have stopped early."""
+    from qtui_core.evaluation.summary import summarize  # needs numpy, which no screen loads
+
     begun, parts = recording.begun, recording.parts
     ended = "done" if len(parts) >= begun.parts else "stopped"
     document = evaluation_document(summarize(begun, parts, ended), command)
@@ -64,11 +68,12 @@ def _facts(found: Evaluation) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in begun.versions.items())
 
 
-def _table(rows: Sequence[EvaluationRow]) -> Table:
+def candidate_table(rows: Sequence[EvaluationRow]) -> Table:
+    """The table of the rows, of which the first is the original."""
     most = max((row.kl_mean or 0.0 for row in rows), default=0.0)
     return Table(
         columns=(
-            Column("weights + inputs", key=True),
+            Column("weights + inputs" if any(r.activations for r in rows) else "scheme", key=True),
             Column("bits/param", numeric=True),
             Column("bytes", numeric=True),
             Column("KL", numeric=True),
@@ -76,10 +81,11 @@ def _table(rows: Sequence[EvaluationRow]) -> Table:
             Column("median", numeric=True),
             Column("99.9%", numeric=True),
             Column("loss", numeric=True),
+            Column("change", numeric=True),
             Column("perplexity", numeric=True),
             Column("same top", numeric=True),
         ),
-        rows=tuple(_cells(row) for row in rows),
+        rows=tuple(_cells(row, rows[0]) for row in rows),
         tones=tuple(_tone(row) for row in rows),
         bars=tuple((row.kl_mean or 0.0) / most if most else 0.0 for row in rows),
         bar_title="KL",
@@ -87,7 +93,8 @@ def _table(rows: Sequence[EvaluationRow]) -> Table:
     )
 
 
-def _cells(row: EvaluationRow) -> tuple[str, ...]:
+def _cells(row: EvaluationRow, original: EvaluationRow) -> tuple[str, ...]:
+    change = None if row.loss is None or original.loss is None else row.loss - original.loss
     return (
         row.name,
         f"{row.bits_per_parameter:.3f}",
@@ -97,6 +104,7 @@ def _cells(row: EvaluationRow) -> tuple[str, ...]:
         format_value(row.kl_median, 3),
         format_value(row.kl_p999, 3),
         "–" if row.loss is None else f"{row.loss:.4f}",
+        "–" if change is None or row is original else f"{change:+.4f}",
         format_value(row.perplexity, 5),
         f"{row.top1_agreement:.2%}",
     )
@@ -106,23 +114,34 @@ def _tone(row: EvaluationRow) -> Tone:
     return "bad" if row.nonfinite else ""
 
 
-def _picture(rows: Sequence[EvaluationRow]) -> list[Block]:
-    """The divergence of each candidate against its bits, and the line of those that no other beats
-    in both; empty for fewer than two that have a divergence."""
-    places = [
-        (row.bits_per_parameter, math.log10(row.kl_mean), row.name) for row in rows if row.kl_mean
-    ]
-    if len(places) < 2:
-        return []
-    line: list[tuple[float, float]] = []
-    for bits, height, _ in sorted(places):
-        if not line or height < line[-1][1]:
-            line.append((bits, height))
-    picture = LabFrontier(
+def frontier(rows: Sequence[EvaluationRow]) -> tuple[EvaluationRow, ...]:
+    """The candidates that no other beats in both bits and divergence, the smallest first. The first
+    of the rows is the original."""
+    found: list[EvaluationRow] = []
+    known = [row for row in rows[1:] if row.kl_mean is not None]
+    for row in sorted(known, key=lambda each: (each.nbytes, each.kl_mean or 0.0)):
+        if not found or (row.kl_mean or 0.0) < (found[-1].kl_mean or 0.0):
+            found.append(row)
+    return tuple(found)
+
+
+def frontier_picture(rows: Sequence[EvaluationRow]) -> LabFrontier | None:
+    """The divergence of each candidate against its bits, and the line of the frontier; None for
+    fewer than two that have a divergence."""
+    best = frontier(rows)
+    drawn = [(row, math.log10(row.kl_mean)) for row in rows[1:] if row.kl_mean]
+    if len(drawn) < 2:
+        return None
+
+    def place(row: EvaluationRow, height: float) -> Point:
+        name = row.name if row in best else f"{row.name}, dominated"
+        return Point(name, row.bits_per_parameter, height)
+
+    line = sorted((row.bits_per_parameter, height) for row, height in drawn if row in best)
+    return LabFrontier(
         "KL divergence against bits",
         "bits per parameter",
         "log10 of KL, nats a token",
         tuple(line),
-        tuple(Point(name, bits, height) for bits, height, name in places),
+        tuple(place(*each) for each in drawn),
     )
-    return [Plotted(picture)]

@@ -53,6 +53,7 @@ class QuantizeBody(TensorBody):
         &.-short Histogram { height: 5; margin: 0; }
         &.-short ViewTabs { display: none; }
         &.-alone #quantize-numbers { display: none; }
+        &.-whole TensorSide, &.-whole #quantize-title { display: none; }
         &.-short SchemeBar { height: 1; }
         &.-short TaskTitle { margin: 0; }
     }
@@ -62,6 +63,7 @@ class QuantizeBody(TensorBody):
         super().__init__(panel.drawing, panel.tabs)
         self.panel = panel
         self.controls = SchemeControls(self.drawing.glyphs.pointer)
+        self.title_line.id = "quantize-title"
         self.table = TextPicture(self.drawing, id="quantize-numbers", focus=False)
 
     def compose(self) -> ComposeResult:
@@ -116,13 +118,14 @@ class QuantizeBody(TensorBody):
         self.make_room()
 
     def make_room(self) -> None:
-        """Shows or hides the numbers, as the view needs it."""
+        """Shows or hides the numbers and the tensors, as the view needs it."""
         self.set_class(not self.view.with_numbers(), "-alone")
+        self.set_class(not self.view.OF_TENSOR, "-whole")
 
     def focus_start(self) -> None:
         """Moves the focus to the tensors if they are shown, else to the picture."""
-        narrow = self.app.size.width < NARROW
-        if not (narrow and self.view.focus_start()):
+        alone = self.app.size.width < NARROW or not self.view.OF_TENSOR
+        if not (alone and self.view.focus_start()):
             self.screen.set_focus(self.side.list)
 
     @property

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qtui.engine.answers.evaluation import EvaluationProgress
 from qtui.engine.answers.pictures import BinCounts, MapCells
 from qtui.engine.answers.tensors import (
     AllRanked,
@@ -16,6 +17,7 @@ from qtui.engine.answers.tensors import (
     TensorNumbers,
 )
 from qtui.engine.client import EngineClient, ProgressCallback
+from qtui.engine.requests import EvaluationRequest
 from qtui.screen.panel.feed import Feed
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.grid import HeatGrid
@@ -23,6 +25,8 @@ from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.codec import from_plain
+from qtui_core.evaluation.results import Evaluation
+from qtui_core.evaluation.settings import EvaluationSettings
 
 
 class QuantizeFeed(Feed):
@@ -108,6 +112,21 @@ class QuantizeFeed(Feed):
 
         params = {"model": model, "scheme": scheme}
         return (await self.ask(AllRanked, "rank", params, on_progress=on_progress)).sampled
+
+    async def evaluation(
+        self,
+        model: str,
+        settings: EvaluationSettings,
+        heard: Callable[[float, Evaluation | None], None],
+    ) -> Evaluation:
+        """How far the model is from the original under each scheme. `heard` gets the progress, 0 to
+        1, and the result so far if there is more of it."""
+
+        def on_progress(fraction: float, data: dict[str, Any]) -> None:
+            heard(fraction, from_plain(EvaluationProgress, data).found if data else None)
+
+        asked = EvaluationRequest(model=model, settings=settings)
+        return await self.ask(Evaluation, "evaluation_so_far", asked, on_progress=on_progress)
 
     def forget_other_captures(self, tensor: str, number: int) -> None:
         """Drops answers about earlier captures of a weight's module; `number` is the number of the

@@ -30,6 +30,7 @@ from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.maps.view import MapsView
+from qtui.tui.panels.quantize.model.view import ModelView
 from qtui.tui.panels.quantize.numbers import all_rows, number_lines
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.view import OutliersView
@@ -44,6 +45,8 @@ from qtui_core.schemes.scheme import Scheme
 from qtui_core.schemes.stepping import step_scheme
 
 FIRST_SCHEMES = ("int4", "nf4")
+#: Actions that choose among the tensors, or change what is shown of the chosen one.
+OF_TENSORS = ("tensors", "filter", "match", "order", "worst", "source", "clear_injection")
 
 
 class QuantizePanel(TensorPanel):
@@ -55,7 +58,7 @@ class QuantizePanel(TensorPanel):
     PANEL_ID = "quantize"
     TITLE = "Quantize"
     NUMBER = 2
-    VIEWS = (MapsView, OutliersView, ActivationsView)
+    VIEWS = (MapsView, OutliersView, ActivationsView, ModelView)
     HELP = "\n".join((HELP, *(view.HELP for view in VIEWS)))
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -91,12 +94,22 @@ class QuantizePanel(TensorPanel):
         return self.view.maximise_target()
 
     def copy_text(self) -> str | None:
-        return self.view.copy_text() or panel_text(self.shown, self.sentence)
+        view = self.view
+        of_tensor = panel_text(self.shown, self.sentence) if view.OF_TENSOR else None
+        return view.copy_text() or of_tensor
 
     def export_data(self) -> dict[str, Any] | None:
-        data, view = panel_data(self.shown), self.view
+        view = self.view
+        data = panel_data(self.shown) if view.OF_TENSOR else None
         of_view = view.export_data()
-        return data if of_view is None else {**(data or {}), view.TITLE.lower(): of_view}
+        name = view.EXPORTED or view.TITLE.lower()
+        return data if of_view is None else {**(data or {}), name: of_view}
+
+    def export_picture(self) -> str | None:
+        return self.view.export_picture()
+
+    def unfinished(self) -> str:
+        return self.view_of(ModelView).unfinished()
 
     def export_table(self) -> Iterable[Sequence[object]] | None:
         return self.view.export_table()
@@ -184,6 +197,9 @@ class QuantizePanel(TensorPanel):
     def action_stop(self) -> None:
         if self.end_silent():
             return
+        if self.view.working:
+            self.view.stop()
+            return
         self.ranking.stop()
         if not self.busy:
             return
@@ -232,9 +248,11 @@ class QuantizePanel(TensorPanel):
         self.speak()
 
     def meaning(self) -> str:
-        # Trouble matters more than the meaning of older content.
-        shown = self.shown
-        return shown.explanation if self.phase in TROUBLE else self.view.meaning(shown)
+        # Trouble matters more than the meaning of older content, but not trouble with a tensor in
+        # a view of the whole model.
+        shown, view = self.shown, self.view
+        elsewhere = self.phase is AskingPhase.FAILED and not view.OF_TENSOR and view.meaning(shown)
+        return shown.explanation if self.phase in TROUBLE and not elsewhere else view.meaning(shown)
 
     def show_numbers(self) -> None:
         if self.shown.schemes:
@@ -358,11 +376,13 @@ class QuantizePanel(TensorPanel):
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         entry = self.shown.entry
+        if action in OF_TENSORS and not self.view.OF_TENSOR:
+            return False
         if action == "source":
             return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":
             return self.shown.inject is not None
         if action == "stop":
-            busy = self.ranking.running or self.busy or bool(self.silence)
+            busy = self.ranking.running or self.busy or self.view.working or bool(self.silence)
             return busy and not self.body.can_leave
         return super().offers(action, parameters)

@@ -33,6 +33,12 @@ class TensorView(View[QuantizeShown], Container):
     NUMBERS: ClassVar[bool] = True
     """Whether the numbers of the schemes are shown beside the view."""
 
+    OF_TENSOR: ClassVar[bool] = True
+    """Whether the view is about the chosen tensor; else the list of tensors is not shown."""
+
+    EXPORTED: ClassVar[str] = ""
+    """The name of the view's data in an export; empty for its title."""
+
     DEFAULT_CSS = """
     TensorView { height: 1fr; }
     """
@@ -79,6 +85,14 @@ class TensorView(View[QuantizeShown], Container):
     def overdue(self, message: str) -> None:
         """Called when answers take long: removes content of another subject, and shows `message` if
         none is left."""
+
+    @property
+    def working(self) -> bool:
+        """Whether the view runs something that goes on while other views are shown."""
+        return False
+
+    def stop(self) -> None:
+        """Stops that."""
 
     @property
     def typing(self) -> bool:

@@ -1,0 +1,54 @@
+"""What the Model view writes and copies."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from qtui_core.evaluation.results import Evaluation, EvaluationRow
+from qtui_core.quantities import plural
+
+_HEADER: Final = (
+    "scheme", "bits_per_parameter", "bytes", "kl_mean", "kl_stderr", "kl_median", "kl_p999", "loss",
+    "loss_change", "perplexity", "top1_agreement", "nonfinite", "windows", "tokens",
+)  # fmt: skip
+
+
+def command_of(found: Evaluation) -> str:
+    """The command line that computes the same."""
+    settings = found.begun.settings
+    words = ["qtui", "eval", found.begun.model, "--schemes", ",".join(map(str, settings.schemes))]
+    for flag, value in (("--text", settings.text), ("--windows", settings.windows)):
+        words += [] if value is None else [flag, str(value)]
+    if settings.device != "cpu":
+        words += ["--device", settings.device]
+    return shlex.join(words)
+
+
+def evaluation_table(found: Evaluation) -> Iterator[Sequence[object]]:
+    """A header, then a row for the original and each scheme, in raw numbers; None is unknown."""
+    yield _HEADER
+    first = found.rows[0].loss
+    for row in found.rows:
+        change = None if row.loss is None or first is None else row.loss - first
+        yield (*_numbers(row, change), found.windows, found.tokens)
+
+
+def _numbers(row: EvaluationRow, change: float | None) -> Sequence[object]:
+    return (
+        row.name, row.bits_per_parameter, row.nbytes, row.kl_mean, row.kl_stderr, row.kl_median,
+        row.kl_p999, row.loss, change, row.perplexity, row.top1_agreement, row.nonfinite,
+    )  # fmt: skip
+
+
+def details_of(found: Evaluation) -> Iterator[str]:
+    """What the figures are of, in parts of a line."""
+    begun, text = found.begun, found.begun.text
+    read = plural(found.windows, "window")
+    if found.windows < text.windows:
+        read = f"{found.windows:,} of {plural(text.windows, 'window')}"
+    yield f"{read} of {text.window:,} tokens"
+    yield f"{plural(found.tokens, 'token')} scored"
+    yield text.origin
+    yield begun.device

@@ -1,0 +1,45 @@
+"""The keys of the Model view and its help."""
+
+from __future__ import annotations
+
+from textual.binding import Binding
+
+HELP = """\
+## Model
+
+What the schemes do to the whole model: the original and each scheme read the same windows of a
+text, and `Enter` starts that. **KL** is the divergence of a scheme's distribution of the next token
+from the original's, in nats a token; *±* is the standard error of its mean, by windows. The last
+column is the share of tokens whose most likely successor stays. `qtui eval` computes the same.
+
+Rows arrive scheme by scheme, and figures become better with every batch of windows. `Esc` stops
+and keeps what is done; `Enter` goes on from there, and reads again only what is new. A filled
+circle marks the **frontier**: no other scheme has both fewer bits and less divergence. The picture
+draws KL against bits, with the frontier as a line; `p` shows it alone.
+
+A and B are always in the list. `i` adds schemes, Backspace takes one out; `+` and `-` change the
+number of windows, `t` the text, and `c` lets the model run on the CPU or on a GPU.
+"""
+
+KEYS: tuple[Binding, ...] = (
+    Binding("enter", "evaluate", "Evaluate", id="quantize.evaluate", key_display="Enter",
+            tooltip="Let the original and the schemes read the text, or go on"),
+    Binding("p", "picture", "Picture", id="quantize.frontier",
+            tooltip="Show the picture alone, or the table"),
+    Binding("i", "type_text('schemes')", "Add", id="quantize.add_schemes", priority=True,
+            tooltip="Add schemes to the list"),
+    Binding("backspace", "remove", "Take out", show=False, id="quantize.remove_scheme",
+            tooltip="Take the scheme under the cursor out of the list"),
+    Binding("plus,equals_sign", "windows(2)", "More windows", show=False,
+            id="quantize.more_windows", tooltip="Read twice as many windows"),
+    Binding("minus", "windows(0.5)", "Fewer windows", show=False,
+            id="quantize.fewer_windows", tooltip="Read half as many windows"),
+    Binding("t", "type_text('text')", "Text", id="quantize.evaluated_text", priority=True,
+            tooltip="Read another text file"),
+    Binding("c", "device", "CPU or GPU", show=False, id="quantize.evaluation_device",
+            tooltip="Run on the CPU, or on a GPU"),
+    Binding("up,k", "move(-1)", "Up", show=False, id="quantize.scheme_up",
+            tooltip="The scheme above"),
+    Binding("down,j", "move(1)", "Down", show=False, id="quantize.scheme_down",
+            tooltip="The scheme below"),
+)  # fmt: skip
