@@ -146,9 +146,11 @@ def test_all_fits_at_every_size(glyphs: Any) -> None:
     brush = Brush(ascii=glyphs is ASCII)
     for width, height in ((30, 4), (58, 9), (78, 15), (118, 30), (198, 42)):
         for state, found in (
-            (EvaluationState.NOTHING, None), (EvaluationState.DONE, whole()), (EvaluationState.DONE, whole((1,))),
+            (EvaluationState.NOTHING, None),
+            (EvaluationState.DONE, whole()),
+            (EvaluationState.DONE, whole((1,))),
             (EvaluationState.RUNNING, events_of(begun_of(whole().begun.settings))[3][1].found),
-        ):  # fmt: skip
+        ):
             run = run_of(found, state)
             canvas = Canvas(width, height, glyphs)
             lines = plain_lines(model_lines(run, PARAMETERS, canvas, brush))
