@@ -403,19 +403,19 @@ async def test_the_list_the_text_and_the_windows_are_changed(
     running: Running, engine: ScriptedEngine
 ) -> None:
     async with shown(running) as (pilot, panel, view):
-        await pilot.press("i", *"int99", "enter")
+        await pilot.press("n", *"int99", "enter")
         assert "int99" in panel.sentence
         assert view.typing
-        await pilot.press("escape", "i", *"fp4", "space", *"nf4", "enter")
+        await pilot.press("escape", "n", *"fp4", "space", *"nf4", "enter")
         await settled(pilot)
         assert not view.typing
         assert view.run.missing[-1] == "fp4:block64"
-        await pilot.press("down", "backspace")
+        await pilot.press("down", "N")
         assert "int4:group64 is A or B of the panel" in panel.sentence
-        await pilot.press(*["down"] * 2, "backspace")
+        await pilot.press(*["down"] * 2, "N")
         await settled(pilot)
         assert "int8:row" not in screen_text(pilot.app)
-        await pilot.press("minus", "c", "t", *"mine", "enter", "enter")
+        await pilot.press("minus", "c", "i", *"mine", "enter", "enter")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
         settings = engine.asked[-1]
         assert (settings.windows, settings.device, settings.text) == (21, "cuda", "mine")
@@ -504,7 +504,7 @@ async def test_the_demo_is_evaluated_as_the_command_does(
             )
         assert panel.sentence == expected["conclusion"]
         before = {row.name: row.seconds for row in view.run.rows}
-        await pilot.press("i", *"mxfp4", "enter", "enter")
+        await pilot.press("n", *"mxfp4", "enter", "enter")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
         after = {row.name: row.seconds for row in view.run.rows}
         assert after.keys() - before.keys() == {"mxfp4"}

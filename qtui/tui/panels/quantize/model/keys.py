@@ -17,8 +17,8 @@ and keeps what is done; `Enter` goes on from there, and reads again only what is
 circle marks the **frontier**: no other scheme has both fewer bits and less divergence. The picture
 draws KL against bits, with the frontier as a line; `p` shows it alone.
 
-A and B are always in the list. `i` adds schemes, Backspace takes one out; `+` and `-` change the
-number of windows, `t` the text, and `c` lets the model run on the CPU or on a GPU.
+A and B are always in the list. `n` adds schemes, `N` takes out the one under the cursor; `+` and
+`-` change the number of windows, `i` reads a text file, `c` runs the model on the CPU or on a GPU.
 """
 
 KEYS: tuple[Binding, ...] = (
@@ -26,15 +26,15 @@ KEYS: tuple[Binding, ...] = (
             tooltip="Let the original and the schemes read the text, or go on"),
     Binding("p", "picture", "Picture", id="quantize.frontier",
             tooltip="Show the picture alone, or the table"),
-    Binding("i", "type_text('schemes')", "Add", id="quantize.add_schemes", priority=True,
+    Binding("n", "type_text('schemes')", "Add", id="quantize.add_schemes", priority=True,
             tooltip="Add schemes to the list"),
-    Binding("backspace", "remove", "Take out", show=False, id="quantize.remove_scheme",
+    Binding("N", "remove", "Take out", show=False, id="quantize.remove_scheme",
             tooltip="Take the scheme under the cursor out of the list"),
     Binding("plus,equals_sign", "windows(2)", "More windows", show=False,
             id="quantize.more_windows", tooltip="Read twice as many windows"),
     Binding("minus", "windows(0.5)", "Fewer windows", show=False,
             id="quantize.fewer_windows", tooltip="Read half as many windows"),
-    Binding("t", "type_text('text')", "Text", id="quantize.evaluated_text", priority=True,
+    Binding("i", "type_text('text')", "File", id="quantize.evaluated_text", priority=True,
             tooltip="Read another text file"),
     Binding("c", "device", "CPU or GPU", show=False, id="quantize.evaluation_device",
             tooltip="Run on the CPU, or on a GPU"),

@@ -63,8 +63,8 @@ def beginning(run: ModelRun, parameters: int) -> list[str]:
     return [
         f"Enter lets {_readers(run, parameters)}. The engine does it, and the screen goes on "
         f"meanwhile; Esc stops and keeps what is done. Torch is loaded first, which takes seconds.",
-        f"The text is {printable(run.text or 'one inside qtui')} (t), read on the "
-        f"{'GPU' if run.gpu else 'CPU'} (c). i adds schemes, Backspace takes one out, + and - "
+        f"The text is {printable(run.text or 'one inside qtui')} (i), read on the "
+        f"{'GPU' if run.gpu else 'CPU'} (c). n adds schemes, N takes one out, + and - "
         f"change the windows.",
     ]
 
