@@ -64,8 +64,7 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
             f"exactly."
         )
     stored = sum(t.info.nbytes for t in tensors)
-    # The decibels of a scheme that lost values to overflow count only the remaining values.
-    best = choose_total([t for t in measured if not t.overflowed] or measured, stored)
+    best = totals[recommended_scheme(totals, tensors) or 0]
     shrink = stored / best.nbytes if best.nbytes else 1.0
     size = ""
     if shrink > 1.05:
@@ -90,6 +89,18 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     if best.sqnr_db is None:
         return f"{said}{also}."
     return f"{said}; {_advice(tensors, list(totals).index(best), best)}{also}."
+
+
+def recommended_scheme(
+    totals: Sequence[SchemeTotal], tensors: Sequence[TensorReport]
+) -> int | None:
+    """The index of the scheme that the sentence recommends; None if nothing was measured."""
+    measured = [t for t in totals if t.relative_mse is not None]
+    if not measured:
+        return None
+    # The decibels of a scheme that lost values to overflow count only the remaining values.
+    whole = [t for t in measured if not t.overflowed] or measured
+    return list(totals).index(choose_total(whole, sum(t.info.nbytes for t in tensors)))
 
 
 def _also(clause: str) -> str:

@@ -120,7 +120,7 @@ def test_html_is_one_self_contained_page(qtui, checkpoint, tmp_path):
     page = _Checked()
     page.feed(target.read_text())
     assert page.loads == []
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1  # which sorts
     assert page.tags.count("table") >= 3
 
 

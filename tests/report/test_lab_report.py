@@ -131,7 +131,7 @@ def test_names_of_a_model_are_neither_markup_nor_escapes_of_a_terminal() -> None
     pictures = (replace(HEAT, rows=(evil, "int8 tensor")), *PICTURES[:1])
     found = result(findings=replace(result().findings, pictures=pictures))
     document = printable_document(lab_document(found, COMMAND))
-    assert "<script>" not in to_html(document)
+    assert to_html(document).count("<script>") == 1  # the page's own, which sorts
     for face in (to_plain(document), to_markdown(document), to_html(document)):
         assert "\x1b" not in face
     ElementTree.fromstring(to_html(document).partition("<body>")[2].partition("<figure")[1] + "/>")

@@ -6,8 +6,8 @@ from qtui.report.document import HeatMap
 
 _SHADES = " ░▒▓█"
 _ASCII_SHADES = " .:-=+*#%@"
-#: Pixels of a cell, and of the column of labels, in the SVG.
-_CELL, _LABELS = 14, 110
+#: Pixels of a cell, and of a letter of a label, in the SVG.
+_CELL, _LETTER = 14, 7
 
 
 def draw_lines(heat: HeatMap, *, ascii: bool) -> list[str]:
@@ -32,19 +32,20 @@ def draw_svg(heat: HeatMap) -> str:
     from html import escape  # imported here, as its table of entities is needed for HTML only
 
     columns = max((len(cells) for _, cells in heat.rows), default=0)
-    width, height = _LABELS + columns * _CELL, len(heat.rows) * _CELL
+    labels = _LETTER * (2 + max((len(label) for label, _ in heat.rows), default=0))
+    width, height = labels + columns * _CELL, len(heat.rows) * _CELL
     parts = [
         f'<svg class="heat" role="img" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" xmlns="http://www.w3.org/2000/svg">'
     ]
     for row, (label, cells) in enumerate(heat.rows):
         top = row * _CELL
-        text = f'<text x="{_LABELS - 6}" y="{top + _CELL - 3}" text-anchor="end">'
+        text = f'<text x="{labels - 6}" y="{top + _CELL - 3}" text-anchor="end">'
         parts.append(f"{text}{escape(label)}</text>")
         for column, share in enumerate(cells):
             opacity = min(1.0, max(0.0, share))
             parts.append(
-                f'<rect x="{_LABELS + column * _CELL}" y="{top}" width="{_CELL}" '
+                f'<rect x="{labels + column * _CELL}" y="{top}" width="{_CELL}" '
                 f'height="{_CELL}" fill-opacity="{opacity:.3f}"><title>{share:.3g}</title></rect>'
             )
     return "".join([*parts, "</svg>"])

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qtui.report.document import Column, Document, Facts, Section, Table, Tone
+from qtui.report.document import Column, Document, Facts, HeatMap, Section, Table, Tone
+from qtui.report.inspection.layers import layer_map
 from qtui.report.inspection.outliers import LISTED_OUTLIERS, outlier_sections
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
 from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
+from qtui_core.inspection.conclude import recommended_scheme
 from qtui_core.inspection.report import Completeness
 from qtui_core.models import Reading, TensorInfo
 from qtui_core.quantities import format_bytes, format_count
@@ -191,9 +193,14 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
         )
     if not inspection.measured:
         return Section(title, (_headers(tensors, note),))
-    tables = [_statistics(tensors, note)]
+    tables: list[Table | HeatMap] = [_statistics(tensors, note)]
     if inspection.schemes and any(t.errors for t in tensors):
-        tables.append(_errors(tensors, inspection.schemes))
+        tables.append(_errors(sorted(tensors, key=_first_sqnr), inspection.schemes))
+        recommended = recommended_scheme(inspection.schemes, inspection.tensors)
+        if recommended is not None:
+            scheme = inspection.schemes[recommended].scheme
+            heat = layer_map(inspection.tensors, recommended, scheme)
+            tables += [heat] if heat else []
     return Section(title, tuple(tables))
 
 
@@ -284,8 +291,9 @@ def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> 
         ),
         tones=tuple(_tone(t) for t in quantized),
         note=(
-            "SQNR in dB, and how far above (+) or below (−) that of a Gaussian tensor of the "
-            "same shape it is." + (f" {_BEYOND}" if beyond else "")
+            f"Most error of {schemes[0].scheme} first. SQNR in dB, and how far above (+) or below "
+            "(−) that of a Gaussian tensor of the same shape it is."
+            + (f" {_BEYOND}" if beyond else "")
         ),
     )
 
