@@ -88,7 +88,7 @@ def conclude_evaluation(
     finite = [row for row in rows[1:] if row.kl_mean is not None]
     broken = [row for row in rows[1:] if row.kl_mean is None]
     if rows[0].nonfinite:
-        return f"{start}{_broken_original(rows[0], windows * begun.text.scored)}"
+        return f"{start}{broken_original(rows[0], windows * begun.text.scored)}"
     if broken:
         start += _broken(broken, windows * begun.text.scored) + (" " if finite else "")
     if not finite:
@@ -113,7 +113,7 @@ def _broken(broken: Sequence[EvaluationRow], tokens: int) -> str:
     )
 
 
-def _broken_original(original: EvaluationRow, tokens: int) -> str:
+def broken_original(original: EvaluationRow, tokens: int) -> str:
     return (
         f"The original itself gives logits that are not finite for {original.nonfinite:,} of "
         f"{plural(tokens, 'token')}, so no candidate can be held against it: look for the weights "

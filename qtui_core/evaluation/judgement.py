@@ -17,6 +17,7 @@ from qtui_core.evaluation.conclude import (
     Comparisons,
     PairedDifference,
     beyond_chance,
+    broken_original,
     errors_apart,
     figures_of,
     short_figures,
@@ -113,7 +114,10 @@ def judge(
         return Judgement(begun, 0, (), beyond_chance(0), "", said, ended)
     own = found[1].name
     rows = tuple(JudgedRow(r, kinds[r.name], compared.get((r.name, own))) for r in found[1:])
-    recommended, said = _Verdict(rows, windows, compared).found()
+    if found[0].nonfinite:
+        recommended, said = "", broken_original(found[0], windows * begun.text.scored)
+    else:
+        recommended, said = _Verdict(rows, windows, compared).found()
     if ended == "stopped":
         said = f"Stopped after {windows:,} of {windows_of(begun.text.windows)}. {said}"
     return Judgement(begun, windows, rows, beyond_chance(windows), recommended, said, ended)

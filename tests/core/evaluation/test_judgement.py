@@ -12,7 +12,7 @@ import pytest
 from every import every
 from safetensors.numpy import save_file
 from test_evaluation_conclude import noisy, sizes
-from test_evaluation_scores import begun_of, parts_of
+from test_evaluation_scores import begun_of, part_of, parts_of
 
 from qtui_core.codec import printed
 from qtui_core.evaluation.conclude import beyond_chance
@@ -118,6 +118,17 @@ def test_a_rival_that_is_not_finite_is_left_out_of_the_comparison() -> None:
     assert found.recommended == THE_ASSIGNMENT
     assert "below nf4 (0.007" in found.conclusion
     assert [row.difference is None for row in found.rows] == [True, True, False, False]
+
+
+def test_an_original_that_is_broken_is_not_held_against_the_assignment() -> None:
+    begun = begun_of(*KINDS, batches=(10, 10))
+    parts = sizes(begun, *BYTES)(parts_of(begun, BEST, WORSE, WORSE, 1e-4, loss=math.inf))
+    parts[0] = part_of(begun, 0, 0, 0.0, loss=math.inf, nbytes=2000)
+    found = judge(begun, parts, KINDS)
+    assert found.conclusion.startswith(
+        "The original itself gives logits that are not finite for 30"
+    )
+    assert found.recommended == ""
 
 
 def test_a_judgement_that_was_stopped_says_what_it_has_read() -> None:
