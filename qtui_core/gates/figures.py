@@ -211,6 +211,11 @@ GATED: Final = {
                 (("tensors", "name"), ("merges", "name")),
                 ("kept", "share", "error_over_update"),
             ),
+            GatedRows(
+                "divergence",
+                (("divergence", ""), ("merged", "name")),
+                ("kl_mean", "bits_per_parameter", "bytes"),
+            ),
         ),
         ("adapter", "merges"),
         ("sample",),

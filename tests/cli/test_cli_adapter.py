@@ -84,24 +84,24 @@ def test_what_does_not_go_together_is_refused(qtui, merged):
 
 @pytest.mark.slow
 def test_a_text_measures_what_the_model_loses(qtui, tmp_path):
-    """On the demo, whose base was trained as stored: quantizing it, the merged model loses about
-    what the base loses with the adapter apart; trained in nf4:dq, the latter loses nothing."""
+    """Trained on the demo in nf4:dq, the adapter kept apart from that base is the trained model."""
     text = tmp_path / "text.txt"
-    text.write_text("The cat sat on the mat, and then the dog ran far away. " * 60)
+    text.write_text("The cat sat on the mat, and then the dog ran far away. " * 20)
     parts = {}
     for layer in range(6):
         parts |= lora(f"model.layers.{layer}.mlp.up_proj", 704, 256, seed=layer)
     adapter = str(write_adapter(tmp_path / "lora", parts))
-    asked = ("inspect", "demo", "--adapter", adapter, "--merge", "nf4:dq", "--text", str(text))
-    plain = qtui(*asked, "--json")
-    assert plain.returncode == 0, plain.stderr
-    found = json.loads(plain.stdout)
-    rows = {(row["kind"], row["name"]): row for row in found["divergence"]["rows"]}
-    merged, apart = rows["merged", "nf4:block64:dq"], rows["apart", "nf4:block64:dq"]
-    assert merged["kl_mean"] == pytest.approx(apart["kl_mean"], rel=0.5)
-    assert merged["bytes"] < apart["bytes"]
-    assert "from the trained one" in found["conclusion"]
-    second = json.loads(qtui(*asked, "--trained-on", "nf4:dq", "--json").stdout)
-    rows = {(row["kind"], row["name"]): row for row in second["divergence"]["rows"]}
-    assert rows["apart", "nf4:block64:dq"]["kl_mean"] == 0
-    assert "is the trained model itself" in second["conclusion"]
+    asked = ("--adapter", adapter, "--merge", "nf4:dq", "--trained-on", "nf4:dq")
+    done = qtui("inspect", "demo", *asked, "--text", str(text), "--json",
+                "--fail-if", "kl>-1")  # fmt: skip
+    assert done.returncode == 1
+    assert "2 rows fell" in done.stderr
+    found = json.loads(done.stdout)
+    name = "nf4:block64:dq"
+    merged, apart = found["divergence"]["merged"], found["divergence"]["apart"]
+    assert [row["name"] for row in merged] == [name, f"{name} onto {name}"]
+    assert [row["kl_mean"] for row in apart] == [0]
+    assert merged[0]["kl_mean"] == merged[0]["over_apart"] > 0
+    assert merged[0]["bytes"] < apart[0]["bytes"]
+    assert found["divergence"]["base_kl_mean"] > 0
+    assert "is the trained model itself" in found["conclusion"]

@@ -210,7 +210,6 @@ class DivergenceRow:
 
     PRINTED = (
         "name",
-        "kind",
         "kl_mean",
         "kl_stderr",
         "bits_per_parameter",
@@ -234,7 +233,15 @@ class MergedDivergence:
     rows: tuple[DivergenceRow, ...]
     text: str
 
-    PRINTED = (("base_kl_mean", "base"), "rows", "text")
+    PRINTED = (
+        ("base_kl_mean", "base"),
+        (MERGED, lambda found: found.of(MERGED)),
+        (APART, lambda found: found.of(APART)),
+        "text",
+    )
+
+    def of(self, kind: str) -> tuple[DivergenceRow, ...]:
+        return tuple(row for row in self.rows if row.kind == kind)
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,8 @@ def test_worst_weights_come_first_and_layers_add_up(tmp_path):
 
 
 def test_a_sample_of_rows_estimates_the_whole(tmp_path):
-    tall = weight(1, (40_000, 64))
-    parts = lora(Q, 40_000, 64)
+    tall = weight(1, (20_000, 64))
+    parts = lora(Q, 20_000, 64)
     whole = surveyed(tmp_path / "a", {NAME: tall}, parts)
     part = surveyed(tmp_path / "b", {NAME: tall}, parts, full=False)
     assert part.weights[0].read < whole.weights[0].read == tall.size
@@ -173,11 +173,11 @@ def test_the_sentence_recommends_what_loses_less(tmp_path):
     report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
     nf4 = "nf4:block64"
 
-    def said(merged, apart, decided=True, base=1.0):
+    def said(merged, apart, decided=True, more=None, base=1.0):
         over = None if merged is None or apart is None else merged - apart
         rows = (
             DivergenceRow(nf4, "merged", merged, 0.001, 4.5, 100, over, decided),
-            DivergenceRow("int4:group64", "merged", None, None, 4.5, 100),
+            DivergenceRow("int4:group64", "merged", more, 0.001, 8.5, 200),
             DivergenceRow(nf4, "apart", apart, 0.001, 4.6, 110),
         )
         found = MergedDivergence(base, rows, "A text.")
@@ -192,6 +192,12 @@ def test_the_sentence_recommends_what_loses_less(tmp_path):
         "take a scheme of more bits": (2.0, 3.0),
         "merge it, if that is little enough": (0.1, None),
         "logits that are not finite": (None, 0.1),
+        "or merge with int4:group64, which at 8.50 bits loses 40 times less": (
+            0.4,
+            0.0,
+            True,
+            0.01,
+        ),
     }
 
     def check(words, case):
