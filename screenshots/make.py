@@ -27,6 +27,7 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "maps": ("quantize", ("b",)),
     "outliers": ("quantize", ("v", "i", *"40 at column 17", "enter")),
     "activations": ("quantize", ("v", "v", "c")),
+    "model": ("quantize", ("V", "enter")),
     "codebooks": ("codebooks", ()),
     # Llama 70B with QLoRA on an L40S, after the sequence grew.
     "memory": (

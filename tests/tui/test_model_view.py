@@ -435,6 +435,18 @@ async def test_the_list_the_text_and_the_windows_are_changed(
         assert not panel.body.typing
 
 
+async def test_a_model_without_plain_weights_has_no_original(
+    running: Running, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = replace(INDEX, tensors=(ENTRY._replace(quantizable=False, dtype="Q4_K"),))
+    monkeypatch.setattr("test_model_view.INDEX", packed)
+    async with shown(running, (80, 24)) as (pilot, panel, _):
+        assert panel.sentence.startswith("No matrix of small is stored as plain numbers")
+        assert screen_text(pilot.app).count("so there is no original") == 2
+        await pilot.press("enter")
+        assert engine.asked == []
+
+
 async def test_a_failure_is_a_sentence_and_it_can_be_tried_again(
     running: Running, engine: ScriptedEngine
 ) -> None:

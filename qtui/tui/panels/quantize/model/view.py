@@ -240,9 +240,20 @@ class ModelView(TensorView):
 
     @property
     def _parameters(self) -> int | None:
-        """The parameters of the model; None before a model with weights is open."""
+        """The parameters of the model; None before a model that can be evaluated is open."""
         index = self.panel.shown.index
-        return index.parameters if index is not None and index.tensors else None
+        return None if index is None or not index.tensors or self._obstacle else index.parameters
+
+    @property
+    def _obstacle(self) -> str:
+        """Why the open model cannot be evaluated, as far as its headers tell."""
+        index = self.panel.shown.index
+        if index is None or not index.tensors or any(each.quantizable for each in index.tensors):
+            return ""
+        return (
+            f"No matrix of {printable(index.id)} is stored as plain numbers, so there is no "
+            f"original to compare with: open the model that it was made from."
+        )
 
     @property
     def _names(self) -> list[str]:
@@ -265,14 +276,14 @@ class ModelView(TensorView):
         if reading is not None and found is not None:
             windows = found.begun.text.windows
             title.activity = f"{reading.name}, windows {reading.first}-{reading.last} of {windows}"
-        self.sentence = model_sentence(run, self._parameters)
+        self.sentence = self._obstacle or model_sentence(run, self._parameters)
         self.lines.update()
         self.panel.refresh_bindings()
 
     def _lay_out(self, canvas: Canvas) -> Sequence[TextLine]:
         parameters = self._parameters
         if parameters is None:
-            return centred(self._message)(canvas)
+            return centred(self._obstacle or self._message)(canvas)
         return model_lines(self.run, parameters, canvas, self.drawing.brush)
 
     # Hooks of the shell
