@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
 
@@ -171,6 +173,27 @@ class LayerErrors:
 
     tokens: int
     relative_mse: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PredictionErrors:
+    """What quantizing one tensor, and nothing else, does to the predictions of the model.
+
+    Attributes:
+        by: "kl" or "fisher".
+        text: what the model read, in words.
+        window, scored: tokens of a window, and how many at its end are scored.
+        windows: how many.
+        nats: name of a tensor -> [scheme][window], the mean KL divergence from the original over
+            the scored tokens of the window, nats a token.
+    """
+
+    by: str
+    text: str
+    window: int
+    scored: int
+    windows: int
+    nats: Mapping[str, tuple[tuple[float, ...], ...]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A language model whose weights are in memory only while they are used. Needs torch.
 
-The model is that of transformers. Hooks load the weights of a layer before the layer is called, and
-drop them afterwards; modules outside of layers (embedding, last norm, head) are loaded one by one.
+The model is that of transformers. The weights of a layer are loaded when the layer is called, and
+dropped afterwards; modules outside of layers (embedding, last norm, head) are loaded one by one.
 The values are read from the files each time, so that a model larger than memory can run, and are
 changed by the candidate. Everything is computed in float32.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,10 @@ class _Slot:
     weight: StoredWeight
 
 
+#: Calls a layer: takes a function that loads its weights and runs it, and the arguments of that.
+CallLayer = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
     """The settings of one forward pass.
@@ -55,11 +60,15 @@ class ForwardPass:
         activations: the scheme for the inputs of linear layers whose weight is quantized; None
             leaves them as they are.
         step: called before each unit is loaded. It may raise to cancel the pass.
+        layer: calls each layer, or returns what it would return.
+        loaded: is told each weight that was loaded, with its parameter.
     """
 
     change: WeightChange
     activations: Scheme | None = None
     step: Callable[[], None] = lambda: None
+    layer: CallLayer = lambda run, args, kwargs: run(*args, **kwargs)
+    loaded: Callable[[StoredWeight, nn.Parameter], None] = lambda weight, parameter: None
 
 
 class StreamedModel:
@@ -89,10 +98,10 @@ class StreamedModel:
             if is_linear(module):
                 hook = self._rounding(weights[id(module.weight)])
                 module.register_forward_pre_hook(hook, with_kwargs=True)
-        units = [(unit, list(_slots(parts, weights))) for unit, parts in _units(self._model)]
-        self.units = len(units)
-        for unit, slots in units:
-            self._stream(unit, slots)
+        self.units = 0
+        for unit, parts in list(_units(self._model)):
+            self.units += 1
+            self._stream(unit, list(_slots(parts, weights)), is_layer=len(parts) > 1)
         _settle_buffers(source, self._model, self._device)
         if source.parameters < THREADED_PARAMETERS:
             torch.set_num_threads(1)
@@ -106,23 +115,33 @@ class StreamedModel:
 
         Raises what `how.step` raises, and QtuiError if the forward pass fails.
         """
-        settings: dict[str, Any] = {}
-        if hasattr(self._model.config, "use_cache"):
-            settings["use_cache"] = False
-        if "logits_to_keep" in inspect.signature(self._model.forward).parameters:
-            settings["logits_to_keep"] = scored + 1
+        with torch.inference_mode(), self.running(how):
+            return self.forward(ids, scored)
+
+    @contextmanager
+    def running(self, how: ForwardPass) -> Iterator[None]:
+        """Within it, weights are loaded as `how` says. Errors of the model's code are raised as
+        QtuiError."""
         self._pass = how
         try:
-            with torch.inference_mode():
-                given = torch.from_numpy(ids).to(self._device)
-                found = self._model(input_ids=given, **settings).logits
-                return found[:, -scored - 1 : -1].float()
+            yield
         except (QtuiError, MemoryError):
             raise
         except Exception as error:  # a model's code may raise anything
             raise self._refusal(error) from error
         finally:
             self._pass = None
+
+    def forward(self, ids: Ids, scored: int) -> torch.Tensor:
+        """As `logits`, inside of `running`."""
+        settings: dict[str, Any] = {}
+        if hasattr(self._model.config, "use_cache"):
+            settings["use_cache"] = False
+        if "logits_to_keep" in inspect.signature(self._model.forward).parameters:
+            settings["logits_to_keep"] = scored + 1
+        given = torch.from_numpy(ids).to(self._device)
+        found = self._model(input_ids=given, **settings).logits
+        return found[:, -scored - 1 : -1].float()
 
     def _refusal(self, error: Exception) -> QtuiError:
         lines = str(error).strip().splitlines() or [""]
@@ -136,28 +155,38 @@ class StreamedModel:
             f"({type(error).__name__}: {printable(lines[0])[:200]})."
         )
 
-    def _stream(self, unit: nn.Module, slots: list[_Slot]) -> None:
-        """Loads the weights of `slots` before each call of the unit, and drops them afterwards."""
+    def _stream(self, unit: nn.Module, slots: list[_Slot], *, is_layer: bool) -> None:
+        """Lets each call of the unit load the weights of `slots`, and drop them afterwards."""
         # NaN, so that a weight that is used without being loaded shows in the logits.
         nothing = torch.full((), math.nan, device=self._device)
         empty = [nothing.expand(slot.weight.info.shape) for slot in slots]
+        forward = unit.forward
 
-        def leave(*_: Any) -> None:
+        def drop() -> None:
             for slot, placeholder in zip(slots, empty, strict=True):
                 setattr(slot.module, slot.name, nn.Parameter(placeholder, requires_grad=False))
 
-        def enter(*_: Any) -> None:
+        def run(*args: Any, **kwargs: Any) -> Any:
             assert self._pass is not None
             self._pass.step()
-            for slot in slots:
-                value = torch.from_numpy(self._pass.change.values(slot.weight))
-                self._check(value, slot.weight)
-                moved = nn.Parameter(value.to(self._device), requires_grad=False)
-                setattr(slot.module, slot.name, moved)
+            try:
+                for slot in slots:
+                    value = torch.from_numpy(self._pass.change.values(slot.weight))
+                    self._check(value, slot.weight)
+                    moved = nn.Parameter(value.to(self._device), requires_grad=False)
+                    setattr(slot.module, slot.name, moved)
+                    self._pass.loaded(slot.weight, moved)
+                return forward(*args, **kwargs)
+            finally:
+                drop()
 
-        leave()
-        unit.register_forward_pre_hook(enter)
-        unit.register_forward_hook(leave)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            assert self._pass is not None
+            return self._pass.layer(run, args, kwargs) if is_layer else run(*args, **kwargs)
+
+        drop()
+        # In place of hooks, so that `ForwardPass.layer` may leave a layer out.
+        unit.forward = call
 
     def _check(self, value: torch.Tensor, weight: StoredWeight) -> None:
         if not self.broken and not torch.isfinite(value.sum()) and not value.isfinite().all():

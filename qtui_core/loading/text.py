@@ -38,6 +38,16 @@ def builtin_text() -> Text:
     return Text(HELD_BACK_TEXT.read_text(encoding="utf-8"), "the built-in text")
 
 
+def text_to_choose_by(source: str | None, *, demo: bool) -> Text:
+    """The text of a file (`source`), without one a text inside qtui. What is chosen for a model is
+    chosen by its first half only: the second, and HELD_BACK_PROSE, are for judging."""
+    if source is not None:
+        return read_text(source)
+    if demo:
+        return builtin_text()
+    return Text(PROSE.read_text(encoding="utf-8"), "prose inside qtui")
+
+
 def read_text(path: str, purpose: str = "calibration") -> Text:
     """The text of a file. `purpose` says in errors what the text is for.
 

@@ -1,0 +1,90 @@
+"""The model and the windows by which its tensors are weighed. Needs torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.evaluation.streamed import StreamedModel
+from qtui_core.evaluation.windows import TextWindows, cut_windows
+from qtui_core.loading.text import Text
+from qtui_core.loading.tokens import Tokenizer, positions_of
+from qtui_core.models import ModelSource
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.schemes.scheme import Scheme
+
+#: Is called with the progress, 0 to 1.
+Advance = Callable[[float], None]
+#: Nats a token of each scheme on each window, float64 `[schemes, windows]`.
+Nats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedModel:
+    """A model, the tensors and schemes to weigh, and the windows that it reads."""
+
+    source: ModelSource
+    model: StreamedModel
+    tensors: tuple[str, ...]
+    schemes: tuple[Scheme, ...]
+    windows: TextWindows
+    text: str
+
+    def result(self, by: str, nats: dict[str, Nats]) -> PredictionErrors:
+        """The answer. What is not finite counts as the logarithm of the vocabulary, which a model
+        that knows nothing is away from one that is certain."""
+        most = math.log(self.model.loaded.vocabulary)
+        return PredictionErrors(
+            by=by,
+            text=self.text,
+            window=self.windows.ids.shape[1],
+            scored=self.windows.scored,
+            windows=len(self.windows.ids),
+            nats={
+                name: tuple(
+                    tuple(float(v) if math.isfinite(v) else most for v in row) for row in nats[name]
+                )
+                for name in self.tensors
+            },
+        )
+
+
+def weighed_model(
+    source: ModelSource,
+    tensors: Sequence[str],
+    schemes: Sequence[Scheme],
+    text: Text,
+    windows: int,
+) -> WeighedModel:
+    """The model and `windows` windows of the first half of the text, spread over it.
+
+    Raises:
+        UsageError: the text is too short.
+        ModelError: the model cannot be run here, or lacks one of the tensors.
+    """
+    model = StreamedModel(source, "cpu")
+    known = {weight.info.name for weight in model.weights}
+    refuse_unused(source, [name for name in tensors if name not in known])
+    tokenizer = Tokenizer(model.loaded)
+    ids = tokenizer.encode(text.content)
+    settings = EvaluationSettings(windows=windows)
+    limit = positions_of(model.loaded.model)
+    cut = cut_windows(ids[: ids.size // 2], tokenizer, settings, limit, source.parameters)
+    return WeighedModel(source, model, tuple(tensors), tuple(schemes), cut, text.origin)
+
+
+def refuse_unused(source: ModelSource, lost: Sequence[str]) -> None:
+    """Raises ModelError if there are tensors that the running model does not use as they are."""
+    if lost:
+        raise ModelError(
+            f"The model that runs does not use {listed(list(lost))} of {quoted(source.id)} as "
+            f"stored, so what they do to its predictions is unknown: choose --objective weights, "
+            f"or other --tensors."
+        )

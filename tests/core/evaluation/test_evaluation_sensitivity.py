@@ -1,0 +1,145 @@
+"""The weight of each tensor for the predictions of a model, against the evaluation of the model
+with that tensor alone quantized, and against gradients by brute force."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import running_models
+from every import every
+from lazy_imports import LazyImport
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.loading.text import Text
+from qtui_core.models import open_model
+from qtui_core.quant import Cancelled
+from qtui_core.schemes.scheme import Scheme
+
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
+kl = LazyImport("qtui_core.evaluation.sensitivity.kl")
+subject = LazyImport("qtui_core.evaluation.sensitivity.subject")
+
+TEXT = Text(running_models.text(1200), "words")
+SCHEMES = [Scheme.parse(text) for text in ("int3", "int8")]
+
+
+def llama(folder: Path, **more: Any) -> Path:
+    """One whose predictions are far from even."""
+    return running_models.llama(folder, initializer_range=0.3, **more)
+
+
+def matrices(source: Any) -> list[str]:
+    return [name for name, info in source.tensors.items() if is_quantizable(info)]
+
+
+def evaluated(source: Any, name: str, scheme: Scheme, found: Any, folder: Path) -> float:
+    """The divergence that `qtui eval --assignment` gives on the same windows."""
+    from qtui_core.evaluation.evaluate import evaluate
+    from qtui_core.evaluation.summary import summarize
+
+    (folder / "half.txt").write_text(TEXT.content[: len(TEXT.content) // 2])
+    (folder / "one.json").write_text(json.dumps({name: str(scheme)}))
+    settings = EvaluationSettings(
+        assignment=(str(folder / "one.json"),), text=str(folder / "half.txt"), windows=found.windows
+    )
+    told: list[Any] = []
+    evaluate(source, settings, told.append)
+    row = summarize(told[0], told[1:], "done").rows[1]
+    assert row.kl_mean is not None
+    return row.kl_mean
+
+
+def check_against_evaluation(folder: Path, tmp_path: Path, names: slice, windows: int = 3) -> None:
+    source = open_model(folder)
+    wanted = matrices(source)
+    found = kl.divergences(source, wanted, SCHEMES, TEXT, windows=windows)
+    assert list(found.nats) == wanted
+    for name in wanted[names]:
+        for scheme, by_window in zip(SCHEMES, found.nats[name], strict=True):
+            assert len(by_window) == windows
+            expected = evaluated(source, name, scheme, found, tmp_path)
+            assert np.mean(by_window) == pytest.approx(expected, rel=2e-3, abs=1e-12), name
+
+
+def test_the_divergence_of_one_tensor_is_that_of_an_evaluation(tmp_path) -> None:
+    check_against_evaluation(llama(tmp_path / "m"), tmp_path, slice(None, None, 4))
+
+
+def test_a_tied_head_begins_at_the_embedding(tmp_path) -> None:
+    folder = llama(tmp_path / "m", tie_word_embeddings=True)
+    check_against_evaluation(folder, tmp_path, slice(0, 1))
+
+
+@pytest.mark.slow
+def test_every_tensor_of_every_family_is_that_of_an_evaluation(tmp_path) -> None:
+    families: dict[str, dict[str, Any]] = {
+        "Llama": {},
+        "Qwen3": {"tie_word_embeddings": True, "head_dim": 16},
+        "Gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
+        "Bloom": {"n_layer": 2, "n_head": 4},
+        "Mamba": {},
+    }
+
+    def one(family: str) -> None:
+        torch.manual_seed(3)
+        config = getattr(transformers, f"{family}Config")(
+            **{
+                "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "max_position_embeddings": 256, "initializer_range": 0.1, **families[family],
+            }
+        )  # fmt: skip
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        folder = running_models.write(model, tmp_path / family)
+        check_against_evaluation(folder, tmp_path, slice(None), windows=2)
+
+    every(list(families), one)
+
+
+def test_a_model_that_changes_its_layers_outputs_in_place_runs_whole(tmp_path) -> None:
+    source = open_model(llama(tmp_path))
+    from qtui_core.evaluation.sensitivity.kl import _Batch
+
+    name = "model.layers.1.mlp.up_proj.weight"
+
+    def found(double: Any) -> Any:
+        asked = subject.weighed_model(source, [name], SCHEMES, TEXT, 2)
+        asked.model.loaded.model.model.layers[1].register_forward_pre_hook(double)
+        batch = _Batch(asked, asked.model, asked.windows.ids, lambda: None)
+        return batch.divergences(lambda: None)[name]
+
+    def in_place(_: Any, args: Any) -> None:
+        args[0].mul_(2.0)
+
+    assert found(in_place) == pytest.approx(found(lambda _, args: (args[0] * 2.0,)), rel=1e-4)
+
+
+def test_what_cannot_be_weighed_is_refused(tmp_path) -> None:
+    source = open_model(llama(tmp_path / "m"))
+    with pytest.raises(ModelError, match=r"does not use 'gone\.weight' of"):
+        kl.divergences(source, ["gone.weight"], SCHEMES, TEXT)
+    with pytest.raises(UsageError, match="The text has 12 tokens"):
+        kl.divergences(source, matrices(source), SCHEMES, Text("four" * 6, "four"))
+    asked = []
+
+    def cancelled() -> bool:
+        asked.append(True)
+        return len(asked) > 9
+
+    with pytest.raises(Cancelled):
+        kl.divergences(source, matrices(source), SCHEMES, TEXT, cancelled=cancelled)
+
+
+def test_progress_ends_at_one(tmp_path) -> None:
+    told: list[float] = []
+    source = open_model(llama(tmp_path))
+    kl.divergences(source, matrices(source)[:3], SCHEMES, TEXT, windows=5, advance=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
