@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qtui.cli.progress import progress_on_stderr
@@ -11,11 +12,20 @@ from qtui.ending import say
 from qtui.engine.answers.activations import LayerErrorTable
 from qtui.engine.client import EngineClient, EngineState, Reply
 from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
-from qtui_core.errors import UsageError
+from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.extras import require
 from qtui_core.inspection.sensitivity.bit_allocation import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity.budget import Budget
-from qtui_core.inspection.sensitivity.report import Sensitivity
-from qtui_core.inspection.sensitivity.weighing import Weighing, weigh_by_outputs, weigh_by_weights
+from qtui_core.inspection.sensitivity.objective import usual_objective
+from qtui_core.inspection.sensitivity.report import Objective, Sensitivity
+from qtui_core.inspection.sensitivity.weighing import (
+    Weighing,
+    weigh_by_outputs,
+    weigh_by_predictions,
+    weigh_by_weights,
+)
 
 if TYPE_CHECKING:
     from qtui.cli.options import ReportOptions
@@ -28,20 +38,28 @@ if TYPE_CHECKING:
 Progress = Callable[[float, dict[str, Any]], None]
 
 
+@dataclass(frozen=True)
+class WantedObjective:
+    """By what an assignment is chosen: None leaves it to the model. `text` is the file that the
+    model reads; None means a built-in text."""
+
+    objective: Objective | None
+    text: str | None
+
+
 def assign(
     source: ModelSource,
     inspection: Inspection,
     budget: Budget | None,
-    calibration: str | None,
+    wanted: WantedObjective,
     *,
     full: bool,
 ) -> Sensitivity:
     """A scheme for each tensor within a budget; None takes the budget that follows from the scheme
-    the inspection recommends. With a calibration text (its path), tensors are weighed by the error
-    of their layer's output.
+    the inspection recommends.
 
     Raises UsageError where there is nothing to assign or the budget cannot be met, and what the
-    engine reports.
+    engine reports, unless nobody asked for an objective: then tensors are weighed by their weights.
     """
     if not any(tensor.errors for tensor in inspection.tensors):
         raise UsageError(
@@ -53,10 +71,7 @@ def assign(
             f"--sensitivity has nothing to weigh: no matrix of {inspection.census.model} that was "
             f"chosen has a value that is finite in float32 and not zero."
         )
-    if calibration is None:
-        weighing = weigh_by_weights(inspection)
-    else:
-        weighing = _weigh_by_outputs(source, inspection, calibration, full=full)
+    weighing = _weighing(source, inspection, wanted, full=full)
     if budget is None:
         return assign_schemes(weighing, default_budget(inspection))
     return assign_schemes(weighing, budget.nbytes(weighing.parameters))
@@ -106,24 +121,77 @@ def write_recipes(
     return with_recipes(document, written)
 
 
-def _weigh_by_outputs(
-    source: ModelSource, inspection: Inspection, calibration: str, *, full: bool
+def wanted_objective(
+    objective: Objective | None, text: str | None, calibration: str | None
+) -> WantedObjective:
+    """What the options ask for. Reads the text, so that an error in it is reported before the model
+    is measured for minutes.
+
+    Raises UsageError for options that contradict each other and for a text that cannot be read, and
+    MissingLibrary where the model has to run and cannot.
+    """
+    from qtui_core.loading.text import read_text
+
+    if calibration is not None:
+        if objective not in (None, "output") or text is not None:
+            other = "--text" if text is not None else f"--objective {objective}"
+            raise UsageError(
+                f"--calibration FILE means --objective output --text FILE, and {other} is given "
+                f"beside it: choose one."
+            )
+        objective, text = "output", calibration
+    if objective == "weights":
+        if text is not None:
+            raise UsageError("--objective weights reads no --text: leave one of them out.")
+        return WantedObjective(objective, None)
+    if objective is not None or text is not None:
+        said = "--calibration" if calibration is not None else f"--objective {objective}"
+        require(said if objective else "--text", "torch", "transformers")
+    if text is not None:
+        read_text(text)
+    return WantedObjective(objective, text)
+
+
+def _weighing(
+    source: ModelSource, inspection: Inspection, wanted: WantedObjective, *, full: bool
 ) -> Weighing:
+    objective, because = wanted.objective, ""
+    quantized = [tensor for tensor in inspection.tensors if tensor.errors]
+    if objective is None:
+        options = sum(len(tensor.errors) for tensor in quantized)
+        asked = wanted.text is not None
+        objective, because = usual_objective(source, options, asked=asked)
+    if objective == "weights":
+        return replace(weigh_by_weights(inspection), because=because)
+    question = {
+        "file": wanted.text,
+        "tensors": [tensor.info.name for tensor in quantized],
+        "schemes": [str(error.scheme) for error in quantized[0].errors],
+    }
+    try:
+        if objective == "output":
+            reply = _ask_with_progress(source, "layer_errors", {**question, "full": full})
+            table = reply.read(LayerErrorTable)
+            return weigh_by_outputs(inspection, table.layers, table.text)
+        reply = _ask_with_progress(source, "prediction_errors", {**question, "by": objective})
+    except QtuiError as error:
+        if wanted.objective is not None or wanted.text is not None:
+            raise
+        return replace(weigh_by_weights(inspection), because=str(error))
+    return weigh_by_predictions(inspection, reply.read(PredictionErrors))
+
+
+def _ask_with_progress(source: ModelSource, method: str, params: Mapping[str, Any]) -> Reply:
     with progress_on_stderr("running") as show:
+        stage = ""
 
         def heard(fraction: float, data: dict[str, Any]) -> None:
+            nonlocal stage
+            stage = str(data.get("stage", stage))
             if show:
-                show(round(1000 * fraction), 1000, str(data.get("stage", "")))
+                show(round(1000 * fraction), 1000, stage)
 
-        quantized = [tensor for tensor in inspection.tensors if tensor.errors]
-        asked = {
-            "file": calibration,
-            "tensors": [tensor.info.name for tensor in quantized],
-            "schemes": [str(error.scheme) for error in quantized[0].errors],
-            "full": full,
-        }
-        reply = ask_engine(engine_name(source), "layer_errors", asked, heard)
-    return weigh_by_outputs(inspection, reply.read(LayerErrorTable).layers)
+        return ask_engine(engine_name(source), method, params, heard)
 
 
 def engine_name(source: ModelSource) -> str:

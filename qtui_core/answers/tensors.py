@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
@@ -180,7 +181,7 @@ class PredictionErrors:
     """What quantizing one tensor, and nothing else, does to the predictions of the model.
 
     Attributes:
-        by: "kl" or "fisher".
+        by: whether it was measured, or estimated from gradients.
         text: what the model read, in words.
         window, scored: tokens of a window, and how many at its end are scored.
         windows: how many.
@@ -188,7 +189,7 @@ class PredictionErrors:
             the scored tokens of the window, nats a token.
     """
 
-    by: str
+    by: Literal["fisher", "kl"]
     text: str
     window: int
     scored: int

@@ -69,7 +69,7 @@ def nearest(uniform: Sequence[UniformPoint], nbytes: int) -> list[UniformPoint]:
     """The AT_MOST single schemes nearest to `nbytes` that take no more, and the ABOVE nearest that
     take more. Of several with the same bytes, the one with the least error counts."""
     best: dict[int, UniformPoint] = {}
-    for each in sorted(uniform, key=lambda each: each.point.relative_error):
+    for each in sorted(uniform, key=lambda each: each.point.error):
         best.setdefault(each.point.nbytes, each)
     sizes = sorted(best)
     fitting = [size for size in sizes if size <= nbytes]

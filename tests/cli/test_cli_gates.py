@@ -170,7 +170,7 @@ def test_no_figure_is_a_failure_and_no_error_is_none(qtui, tmp_path):
 def test_a_report_holds_against_itself(qtui, tmp_path):
     for args in (
         ("inspect", "demo", *SCHEMES),
-        ("inspect", "demo", *SCHEMES, "--sensitivity", "--no-judge"),
+        ("inspect", "demo", *SCHEMES, "--sensitivity", "--objective", "weights", "--no-judge"),
         ("inspect", "demo", "--headers"),
         ("inspect", "demo", "--against", "demo"),
         ("memory", "demo", "--gpu", "RTX 4090"),
@@ -264,7 +264,15 @@ def test_the_baseline_is_not_overwritten(qtui, tmp_path):
 def test_every_gate_of_the_tables_is_a_key_of_the_json(qtui):
     reports = {
         "inspect": ("inspect", "demo", *SCHEMES),
-        "inspect --sensitivity": ("inspect", "demo", *SCHEMES, "--sensitivity", "--no-judge"),
+        "inspect --sensitivity": (
+            "inspect",
+            "demo",
+            *SCHEMES,
+            "--sensitivity",
+            "--objective",
+            "weights",
+            "--no-judge",
+        ),
         "inspect --headers": ("inspect", "demo", "--headers"),
         "inspect --against": ("inspect", "demo", "--against", "demo"),
         "memory": ("memory", "demo", "--gpu", "RTX 4090"),

@@ -273,7 +273,7 @@ def test_no_decibels_are_never_minus_zero(qtui, tmp_path):
     path = tmp_path / "model.safetensors"
     x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32) * np.float32(1e-42)
     save_file({"w": x}, path)
-    for more in ((), ("--sensitivity",)):
+    for more in ((), ("--sensitivity", "--objective", "weights")):
         done = qtui("inspect", str(path), "--schemes", "ternary", *more)
         assert done.returncode == 0, done.stderr
         assert "-0.0" not in done.stdout

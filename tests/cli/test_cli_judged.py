@@ -16,8 +16,8 @@ from qtui_core.errors import ModelError
 from qtui_core.gates.figures import GATED
 from qtui_core.models.demo import DEMO_FOLDER
 
-COMMAND = ("inspect", "demo", "--sensitivity", "--schemes", "nf4:dq,int8", "--tensors",
-           "*[md]_[hp]*[ad].weight")  # fmt: skip
+COMMAND = ("inspect", "demo", "--sensitivity", "--objective", "weights",
+           "--schemes", "nf4:dq,int8", "--tensors", "*[md]_[hp]*[ad].weight")  # fmt: skip
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from qtui_core.errors import ModelError
+
 #: Without running the model, which takes seconds.
-CHOSEN = ("inspect", "demo", "--sensitivity", "--no-judge")
+CHOSEN = ("inspect", "demo", "--sensitivity", "--no-judge", "--objective", "weights")
 
 
 def test_json_assigns_within_the_budget(qtui):
@@ -49,7 +51,12 @@ def test_html_draws_the_frontier(qtui, tmp_path):
     [
         (("--budget", "4"), "--sensitivity"),
         (("--sensitivity", "--headers"), "--headers"),
-        (("--sensitivity", "--budget", "1MB"), "cannot be met"),
+        (("--sensitivity", "--objective", "weights", "--budget", "1MB"), "cannot be met"),
+        (("--objective", "kl"), "is for --sensitivity"),
+        (("--text", "a"), "is for --sensitivity"),
+        (("--sensitivity", "--objective", "weights", "--text", "a"), "reads no --text"),
+        (("--sensitivity", "--objective", "kl", "--calibration", "a"), "--objective kl is given"),
+        (("--sensitivity", "--text", "a", "--calibration", "a"), "and --text is given"),
         (("--sensitivity", "--schemes", "int4:model"), "int4:tensor"),
         (("--sensitivity", "--tensors", "*norm*"), "nothing to assign"),
     ],
@@ -88,7 +95,11 @@ def test_an_assignment_that_keeps_everything_says_so(qtui):
 
 @pytest.mark.parametrize(
     ("args", "words"),
-    [(("--budget", "much"), "is no budget"), (("--calibration", "/"), "a folder")],
+    [
+        (("--budget", "much"), "is no budget"),
+        (("--calibration", "/"), "a folder"),
+        (("--text", "/"), "a folder"),
+    ],
 )
 def test_inputs_are_looked_at_before_the_model_is(qtui, tmp_path, args, words):
     # The model is missing too; the complaint shows what is checked first.
@@ -115,12 +126,12 @@ def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path)
     text = tmp_path / "text.txt"
     text.write_bytes(HELD_BACK_TEXT.read_bytes()[:512])
     done = qtui(
-        *CHOSEN, "--schemes", ",".join(schemes), "--full", "--json",
+        *CHOSEN[:-2], "--schemes", ",".join(schemes), "--full", "--json",
         "--calibration", str(text), "--budget", "4.6",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["sensitivity"]
-    assert found["weighed_by"] == "outputs"
+    assert found["weighed_by"] == "output"
     assert found["weighed_by_weights_alone"] == ["model.embed_tokens.weight"]
     assert found["tokens"] == [256, 256]
 
@@ -165,12 +176,53 @@ def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path)
         assert uniform["sqnr_db"] == pytest.approx(expected, abs=0.01), uniform["scheme"]
 
 
+def test_what_nobody_asked_for_and_cannot_be_run_is_by_weights_and_says_why(
+    qtui, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise ModelError("It does not run.")
+
+    monkeypatch.setattr("qtui.cli.sensitivity.ask_engine", refuse)
+    few = ("--no-judge", "--schemes", "nf4", "--tensors", "*head*")
+    done = qtui("inspect", "demo", "--sensitivity", *few)
+    assert done.returncode == 0, done.stderr
+    assert "by weights because" in done.stdout
+    assert "It does not run." in done.stdout
+    for asked in (("--objective", "kl"), ("--objective", "output"), ("--text", "README.md")):
+        (tmp_path / "README.md").write_text("text " * 99)
+        done = qtui("inspect", "demo", "--sensitivity", *few, *asked, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (3, "qtui: It does not run.\n")
+    path = tmp_path / "model.safetensors"
+    save_file({"w": np.ones((8, 64), np.float32)}, path)
+    data = json.loads(qtui("inspect", str(path), "--sensitivity", "--json").stdout)
+    found = data["sensitivity"]
+    assert found["weighed_by"] == "weights"
+    assert found["because"] == "there is no config.json to run the model by"
+
+
+@pytest.mark.slow
+def test_by_divergences_of_the_model_itself(qtui, tmp_path):
+    target = tmp_path / "r.json"
+    few = ("--schemes", "nf4:dq,int8", "--tensors", "*.5.mlp.*", "--budget", "6", "--no-judge")
+    done = qtui("inspect", "demo", "--sensitivity", *few, "-o", str(target))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(target.read_text())["sensitivity"]
+    assert (found["weighed_by"], found["because"]) == ("kl", "")
+    assert found["read"].startswith("8 windows of 256 tokens of the first half of the built-in")
+    assert found["kl_sum"] == pytest.approx(sum(row["kl"] for row in found["assignment"]))
+    assert 0 < found["kl_sum_stderr"] < found["kl_sum"]
+    page = tmp_path / "r.html"
+    done = qtui("inspect", "demo", "--sensitivity", *few, "--objective", "kl", "-o", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "KL of single tensors, summed, nats a token" in page.read_text()
+
+
 def test_a_calibration_text_that_is_none_is_refused(qtui, tmp_path):
     empty, binary = tmp_path / "empty.txt", tmp_path / "binary.txt"
     empty.write_text("")
     binary.write_bytes(b"a\0b")
     for path, words in ((empty, "empty"), (binary, "binary"), (tmp_path / "no.txt", "no.txt")):
-        done = qtui(*CHOSEN, "--schemes", "nf4", "--calibration", str(path))
+        done = qtui(*CHOSEN[:-2], "--schemes", "nf4", "--calibration", str(path))
         assert done.returncode == 2, done.stderr
         assert words in done.stderr
         assert "Traceback" not in done.stderr

@@ -24,13 +24,14 @@ from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
 from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import UsageError
+from qtui_core.inspection.sensitivity.report import OBJECTIVES
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.files import Target
     from qtui_core.inspection import Inspection
     from qtui_core.inspection.recipes.targets import RecipeTarget
-    from qtui_core.inspection.sensitivity.budget import Budget
+    from qtui_core.inspection.sensitivity.report import Objective
     from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.models import ModelSource
     from qtui_core.quant import Scheme
@@ -63,10 +64,24 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     "[default: 10% more than the scheme that inspect recommends takes]",
 )
 @click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    help="For --sensitivity, what is made least: the KL divergence of the model with one tensor at "
+    "a time quantized, measured (kl) or estimated from gradients (fisher), the error of each "
+    "layer's output (output) or of the weights (weights). [default: kl or fisher, by what takes "
+    "minutes; weights where the model cannot run]",
+)
+@click.option(
+    "--text",
+    metavar="FILE",
+    help="For --sensitivity: the text that the model reads for its objective, of which the first "
+    "half is used. [default: a text inside] For --adapter: also run the merged models on this "
+    "text, and measure how far each is from the trained one.",
+)
+@click.option(
     "--calibration",
     metavar="FILE",
-    help="For --sensitivity: use the error of each layer's output while the model reads this text, "
-    "and not the error of the weights. Neither is the loss of the model: try both.",
+    help="The same as --objective output --text FILE.",
 )
 @click.option(
     "--judge/--no-judge",
@@ -105,12 +120,6 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     help="For --adapter: the scheme of the base in training (QLoRA: nf4:dq). The adapter is then "
     "also merged into the base dequantized from it.",
 )
-@click.option(
-    "--text",
-    metavar="FILE",
-    help="For --adapter: also run the merged models on this text, and measure how far each is from "
-    "the trained one.",
-)
 @gate_options
 @plan_options
 @report_options
@@ -125,6 +134,8 @@ def command(
     headers: bool,
     sensitivity: bool,
     budget: str | None,
+    objective: Objective | None,
+    text: str | None,
     calibration: str | None,
     judge: bool | None,
     exports: tuple[str, ...],
@@ -132,7 +143,6 @@ def command(
     adapter: str | None,
     merge: str | None,
     trained_on: str | None,
-    text: str | None,
     report: ReportOptions,
     gates: GateOptions,
 ) -> None:
@@ -157,6 +167,7 @@ def command(
         raise UsageError("--headers reads no values to apply --schemes to: choose one.")
     for option, value in (
         ("--budget", budget),
+        ("--objective", objective),
         ("--calibration", calibration),
         ("--judge" if judge else "--no-judge", judge),
         ("--export", exports or None),
@@ -165,9 +176,11 @@ def command(
             raise UsageError(f"{option} is for --sensitivity: give both.")
     if headers and sensitivity:
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
-    for option, value in (("--merge", merge), ("--trained-on", trained_on), ("--text", text)):
+    for option, value in (("--merge", merge), ("--trained-on", trained_on)):
         if value is not None and adapter is None:
             raise UsageError(f"{option} is for --adapter: give both.")
+    if text is not None and not (sensitivity or adapter):
+        raise UsageError("--text is for --sensitivity or --adapter: give one of them.")
     if against is not None:
         _refuse_beside_against(ctx, headers, sensitivity)
     if adapter is not None:
@@ -200,12 +213,14 @@ def command(
     limit = held = None
     recipes: list[tuple[RecipeTarget, Target]] = []
     if sensitivity:
-        from qtui.cli.sensitivity import export_targets
+        from qtui.cli.sensitivity import export_targets, wanted_objective
+        from qtui_core.inspection.sensitivity.budget import parse_budget
         from qtui_core.inspection.sensitivity.weighing import refuse_shared_scales
 
         refuse_shared_scales(parsed)
-        limit = _check_inputs(budget, calibration)
-        recipes = export_targets(exports, report, target, model, calibration, gates.baseline)
+        limit = None if budget is None else parse_budget(budget)
+        chosen_by = wanted_objective(objective, text, calibration)
+        recipes = export_targets(exports, report, target, model, chosen_by.text, gates.baseline)
         if judge is None and gated is not None and gated.limits_any("judged"):
             judge = True
     with open_model(model) as source:
@@ -225,9 +240,9 @@ def command(
             from qtui.cli.sensitivity import assign, write_recipes
             from qtui.report.inspection.sensitivity import with_sensitivity
 
-            found = assign(source, inspection, limit, calibration, full=full)
+            found = assign(source, inspection, limit, chosen_by, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
-            held = hold_against(source, found, calibration, judge)
+            held = hold_against(source, found, chosen_by.text, judge)
             written = report.output if chosen == "json" and target else None
             command = command_that_does(model, written, held.rivals)
             document = held.added_to(document, command, bool(recipes))
@@ -281,20 +296,6 @@ def _refuse_beside_adapter(ctx: click.Context) -> None:
         )
     if ctx.get_parameter_source("schemes") is not _DEFAULT:
         raise UsageError("--schemes is of the stored weights; with --adapter it is --merge S,S.")
-
-
-def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
-    """The budget. Also checks the calibration text, so that an error in either is reported before
-    the model is measured for minutes. Raises UsageError."""
-    from qtui_core.inspection.sensitivity.budget import parse_budget
-
-    if calibration is not None:
-        from qtui_core.extras import require
-        from qtui_core.loading.text import read_text
-
-        require("--calibration", "torch", "transformers")
-        read_text(calibration)
-    return None if budget is None else parse_budget(budget)
 
 
 def _compare(

@@ -179,6 +179,8 @@ class Outputs:
 
 @dataclass(frozen=True)
 class LayerErrorTable:
-    """Errors of the outputs of linear layers, by the name of the weight."""
+    """Errors of the outputs of linear layers, by the name of the weight; `text` is what the model
+    read, in words."""
 
     layers: Mapping[str, LayerErrors]
+    text: str

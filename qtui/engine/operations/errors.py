@@ -16,6 +16,7 @@ from qtui.engine.requests import (
     ElementRequest,
     HistogramRequest,
     LayersRequest,
+    PredictionsRequest,
     RankRequest,
     SchemeRequest,
     SchemesRequest,
@@ -23,11 +24,12 @@ from qtui.engine.requests import (
 )
 from qtui.engine.task import OperationTable, Task
 from qtui.engine.tensors import OpenTensor
+from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.layer_errors import layer_errors as errors_of
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
-from qtui_core.loading.text import read_text
+from qtui_core.loading.text import text_to_choose_by
 from qtui_core.models import row_elements, rows_of
 from qtui_core.quant import ErrorReport
 from qtui_core.quant import explain as explain_reports
@@ -120,8 +122,8 @@ def layer_errors(session: Session, task: Task[LayersRequest]) -> LayerErrorTable
     """The relative error of the output of every linear layer whose weight is in `tensors`, under
     each of `schemes`, on the inputs that the layer gets while the model reads the text."""
     asked = task.asked
-    text = read_text(asked.file)
     source = session.models.source(asked.model)
+    text = text_to_choose_by(asked.file, demo=source.origin == "demo")
     task.progress(0.0, StageProgress("running the model"))
     # Imported here, because torch takes seconds to import and few sessions need it.
     from qtui_core.activations.layer_inputs import layer_inputs
@@ -129,7 +131,30 @@ def layer_errors(session: Session, task: Task[LayersRequest]) -> LayerErrorTable
     inputs = layer_inputs(source, list(asked.tensors), text, **watched(task, 0.0, _FORWARD))
     task.progress(_FORWARD, StageProgress("weighing"))
     watch = watched(task, _FORWARD, 1.0)
-    return LayerErrorTable(errors_of(source, inputs, asked.schemes, full=asked.full, **watch))
+    layers = errors_of(source, inputs, asked.schemes, full=asked.full, **watch)
+    return LayerErrorTable(layers, text.origin)
+
+
+def prediction_errors(session: Session, task: Task[PredictionsRequest]) -> PredictionErrors:
+    """What quantizing each tensor alone does to the predictions of the model."""
+    asked = task.asked
+    source = session.models.source(asked.model)
+    text = text_to_choose_by(asked.file, demo=source.origin == "demo")
+    task.progress(0.0, StageProgress("opening the model"))
+    # Imported here, because torch takes seconds to import and few sessions need it.
+    from qtui_core.evaluation.sensitivity.fisher import estimates
+    from qtui_core.evaluation.sensitivity.kl import divergences
+
+    measured = asked.by == "kl"
+    task.progress(0.0, StageProgress("one tensor at a time" if measured else "taking gradients"))
+    return (divergences if measured else estimates)(
+        source,
+        asked.tensors,
+        asked.schemes,
+        text,
+        advance=task.progress,
+        cancelled=task.is_cancelled,
+    )
 
 
 OPERATIONS: OperationTable = {
@@ -140,4 +165,5 @@ OPERATIONS: OperationTable = {
     "element": (element, "quick", ElementRequest),
     "rank": (rank, "background", RankRequest),
     "layer_errors": (layer_errors, "capture", LayersRequest),
+    "prediction_errors": (prediction_errors, "capture", PredictionsRequest),
 }

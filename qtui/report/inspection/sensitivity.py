@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table
@@ -17,9 +18,20 @@ TEXT_TENSORS = 40
 TABLE_POINTS = 16
 _ERRORS = {
     "weights": "squared error of the weights over their energy, summed over all matrices",
-    "outputs": (
+    "output": (
         "squared error of each layer's output over the square of that output, the mean over layers"
     ),
+    "fisher": (
+        "KL divergence of the model with one tensor quantized, estimated from gradients: half of "
+        "the sum of g² Δw²; summed over tensors"
+    ),
+    "kl": "KL divergence of the model with one tensor quantized, measured; summed over tensors",
+}
+_AXES = {
+    "weights": "SQNR, dB",
+    "output": "SQNR of outputs, dB",
+    "fisher": "estimated KL, nats a token",
+    "kl": "KL of single tensors, summed, nats a token",
 }
 
 
@@ -41,16 +53,17 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
     point = found.point
     gap = "the least possible: no assignment in the budget has less"
     if not found.exact:
-        share = point.relative_error / found.bound - 1 if found.bound else 0.0
+        share = point.error / found.bound - 1 if found.bound else 0.0
         gap = f"at most {share:.2%} above the least possible (linear relaxation)"
     pairs = [
-        ("error counted", f"{_ERRORS[found.by]}{_tokens(found)}"),
-        ("not measured", "which tensors matter most to the loss of the model"),
+        ("objective", f"{found.by}: {_ERRORS[found.by]}{_tokens(found)}"),
+        *((("read", found.read),) if found.read else ()),
+        *((("by weights because", found.because),) if found.because else ()),
         ("budget", f"{found.budget:,} bytes ({format_bytes(found.budget)})"),
         (
             "assignment",
             f"{point.nbytes:,} bytes, {point.bits_per_parameter:.3f} bits per parameter, "
-            f"{_quality(point)}",
+            f"{_quality(found)}",
         ),
         ("its error is", gap),
     ]
@@ -72,16 +85,31 @@ def _tokens(found: Sensitivity) -> str:
         return ""
     least, most = found.tokens
     count = plural(most, "token") if least == most else f"{least:,} to {most:,} tokens"
-    return f", on {count} of the calibration text"
+    return f", on {count}"
 
 
-def _quality(point: FrontierPoint) -> str:
-    return "no error" if point.sqnr_db is None else f"{point.sqnr_db:z.2f} dB"
+def _quality(found: Sensitivity) -> str:
+    point = found.point
+    if not point.error:
+        return "no error"
+    if not point.nats:
+        return f"{point.sqnr_db:z.2f} dB"
+    stderr = "" if found.stderr is None else f" ± {found.stderr:.1g}"
+    return f"{point.error:.3g}{stderr} nats a token"
 
 
 def _quality_title(found: Sensitivity) -> str:
-    """The heading for the SQNR, which is that of the weights or that of the layers' outputs."""
-    return "outputs dB" if found.by == "outputs" else "SQNR dB"
+    """The heading for the error of an assignment: decibels of the weights or of the layers'
+    outputs, or nats."""
+    if found.point.nats:
+        return "KL sum"
+    return "outputs dB" if found.by == "output" else "SQNR dB"
+
+
+def _error(point: FrontierPoint) -> str:
+    if point.nats:
+        return format_value(point.error, 3)
+    return format_decibels(point.sqnr_db)
 
 
 def _uniform(found: Sensitivity) -> Table:
@@ -92,15 +120,15 @@ def _uniform(found: Sensitivity) -> Table:
             Column("bytes", numeric=True),
             Column(_quality_title(found), numeric=True),
             Column("assigned, same bytes", numeric=True),
-            Column("gain dB", numeric=True),
+            Column("times less" if found.point.nats else "gain dB", numeric=True),
         ),
         rows=tuple(
             (
                 u.scheme,
                 f"{u.point.bits_per_parameter:.3f}",
                 format_bytes(u.point.nbytes),
-                format_decibels(u.point.sqnr_db),
-                format_decibels(u.assigned.sqnr_db),
+                _error(u.point),
+                _error(u.assigned),
                 _gain(u.point, u.assigned),
             )
             for u in found.uniform
@@ -110,9 +138,11 @@ def _uniform(found: Sensitivity) -> Table:
 
 
 def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
-    if before.sqnr_db is None or after.sqnr_db is None:
+    if not (before.error and after.error):
         return "–"
-    return f"{after.sqnr_db - before.sqnr_db:z.2f}"
+    if before.nats:
+        return f"{before.error / after.error:.2f}"
+    return f"{10 * math.log10(before.error / after.error):z.2f}"
 
 
 def _frontier(found: Sensitivity) -> Table:
@@ -121,50 +151,54 @@ def _frontier(found: Sensitivity) -> Table:
     points = found.frontier[::-step][::-1]
     if points[0] != found.frontier[0]:
         points = (found.frontier[0], *points)
-    best = max((p.sqnr_db or 0.0 for p in points), default=0.0)
+    nats = found.point.nats
+    best = max((_height(p) for p in points), default=0.0)
+    whole = 0.0 if nats else 1.0
+    bars = ((_height(p) / best if best > 0 else 0.0) if p.error else whole for p in points)
     return Table(
         columns=(
             Column("bits/param", numeric=True, key=True),
             Column("bytes", numeric=True),
-            Column("relative error", numeric=True),
+            *([] if nats else [Column("relative error", numeric=True)]),
             Column(_quality_title(found), numeric=True),
         ),
         rows=tuple(
             (
                 f"{p.bits_per_parameter:.3f}",
                 format_bytes(p.nbytes),
-                format_value(p.relative_error, 3),
-                format_decibels(p.sqnr_db),
+                *([] if nats else [format_value(p.error, 3)]),
+                _error(p),
             )
             for p in points
         ),
-        bars=tuple(
-            1.0 if p.sqnr_db is None else p.sqnr_db / best if best > 0 else 0.0 for p in points
-        ),
-        bar_title="dB",
+        bars=tuple(bars),
+        bar_title="KL" if nats else "dB",
         note="The frontier: the least error for a number of bytes.",
     )
 
 
+def _height(point: FrontierPoint) -> float:
+    """What is drawn of a point: nats, or decibels."""
+    return point.error if point.nats else point.sqnr_db or 0.0
+
+
 def _curve(found: Sensitivity) -> list[Block]:
-    points = tuple(
-        (p.bits_per_parameter, p.sqnr_db) for p in found.frontier if p.sqnr_db is not None
-    )
+    points = tuple((p.bits_per_parameter, _height(p)) for p in found.frontier if p.error)
     if len(points) < 2:
         return []
-    alone = [(u.scheme, u.point) for u in found.uniform if u.point.sqnr_db is not None]
+    alone = [(u.scheme, u.point) for u in found.uniform if u.point.error]
     svg = curve_svg(
         (
             PlotSeries("frontier", points),
             PlotSeries(
                 "one scheme for all",
-                tuple((p.bits_per_parameter, p.sqnr_db or 0.0) for _, p in alone),
+                tuple((p.bits_per_parameter, _height(p)) for _, p in alone),
                 line=False,
                 labels=tuple(scheme for scheme, _ in alone),
             ),
         ),
         "bits per parameter",
-        "SQNR of outputs, dB" if found.by == "outputs" else "SQNR, dB",
+        _AXES[found.by],
     )
     caption = "The frontier (line), and one scheme for every tensor (points)."
     return [Picture(svg, caption)]
@@ -179,7 +213,7 @@ def _choices(found: Sensitivity, all_tensors: bool) -> Table:
     if not all_tensors and len(chosen) > TEXT_TENSORS:
         note += f" {plural(len(chosen) - TEXT_TENSORS, 'more tensor')}: --json lists all."
         chosen = chosen[:TEXT_TENSORS]
-    total = found.point.relative_error
+    total = found.point.error
     largest = max((c.error for c in found.choices), default=0.0)
     return Table(
         columns=(

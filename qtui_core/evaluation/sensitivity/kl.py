@@ -17,7 +17,6 @@ import torch
 
 from qtui_core.activations.capture import THREADED_PARAMETERS
 from qtui_core.answers.tensors import PredictionErrors
-from qtui_core.errors import ModelError
 from qtui_core.evaluation.changes import QuantizedWeights, StoredWeight, WeightChange
 from qtui_core.evaluation.evaluate import LOGIT_BYTES
 from qtui_core.evaluation.scores import score
@@ -33,7 +32,6 @@ from qtui_core.evaluation.streamed import ForwardPass, StreamedModel
 from qtui_core.loading.text import Text
 from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource, TensorInfo
-from qtui_core.models.quoting import quoted
 from qtui_core.quant import Cancelled
 from qtui_core.schemes.scheme import Scheme
 
@@ -122,11 +120,7 @@ class _Batch:
 
         how = ForwardPass(original, step=step, layer=keep, loaded=loaded)
         self._original = model.logits(ids, scored, how)
-        if not bool(self._original.isfinite().any(-1).all()):
-            raise ModelError(
-                f"{quoted(subject.source.id)} itself gives logits that are not finite, so there is "
-                f"nothing to compare with: find out where they come from first."
-            )
+        subject.refuse_broken(self._original)
         refuse_unused(subject.source, [n for n in subject.tensors if n not in self._before])
         # A model may change in place what a layer returned; then every layer runs each time.
         if not torch.equal(self._logits(original, len(self._outputs) - 1), self._original):

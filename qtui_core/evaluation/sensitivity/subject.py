@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.dataclass import dataclass
@@ -37,7 +39,15 @@ class WeighedModel:
     windows: TextWindows
     text: str
 
-    def result(self, by: str, nats: dict[str, Nats]) -> PredictionErrors:
+    def refuse_broken(self, logits: torch.Tensor) -> None:
+        """Raises ModelError if logits of the original, `[..., vocabulary]`, are not finite."""
+        if not bool(logits.isfinite().any(-1).all()):
+            raise ModelError(
+                f"{quoted(self.source.id)} itself gives logits that are not finite, so there is "
+                f"nothing to compare with: find out where they come from first."
+            )
+
+    def result(self, by: Literal["fisher", "kl"], nats: dict[str, Nats]) -> PredictionErrors:
         """The answer. What is not finite counts as the logarithm of the vocabulary, which a model
         that knows nothing is away from one that is certain."""
         most = math.log(self.model.loaded.vocabulary)

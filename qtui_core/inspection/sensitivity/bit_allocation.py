@@ -3,6 +3,8 @@ gain."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from qtui_core.errors import UsageError
@@ -59,6 +61,8 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
             tensor.schemes[index],
             tensor.options[index].nbytes,
             tensor.options[index].error,
+            weighing.nats,
+            _stderr([tensor.windows[index]]) if index < len(tensor.windows) else None,
         )
         for tensor, index in zip(weighing.tensors, best.chosen, strict=True)
     )
@@ -77,13 +81,32 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         unweighed=weighing.unweighed,
         tokens=weighing.tokens,
         conclusion=conclude_sensitivity(weighing, point, choices, uniform, curve),
+        read=weighing.read,
+        stderr=_stderr(
+            [
+                tensor.windows[index]
+                for tensor, index in zip(weighing.tensors, best.chosen, strict=True)
+                if index < len(tensor.windows)
+            ]
+        ),
+        because=weighing.because,
     )
+
+
+def _stderr(by_window: Sequence[Sequence[float]]) -> float | None:
+    """The standard error of the mean over windows of the sum of some tensors' errors; None for one
+    window, or without errors by window."""
+    if not by_window or len(by_window[0]) < 2:
+        return None
+    sums = np.sum(by_window, axis=0)
+    return float(sums.std(ddof=1) / np.sqrt(sums.size))
 
 
 def _point(weighing: Weighing, nbytes: int, error: float) -> FrontierPoint:
     total = nbytes + weighing.kept_bytes
     bits = 8 * total / weighing.parameters if weighing.parameters else 0.0
-    return FrontierPoint(total, bits, error, decibels(error))
+    nats = weighing.nats
+    return FrontierPoint(total, bits, error, None if nats else decibels(error), nats)
 
 
 def _curve(weighing: Weighing, found: Frontier) -> tuple[FrontierPoint, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from qtui_core.inspection.sensitivity.report import (
 )
 from qtui_core.inspection.sensitivity.weighing import Weighing
 from qtui_core.models.quoting import quoted
+from qtui_core.quant.measure import decibels
 from qtui_core.quantities import percent
 
 #: A smaller gain is not mentioned.
@@ -35,29 +37,53 @@ def conclude_sensitivity(
     parts = [_given(scheme, count, len(choices)) for scheme, count in counts.most_common(3)]
     if len(counts) > 3:
         parts.append(f"{len(counts) - 3} other schemes for the rest")
-    quality = "every value exactly" if point.sqnr_db is None else f"{point.sqnr_db:z.1f} dB"
-    of = "of the layers' outputs " if weighing.by == "outputs" else ""
     text = (
         f"{_broken(weighing)}At {point.bits_per_parameter:.2f} bits per parameter the best "
-        f"assignment keeps {quality} {of}with {', '.join(parts)}"
+        f"assignment {_quality(weighing, point)} with {', '.join(parts)}"
     )
     smaller = [
-        (u.point.sqnr_db, place, u)
+        (u.point.error, place, u)
         for place, u in enumerate(uniform)
-        if u.point.nbytes <= point.nbytes and u.point.sqnr_db is not None
+        if u.point.nbytes <= point.nbytes and u.point.error
     ]
-    if not smaller or point.sqnr_db is None:
+    if not smaller or not point.error:
         return f"{text}."
-    quality_of_best, place, best = max(smaller, key=lambda found: found[0])
-    gain = point.sqnr_db - quality_of_best
-    if gain < NOTICEABLE_DB:
+    _, place, best = min(smaller, key=lambda found: found[0])
+    if _gain_db(best.point, point) < NOTICEABLE_DB:
         if point.nbytes == curve[0].nbytes:
             return f"{text}: these schemes allow no smaller one{_larger_budget(point, curve)}."
-        return f"{text}, hardly more than {best.scheme} for every tensor."
+        than = "hardly nearer" if weighing.nats else "hardly more"
+        return f"{text}, {than} than {best.scheme} for every tensor."
     return (
-        f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor{_bytes(point, best)}; "
+        f"{text}, {_gain(best.point, point)} {'nearer' if weighing.nats else 'more'} than "
+        f"{best.scheme} for every tensor{_bytes(point, best)}; "
         f"{_gaining(weighing, choices, place)}."
     )
+
+
+def _quality(weighing: Weighing, point: FrontierPoint) -> str:
+    """What an assignment keeps, as a verb with its object."""
+    if not point.error:
+        return "keeps every value exactly"
+    if point.nats:
+        measured = "measured" if weighing.by == "kl" else "estimated"
+        return (
+            f"is {point.error:.2g} nats a token from the original by the sum of what each tensor "
+            f"was {measured} to do alone,"
+        )
+    of = " of the layers' outputs" if weighing.by == "output" else ""
+    return f"keeps {decibels(point.error):z.1f} dB{of}"
+
+
+def _gain_db(before: FrontierPoint, after: FrontierPoint) -> float:
+    """By how many decibels the error is less; 0 if one has none."""
+    return 10 * math.log10(before.error / after.error) if before.error and after.error else 0.0
+
+
+def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
+    """By how much the error is less: in decibels, or for nats as a multiple."""
+    gain = _gain_db(before, after)
+    return f"{10 ** (gain / 10):.2f} times" if after.nats else f"{gain:z.1f} dB"
 
 
 def _bytes(point: FrontierPoint, uniform: UniformPoint) -> str:
@@ -67,10 +93,12 @@ def _bytes(point: FrontierPoint, uniform: UniformPoint) -> str:
     bits = f"{own.bits_per_parameter:.2f}"
     if bits == f"{point.bits_per_parameter:.2f}":
         return " in the same bytes"
-    before, after = own.sqnr_db, uniform.assigned.sqnr_db
-    if before is None or after is None:
+    if not (own.error and uniform.assigned.error):
         return f", which takes {bits} bits"
-    return f", which takes {bits} bits (in its bytes the gain is {after - before:z.1f} dB)"
+    gained = f"the gain is {_gain(own, uniform.assigned)}"
+    if _gain_db(own, uniform.assigned) < NOTICEABLE_DB:
+        gained = "nothing is gained"
+    return f", which takes {bits} bits (in its bytes {gained})"
 
 
 def _broken(weighing: Weighing) -> str:
@@ -93,12 +121,12 @@ def _given(scheme: str, count: int, of: int) -> str:
 def _larger_budget(point: FrontierPoint, curve: Sequence[FrontierPoint]) -> str:
     """What the first sufficiently better point of the curve would achieve. Only with bits to give
     does it show which tensors deserve them. The last point of the curve is everything as stored."""
-    before = point.sqnr_db
     for after in curve[:-1]:
-        if before is not None and after.sqnr_db is not None and after.sqnr_db >= before + WORTH_DB:
+        if _gain_db(point, after) >= WORTH_DB:
+            reach = f"{after.error:.2g} nats" if after.nats else f"{after.sqnr_db:z.1f} dB"
             return (
                 f", so there are no bits to give; a budget of {after.bits_per_parameter:.2f} bits "
-                f"would reach {after.sqnr_db:z.1f} dB and show which tensors gain most by them"
+                f"would reach {reach} and show which tensors gain most by them"
             )
     return ""
 

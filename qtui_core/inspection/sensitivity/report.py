@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal, get_args
+
 from qtui_core.dataclass import dataclass
 
+#: What an assignment makes least: the squared error of the weights; that of the layers' outputs;
+#: the KL divergence of the model's predictions, summed over its tensors, as estimated from
+#: gradients or as measured.
+Objective = Literal["weights", "output", "fisher", "kl"]
+OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
 #: The name of the option that leaves a tensor as it is stored.
 AS_STORED = "as stored"
 
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """The scheme of one tensor; None leaves it as stored. `error` is its share of the total
-    relative error."""
+    """The scheme of one tensor; None leaves it as stored. `error` is its part of the total: in
+    nats a token if `nats`, with the standard error `stderr` over windows; else a relative error."""
 
     name: str
     parameters: int
     scheme: str | None
     nbytes: int
     error: float
+    nats: bool = False
+    stderr: float | None = None
 
-    PRINTED = (("tensor", "name"), "scheme", ("bytes", "nbytes"), ("relative_error", "error"))
+    PRINTED = (
+        ("tensor", "name"),
+        "scheme",
+        ("bytes", "nbytes"),
+        ("relative_error", lambda choice: None if choice.nats else choice.error),
+        ("kl", lambda choice: choice.error if choice.nats else None),
+        ("kl_stderr", "stderr"),
+    )
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """The least relative error with `nbytes` bytes for the model; `sqnr_db` is None if there is no
-    error."""
+    """The least error with `nbytes` bytes for the model: if `nats`, the sum of the KL divergences
+    by each tensor alone, nats a token; else a relative error. `sqnr_db` is that in decibels; None
+    if there is no error, or if it is in nats."""
 
     nbytes: int
     bits_per_parameter: float
-    relative_error: float
+    error: float
     sqnr_db: float | None
+    nats: bool = False
 
-    PRINTED = (("bytes", "nbytes"), "bits_per_parameter", "relative_error", "sqnr_db")
+    PRINTED = (
+        ("bytes", "nbytes"),
+        "bits_per_parameter",
+        ("relative_error", lambda point: None if point.nats else point.error),
+        "sqnr_db",
+        ("kl_sum", lambda point: point.error if point.nats else None),
+    )
 
 
 @dataclass(frozen=True)
@@ -48,6 +72,7 @@ class UniformPoint:
         ("", "point"),
         ("assigned_bytes", "assigned.nbytes"),
         ("assigned_sqnr_db", "assigned.sqnr_db"),
+        ("assigned_kl_sum", lambda row: row.assigned.error if row.assigned.nats else None),
     )
 
 
@@ -55,12 +80,14 @@ class UniformPoint:
 class Sensitivity:
     """The assignment for a budget, and the frontier around it.
 
-    `bound` is a lower bound on the relative error of any assignment within the budget; it equals
-    that of `point` if `exact`. If weighed by outputs, `tokens` are the fewest and the most tokens
-    of a layer.
+    `bound` is a lower bound on the error of any assignment within the budget; it equals that of
+    `point` if `exact`. `read` says what the model read, in words; "" if weighed by weights. If
+    weighed by outputs, `tokens` are the fewest and the most tokens of a layer. `stderr` is the
+    standard error of the sum in nats, over windows. `because` says why it is weighed by weights if
+    nobody asked for it.
     """
 
-    by: str
+    by: Objective
     budget: int
     point: FrontierPoint
     bound: float
@@ -71,16 +98,23 @@ class Sensitivity:
     unweighed: tuple[str, ...]
     tokens: tuple[int, int] | None
     conclusion: str
+    read: str = ""
+    stderr: float | None = None
+    because: str = ""
 
     PRINTED = (
         ("weighed_by", "by"),
         ("budget_bytes", "budget"),
         ("", "point"),
-        ("relative_error_bound", "bound"),
+        ("kl_sum_stderr", "stderr"),
+        ("relative_error_bound", lambda found: None if found.point.nats else found.bound),
+        ("kl_sum_bound", lambda found: found.bound if found.point.nats else None),
         "exact",
         ("assignment", "choices"),
         "frontier",
         "uniform",
         ("weighed_by_weights_alone", "unweighed"),
         "tokens",
+        "read",
+        "because",
     )

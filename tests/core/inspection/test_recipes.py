@@ -415,6 +415,8 @@ def test_export_writes_the_file_and_tells_what_is_in_it(qtui, tmp_path, name):
         "inspect",
         "demo",
         "--sensitivity",
+        "--objective",
+        "weights",
         "--no-judge",
         "--schemes",
         "int4:group64:full,nf4:dq",

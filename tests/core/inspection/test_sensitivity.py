@@ -12,6 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from qtui_core.activations.records import LayerInputs
+from qtui_core.answers.tensors import PredictionErrors
+from qtui_core.codec import printed
 from qtui_core.errors import UsageError
 from qtui_core.inspection import sample
 from qtui_core.inspection.inspect import inspect_model
@@ -21,6 +23,7 @@ from qtui_core.inspection.sensitivity.budget import parse_budget
 from qtui_core.inspection.sensitivity.weighing import (
     refuse_shared_scales,
     weigh_by_outputs,
+    weigh_by_predictions,
     weigh_by_weights,
 )
 from qtui_core.models import open_model
@@ -103,7 +106,7 @@ def test_by_weights_equals_brute_force(model, weights, bits):
     )
     found = assign_schemes(weighing, budget)
     assert found.exact
-    assert found.point.relative_error == pytest.approx(expected, rel=1e-5)
+    assert found.point.error == pytest.approx(expected, rel=1e-5)
     assert found.point.nbytes <= budget
     kept = kept_bytes(weights)
     assert found.point.nbytes == kept + sum(c.nbytes for c in found.choices)
@@ -131,7 +134,7 @@ def test_by_outputs_is_the_error_of_the_products_whose_inputs_correlate(model, w
         weights, budget, lambda name, x, y: product_error(weights, name, y) / 4
     )
     assignment = assign_schemes(weighing, budget)
-    assert assignment.point.relative_error == pytest.approx(expected, rel=1e-4)
+    assert assignment.point.error == pytest.approx(expected, rel=1e-4)
     assert assignment.tokens == (300, 300)
     assert "of the layers' outputs" in assignment.conclusion
 
@@ -156,10 +159,10 @@ def test_the_conclusion_says_what_the_gain_is_in_equal_bytes_and_where_it_comes_
     smaller = [u for u in found.uniform if u.point.nbytes <= found.point.nbytes]
     best = max(smaller, key=lambda u: u.point.sqnr_db)
     gain = best.assigned.sqnr_db - best.point.sqnr_db
+    gained = f"the gain is {gain:.1f} dB" if gain > 0.1 else "nothing is gained"
     assert (
         f"{found.point.sqnr_db - best.point.sqnr_db:.1f} dB more than {best.scheme} for every "
-        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits (in its bytes the gain is "
-        f"{gain:.1f} dB)"
+        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits (in its bytes {gained})"
     ) in found.conclusion
     saved = {
         choice.name: tensor.options[tensor.schemes.index(best.scheme)].error - choice.error
@@ -170,6 +173,46 @@ def test_the_conclusion_says_what_the_gain_is_in_equal_bytes_and_where_it_comes_
     assert f"'{name}' (" in found.conclusion
     assert f" has {share}% of the gain" in found.conclusion
     assert found.conclusion.endswith("% of the parameters.")
+
+
+def test_by_predictions_the_nats_add_up_with_their_error_over_windows(model, weights):
+    rng = np.random.default_rng(4)
+    nats = {
+        name: tuple(
+            tuple(float(each) for each in scale * rng.exponential(size=6))
+            for scale in (1e-2, 1e-3, 1e-5)
+        )
+        for name in matrices(weights)
+    }
+    inspection = inspect_model(model, SCHEMES, full=True)
+    weighing = weigh_by_predictions(inspection, PredictionErrors("kl", "it", 64, 31, 6, nats))
+    found = assign_schemes(weighing, parse_budget("5.5").nbytes(weighing.parameters))
+    number = {str(scheme): index for index, scheme in enumerate(SCHEMES)}
+    sums = np.zeros(6)
+    for choice in found.choices:
+        windows = np.zeros(6)
+        if choice.scheme is not None:
+            windows = np.array(nats[choice.name][number[choice.scheme]])
+            assert choice.stderr == pytest.approx(windows.std(ddof=1) / 6**0.5)
+        assert choice.error == pytest.approx(windows.mean())
+        sums += windows
+    assert found.point.error == pytest.approx(sums.mean())
+    assert found.stderr == pytest.approx(sums.std(ddof=1) / 6**0.5)
+    assert found.read == ("6 windows of 64 tokens of the first half of it, 186 tokens scored")
+    best = min(
+        (u for u in found.uniform if u.point.nbytes <= found.point.nbytes),
+        key=lambda u: u.point.error,
+    )
+    assert (
+        f" is {found.point.error:.2g} nats a token from the original by the sum of what each "
+        f"tensor was measured to do alone, with "
+    ) in found.conclusion
+    times = best.point.error / found.point.error
+    assert f", {times:.2f} times nearer than {best.scheme} for every" in found.conclusion
+    data = printed(found)
+    assert data["kl_sum"] == found.point.error
+    assert data["kl_sum_stderr"] == found.stderr
+    assert data["relative_error"] is data["relative_error_bound"] is data["sqnr_db"] is None
 
 
 def test_the_smallest_budget_leaves_nothing_to_say_about_tensors(model):
@@ -219,7 +262,7 @@ def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(model,
         assert point.point.sqnr_db == pytest.approx(total.sqnr_db)
         assert point.assigned.nbytes <= point.point.nbytes
         assert (point.assigned.sqnr_db or math.inf) >= total.sqnr_db - 1e-9
-    errors = [p.relative_error for p in found.frontier]
+    errors = [p.error for p in found.frontier]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] == 0.0  # everything as stored
 
