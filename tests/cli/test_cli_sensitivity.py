@@ -41,7 +41,7 @@ def test_html_draws_the_frontier(qtui, tmp_path):
     done = qtui(*CHOSEN, "--schemes", "nf4,int8", "-o", str(target))
     assert done.returncode == 0, done.stderr
     page = target.read_text()
-    assert page.count("<svg") == page.count("</svg>") == 1
+    assert page.count("<svg") == page.count("</svg>") > 0
     assert "polyline" in page
     assert "int8:row</title>" in page
 
