@@ -22,6 +22,7 @@ from qtui_core.quant.segments.elements import (
     elements_of,
 )
 from qtui_core.quant.segments.grouping import group_count
+from qtui_core.quant.segments.kept_memory import empty_float32
 from qtui_core.quant.segments.layout import (
     Columns,
     Whole,
@@ -117,7 +118,7 @@ class QuantizedTensor:
         """The values of the codes, float32 in the shape of the tensor. They are written to `out` if
         it is given, which is flat or of that shape and contiguous, and `out` is returned."""
         count = int(np.prod(self.shape, dtype=np.int64))
-        target = np.empty(count, np.float32) if out is None else out.reshape(-1)
+        target = empty_float32(count) if out is None else out.reshape(-1)
         coder = make_coder(self.scheme)
         plan = Plan(self.scheme, coder, layout_of(self.scheme.granularity, self.shape))
         whole = GroupScales(

@@ -74,8 +74,11 @@ class CodebookCoder(Coder):
         self.thresholds: Float32 = (values[:-1] + values[1:]) / np.float32(2)
         ranks = order[distinct].astype(np.uint8)
         self.code_of_rank = None if np.array_equal(ranks, np.arange(16)) else ranks
-        self.code_of_zero = int(np.flatnonzero(levels == 0)[0])
+        self.rank_of_zero = int(np.flatnonzero(values == 0)[0])
         byte = np.arange(256)
+        first, second = ranks.take([byte >> 4, byte & 15], mode="clip")
+        #: The two codes of a byte with two ranks.
+        self.codes_of_ranks = (first << np.uint8(4)) | second
         pairs = np.stack([levels[byte >> 4], levels[byte & 15]], axis=1)
         #: The two levels of a byte as one 8-byte item, for a single look-up.
         self.pair_of_byte = np.ascontiguousarray(pairs, np.float32).view(np.uint64).reshape(-1)
@@ -92,7 +95,8 @@ class CodebookCoder(Coder):
     def encode(
         self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
     ) -> None:
-        scaled = scratch.take("scaled", x.size, np.float32)
+        # The magnitudes are no longer needed; one large buffer less leaves more in the cache.
+        scaled = scratch.take("magnitude", x.size, np.float32)
         absmax = np.maximum(scales.scale, SMALLEST_ABSMAX)
         for (view, out), (divisor,) in group_views(layout, (x, scaled), (absmax,)):
             if view.shape[-1] < self.block:
@@ -102,14 +106,14 @@ class CodebookCoder(Coder):
         ranks = scratch.take("ranks", x.size + x.size % 2, np.uint8)
         above = scratch.take("above", x.size, np.bool_)
         counted = ranks[: x.size]
-        counted[...] = 0
-        for threshold in self.thresholds:
+        np.greater(scaled, self.thresholds[0], out=counted.view(np.bool_))
+        for threshold in self.thresholds[1:]:
             np.greater(scaled, threshold, out=above)
             counted += above.view(np.uint8)
-        if self.code_of_rank is not None:
-            np.take(self.code_of_rank, counted, out=counted, mode="clip")
-        ranks[x.size :] = self.code_of_zero
+        ranks[x.size :] = self.rank_of_zero
         pack_nibbles(ranks, codes)
+        if self.code_of_rank is not None:
+            np.take(self.codes_of_ranks, codes, out=codes, mode="clip")
 
     def decode(
         self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
@@ -129,10 +133,10 @@ def pack_nibbles(codes: npt.NDArray[np.uint8], packed: npt.NDArray[np.uint8]) ->
     """Writes two codes to each byte of `packed` uint8 `[n / 2]`, the first in the high nibble.
     `codes` uint8 `[n]` has an even length and is overwritten."""
     words = codes.view("<u2")
-    high = words << np.uint16(4)
-    np.right_shift(words, 8, out=words)
-    np.bitwise_or(words, high, out=words)
-    np.copyto(packed, codes[::2])
+    # The first code is the low byte of a word. The product has it in the high nibble of the high
+    # byte too, beside the second code.
+    words *= np.uint16(1 + (1 << 12))
+    np.right_shift(words, 8, out=packed, casting="unsafe")
 
 
 def unpack_nibbles(packed: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:

@@ -243,7 +243,11 @@ def _reduce(which: np.ufunc, layout: Layout, x: Array) -> Array:
         return result
     if isinstance(layout, Tiles):
         matrix = x.reshape(-1, layout.columns)
-        tall = which.reduceat(matrix, np.arange(0, matrix.shape[0], layout.height), axis=0)
+        # Whole rows of tiles at once: `reduceat` down the columns is six times slower.
+        tall = np.concatenate([
+            which.reduce(part.reshape(-1, min(layout.height, len(part)), layout.columns), axis=1)
+            for part in (matrix[d] for d in _whole_and_rest(len(matrix), layout.height))
+        ])  # fmt: skip
         tiles: Array = which.reduceat(tall, np.arange(0, layout.columns, layout.width), axis=1)
         return tiles.reshape(-1)
     return which.reduceat(x, _group_starts(layout, x.size))

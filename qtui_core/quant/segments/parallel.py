@@ -7,8 +7,8 @@ for any number of threads.
 
 from __future__ import annotations
 
+import math
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +29,8 @@ THREADED_FROM = 1 << 20
 MAX_THREADS = 2
 #: Elements per chunk for several small steps, so that they stay in the second-level cache.
 CACHED = 1 << 15
+#: Bytes of scratch, at most, that outlive the work on a tensor.
+KEPT = 1 << 26
 
 
 class Cancelled(QtuiError):
@@ -38,8 +40,8 @@ class Cancelled(QtuiError):
 
 
 class Scratch:
-    """Buffers reused from segment to segment: the page faults of a fresh large allocation take
-    longer than the arithmetic.
+    """Buffers reused from segment to segment and from tensor to tensor: the page faults of a fresh
+    large allocation take longer than the arithmetic.
 
     `start` is where the current segment begins in the flattened tensor, which determines the random
     bits of its elements.
@@ -51,13 +53,21 @@ class Scratch:
 
     def take(self, name: str, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
         """An uninitialised array; the next `take` of the same name reuses its memory."""
-        count = int(np.prod(shape))
+        count = shape if isinstance(shape, int) else math.prod(shape)
         nbytes = count * np.dtype(dtype).itemsize
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < nbytes:
             buffer = self._buffers[name] = np.empty(nbytes, np.uint8)
         return buffer[:nbytes].view(dtype).reshape(shape)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all buffers."""
+        return sum(buffer.size for buffer in self._buffers.values())
+
+
+#: Scratch that no thread uses now: as many as ever were in use at once.
+_idle: list[Scratch] = []
 
 Work = Callable[[Segment, Scratch], Result]
 
@@ -98,22 +108,25 @@ def map_segments(
 
     Raises Cancelled as soon as `cancelled()` is true.
     """
+
+    def task(segment: Segment) -> Result:
+        try:
+            scratch = _idle.pop()
+        except IndexError:
+            scratch = Scratch()
+        result = work(segment, scratch)
+        if scratch.nbytes <= KEPT:
+            _idle.append(scratch)
+        return result
+
     if threads == 1:
-        scratch = Scratch()
         for segment in segments:
             _stop_if(cancelled)
-            result = work(segment, scratch)
+            result = task(segment)
             if advance:
                 advance(segment.size)
             yield result
         return
-    local = threading.local()
-
-    def task(segment: Segment) -> Result:
-        if not hasattr(local, "scratch"):
-            local.scratch = Scratch()
-        return work(segment, local.scratch)
-
     with ThreadPoolExecutor(threads, thread_name_prefix="quant") as pool:
         waiting: deque[tuple[Segment, Future[Result]]] = deque()
         try:

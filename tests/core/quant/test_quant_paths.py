@@ -184,6 +184,21 @@ def test_dequantize_into_a_given_array():
         np.testing.assert_array_equal(out, q.dequantize())
 
 
+def test_memory_of_a_result_is_used_again_only_when_nobody_has_it():
+    x = np.random.default_rng(2).standard_normal((512, 1024), dtype=np.float32)
+    q, other = quantize(x, Scheme.parse("int8")), quantize(-x, Scheme.parse("int8"))
+    first = q.dequantize()
+    view, expected = first[3:5], first[3:5].copy()
+    del first
+    second = other.dequantize()
+    assert not np.shares_memory(view, second)
+    assert np.array_equal(view, expected)
+    assert np.array_equal(second, -q.dequantize())
+    address = second.ctypes.data
+    del second
+    assert other.dequantize().ctypes.data == address
+
+
 def test_unpacked_codes():
     x = tensor()
     q = quantize(x, Scheme.parse("nf4"))
