@@ -92,4 +92,4 @@ def check_text(text: str | None) -> None:
         from qtui_core.loading.text import read_text
 
         require("--text", "torch", "transformers")
-        read_text(text)
+        read_text(text, "an evaluation")

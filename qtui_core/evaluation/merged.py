@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
 from qtui_core.errors import ModelError
-from qtui_core.evaluation.changes import QuantizedWeights, StoredWeight, WeightChange, uniform
+from qtui_core.evaluation.changes import QuantizedWeights, StoredWeight, WeightChange
 from qtui_core.evaluation.conclude import beyond_chance
 from qtui_core.evaluation.results import EvaluationBegun, PartScored
 from qtui_core.evaluation.settings import EvaluationSettings
@@ -16,6 +16,7 @@ from qtui_core.inspection.adapters.merging import (
     Merge,
     MergedRows,
     WholeRows,
+    is_quantized,
     merge_adapter,
     round_stored,
 )
@@ -30,11 +31,13 @@ from qtui_core.inspection.adapters.report import (
     MergedDivergence,
     MergeWay,
 )
-from qtui_core.models import ModelSource
+from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.opening_adapter import open_adapter
 from qtui_core.models.quoting import listed
 from qtui_core.quant.segments.elements import Float32
 from qtui_core.quantities import plural
+from qtui_core.schemes.scheme import Scheme
 
 
 class AdaptedWeights(WeightChange):
@@ -95,7 +98,7 @@ def adapted(
 ) -> list[AdaptedWeights]:
     """The model as the adapter was trained, first; the base without it; for each scheme the merged
     model, in both orders if the base was quantized in training; and the quantized base with the
-    adapter apart. `stack` closes the adapter.
+    adapter apart. Embeddings and heads stay as stored in all of them. `stack` closes the adapter.
 
     Raises what reading and merging the adapter raise.
     """
@@ -105,8 +108,14 @@ def adapted(
     merge = merge_adapter(source, read_adapter(found))
     on = settings.trained_on
 
+    def rounds(scheme: Scheme) -> QuantizedWeights:
+        def scheme_of(info: TensorInfo) -> Scheme | None:
+            return scheme if is_quantizable(info) and is_quantized(info) else None
+
+        return QuantizedWeights(str(scheme), source, scheme_of)
+
     def base() -> QuantizedWeights | None:
-        return None if on is None else uniform(on, source)
+        return None if on is None else rounds(on)
 
     ways = [
         AdaptedWeights(TRAINED, merge, before=base()),
@@ -114,12 +123,12 @@ def adapted(
     ]
     for scheme in settings.schemes:
         name = f"{MERGED} {MergeWay(str(scheme)).name}"
-        ways.append(AdaptedWeights(name, merge, after=uniform(scheme, source), rounded=True))
+        ways.append(AdaptedWeights(name, merge, after=rounds(scheme), rounded=True))
     for scheme in settings.schemes if on is not None else ():
         name = f"{MERGED} {MergeWay(str(scheme), str(on)).name}"
-        ways.append(AdaptedWeights(name, merge, before=base(), after=uniform(scheme, source)))
+        ways.append(AdaptedWeights(name, merge, before=base(), after=rounds(scheme)))
     ways += [
-        AdaptedWeights(f"{APART} {scheme}", merge, before=uniform(scheme, source))
+        AdaptedWeights(f"{APART} {scheme}", merge, before=rounds(scheme))
         for scheme in settings.schemes
     ]
     return ways
@@ -162,6 +171,7 @@ def merged_divergence(begun: EvaluationBegun, parts: Sequence[PartScored]) -> Me
     text = begun.text
     words = (
         f"{windows * text.scored:,} tokens of {text.origin} in {plural(windows, 'window')} of "
-        f"{text.window:,}. ± is the standard error, over windows."
+        f"{text.window:,}; embeddings and heads are not quantized. ± is the standard error, over "
+        f"windows."
     )
     return MergedDivergence(base, tuple(found), words)

@@ -56,6 +56,10 @@ def open_adapter(text: str) -> AdapterSource:
     except PermissionError as error:
         raise unreadable(path, error) from error
     except (OSError, ValueError):
+        there = False  # for any other error of the system, there is no such file
+    else:
+        there = True
+    if not there:
         return _open_remote(text)
     if os.path.isdir(path):
         return _open_folder(path, text)
@@ -85,8 +89,15 @@ def _open_remote(name: str) -> AdapterSource:
         )
     try:
         listing = hub.list_files(hub_id)
-    except (Unknown, Unreachable) as error:
-        raise ModelError(f"{error} On this machine there is no folder of that name.") from error
+    except ModelError as error:
+        # What was fetched of it earlier, when the hub does not answer.
+        names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+        kept = [hub.cached_file(hub_id, name, hub_id.revision or "main") for name in names]
+        if kept[0] is not None and kept[1] is not None:
+            return _read(kept[1].parent, kept[0], str(hub_id), "hub")
+        if isinstance(error, Unknown | Unreachable):
+            raise ModelError(f"{error} On this machine there is no folder of that name.") from error
+        raise
     _check(listing.files, f"the repository {quoted(hub_id)}", None)
     # All of its values are needed, so the file is downloaded and not read by range.
     weights = hub.fetch_small(hub_id, ADAPTER_WEIGHTS)

@@ -14,7 +14,7 @@ from qtui_core.inspection.adapters.report import (
     MergedDivergence,
     UpdateSurvival,
 )
-from qtui_core.quantities import format_bytes
+from qtui_core.quantities import format_bytes, plural
 
 #: The most weights that a text report lists.
 TEXT_WEIGHTS = 60
@@ -62,7 +62,8 @@ def _models(report: AdapterReport) -> Facts:
         )
     vectors = sum(1 for weight in report.weights if not weight.ways)
     if vectors:
-        pairs.append(("not quantized", f"{vectors:,} norms and biases, which stay as merged"))
+        kept = f"{plural(vectors, 'weight')}: norms, biases, embeddings and heads stay as merged"
+        pairs.append(("not quantized", kept))
     return Facts((*pairs, *(("note", note) for note in report.notes)))
 
 

@@ -43,10 +43,10 @@ def conclude_adapter(report: AdapterReport) -> str:
             f"a training, so check that the trained adapter was saved."
         )
     if not matrices or not report.ways[0].sums.update + report.ways[0].sums.lost:
-        changed = plural(len(report.weights), "norm or bias", "norms and biases")
+        changed = plural(len(report.weights), "weight")
         return (
-            f"{report.adapter} changes {changed}, which no scheme quantizes: merging loses only "
-            f"the rounding to the stored dtype."
+            f"{report.adapter} changes {changed}, and of these only norms, biases, embeddings or "
+            f"heads, which are not quantized: merging loses only the rounding to the stored dtype."
         )
     lost = [way for way in report.ways if way.sums.lost]
     finite = [way for way in report.ways if way.kept is not None]

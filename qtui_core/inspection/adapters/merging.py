@@ -21,6 +21,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.inspection.adapters.reading import Adapter, LoraModule
 from qtui_core.inspection.comparison.pairing import core_name
+from qtui_core.inspection.recipes.recipe import RecipeTensor
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.files.arrays import Float32, RowReader
 from qtui_core.models.quoting import listed, quoted
@@ -61,6 +62,13 @@ class LowRank:
                 found[first - start : last - start] = self._left[first:last] @ self._right
             found *= self._scale
         return found
+
+
+def is_quantized(info: TensorInfo) -> bool:
+    """Whether schemes are applied to a weight here: to matrices other than embeddings and heads,
+    which bitsandbytes and most tools leave as stored, also in training."""
+    tensor = RecipeTensor(info.name, None, *info.matrix, info.dtype)
+    return len(info.shape) >= 2 and not (tensor.is_embedding or tensor.is_head)
 
 
 @dataclass(frozen=True, eq=False)

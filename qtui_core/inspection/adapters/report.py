@@ -132,8 +132,8 @@ class ChangedWeight:
         power: sum of the squared base.
         update: sum of the squared update, before the sum is rounded to the stored dtype.
         rounding: sum of the squared error of that rounding.
-        ways: what survives, in the order of the report's ways; empty for norms and biases, which
-            are not quantized.
+        ways: what survives, in the order of the report's ways; empty for what is not quantized:
+            norms, biases, embeddings and heads.
     """
 
     name: str

@@ -13,7 +13,13 @@ import numpy as np
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.inspection.adapters.conclude import conclude_adapter
-from qtui_core.inspection.adapters.merging import Merge, MergedRows, MergedWeight, round_stored
+from qtui_core.inspection.adapters.merging import (
+    Merge,
+    MergedRows,
+    MergedWeight,
+    is_quantized,
+    round_stored,
+)
 from qtui_core.inspection.adapters.report import (
     AdapterReport,
     ChangedWeight,
@@ -143,10 +149,9 @@ def _measured(
         )
     exact = reader.over(base, rounded=False)
     stored = reader.over(base, rounded=True)
-    matrix = len(merged.weight.shape) >= 2
     scale = merged.info.elements / base.size
     survivals: list[UpdateSurvival] = []
-    if matrix:
+    if is_quantized(merged.info):
         trained = base
         if trained_on is not None:
             trained = round_stored(quantize(base, trained_on).dequantize(), merged.stored)
@@ -243,8 +248,8 @@ def _squared(one: Float32, other: Float32) -> float:
 
 
 def _badness(weight: ChangedWeight) -> tuple[int, float]:
-    """A key that orders weights: those that overflow, then by the least share; norms and weights
-    that do not change last."""
+    """A key that orders weights: those that overflow, then by the least share; what is not
+    quantized or does not change last."""
     if any(way.sums.lost for way in weight.ways):
         return (0, 0.0)
     shares = [way.share for way in weight.ways if way.share is not None]

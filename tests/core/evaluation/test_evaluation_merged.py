@@ -31,10 +31,10 @@ INT4, NF4 = Scheme.parse("int4:group32"), Scheme.parse("nf4:dq")
 
 
 def quantized(model, scheme):
-    """Every matrix as a scheme keeps it, in the dtype of the model."""
+    """Every matrix of the layers as a scheme keeps it, in the dtype of the model."""
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and (".layers." in name or ".h." in name):
                 found = quantize(parameter.float().numpy(), scheme).dequantize()
                 parameter.copy_(torch.from_numpy(found))
     return model

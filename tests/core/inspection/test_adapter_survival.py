@@ -102,10 +102,13 @@ def test_worst_weights_come_first_and_layers_add_up(tmp_path):
         weights[f"{module}.weight"] = weight(layer)
         parts |= lora(module, 64, 128, seed=layer)
         parts[f"{module}.lora_B.weight"] *= np.float32(scale)
-    weights["lm_head.weight"] = weight(9)
-    parts |= lora("lm_head", 64, 128, seed=9)
+    for module in ("model.connector", "lm_head"):
+        weights[f"{module}.weight"] = weight(9)
+        parts |= lora(module, 64, 128, seed=9)
     found = surveyed(tmp_path, weights, parts)
-    shares = [w.ways[0].share for w in found.weights]
+    assert found.weights[-1].name == "lm_head.weight", "heads stay as merged"
+    assert not found.weights[-1].ways
+    shares = [w.ways[0].share for w in found.weights[:-1]]
     assert shares == sorted(shares)
     assert found.weights[0].name == "model.layers.1.mlp.up_proj.weight"
     assert [layer.layer for layer in found.layers] == [0, 1, 2, None]
@@ -153,7 +156,7 @@ def test_the_sentence_is_true_in_every_state(tmp_path):
     large = weight() * np.float32(1e6)
     cases = {
         "changes nothing": ({NAME: weight()}, still, "nf4"),
-        "1 norm or bias, which no scheme": (norm, scale, "nf4"),
+        "only norms, biases, embeddings or heads": (norm, scale, "nf4"),
         "nothing to merge": (norm, {"score.weight": np.ones((2, 4), np.float32)}, "nf4"),
         "infinite or NaN": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat,nf4"),
         "nothing is known": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat"),
