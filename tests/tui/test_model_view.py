@@ -433,6 +433,11 @@ async def test_the_list_the_text_and_the_windows_are_changed(
         for key in ("slash", "o", "w"):  # nothing here is of a tensor
             await pilot.press(key)
         assert not panel.body.typing
+        await pilot.press("enter")
+        await until(pilot, lambda: view.run.found is not None and view.run.found.ended == "done")
+        panel.open_model("small")  # its files may be others now
+        await until(pilot, lambda: view.run.found is None)
+        assert view.run.text == "mine"
 
 
 async def test_a_model_without_plain_weights_has_no_original(

@@ -11,6 +11,7 @@ from textual.binding import Binding
 from textual.widget import Widget
 from textual.widgets import Input
 
+from qtui.engine.answers.tensors import ModelIndex
 from qtui.engine.client import EngineLost, RequestCancelled
 from qtui.report.evaluation.document import evaluation_document, frontier_picture
 from qtui.report.faces.plain import to_plain
@@ -30,6 +31,7 @@ from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.codec import printed
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.evaluation.results import Evaluation
+from qtui_core.evaluation.settings import ORIGINAL
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme
 
@@ -68,6 +70,8 @@ class ModelView(TensorView):
         self.lines = TextPicture(self.drawing, self._lay_out)
         self._kind = "schemes"
         self._message = ""
+        self._index: ModelIndex | None = None
+        """Of the model of the figures: another one each time that a model is opened."""
 
     def compose(self) -> ComposeResult:
         yield self.field
@@ -147,11 +151,13 @@ class ModelView(TensorView):
         self._draw()
 
     def _meet(self) -> None:
-        """Forgets the figures of another model, and lists the schemes of the panel."""
+        """Forgets the figures of a model that was opened before, and lists the schemes of the
+        panel."""
         shown, run = self.panel.shown, self.run
-        if shown.model != run.model:
+        if shown.index is not self._index:
             self.panel.give_up(EVALUATION)
-            self.run = ModelRun(shown.model, others=run.others, gpu=run.gpu)
+            self._index = shown.index
+            self.run = ModelRun(shown.model, others=run.others, text=run.text, gpu=run.gpu)
         self.run.list_schemes(shown.schemes)
 
     # Keys
@@ -161,9 +167,7 @@ class ModelView(TensorView):
             return False
         if action == "picture":
             return frontier_picture(self.run.rows) is not None
-        if action in ("move", "type_text"):
-            return action == "move" or not self.working
-        return not self.working
+        return action == "move" or not self.working
 
     def action_picture(self) -> None:
         self.run.picture_alone = not self.run.picture_alone
@@ -199,7 +203,7 @@ class ModelView(TensorView):
     def action_type_text(self, kind: str) -> None:
         self._kind = kind
         self.field.placeholder = {
-            "schemes": "schemes to add, for example: int4:group32 mxfp8",
+            "schemes": "schemes to add, for example: int4:group32 fp4",
             "text": "path of a text file; empty for the text inside",
         }[kind]
         self.field.open(self.run.text or "" if kind == "text" else "")
@@ -258,7 +262,7 @@ class ModelView(TensorView):
     @property
     def _names(self) -> list[str]:
         """The names of the lines."""
-        known = [row.name for row in self.run.rows] or ["original"]
+        known = [row.name for row in self.run.rows] or [ORIGINAL]
         return [*known, *self.run.missing]
 
     def _draw(self) -> None:
@@ -266,7 +270,7 @@ class ModelView(TensorView):
             return
         self._meet()
         run, title, found = self.run, self.title_line, self.run.found
-        title.subject = printable(run.model)
+        title.subject = printable(self.panel.shown.model)
         title.note = "partial" if found is not None and found.ended == "stopped" else ""
         title.details = () if found is None else tuple(details_of(found))
         reading = run.reading
