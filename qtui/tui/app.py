@@ -49,8 +49,6 @@ log = logging.getLogger("qtui.tui")
 
 #: From the first picture until the engine uses a processor: what of it was drawn late, is by then.
 LOOK_AHEAD_SECONDS = 0.04
-#: Seconds between two checks whether a terminal that read nothing reads again.
-STALLED_SECONDS = 0.1
 #: The panel to which values are sent.
 FORMATS = "formats"
 NOT_OPENED = "could not be opened"
@@ -107,8 +105,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.show_tracebacks = debug
         self.looks_ahead = look_ahead
         self._drawn = False  # whether anything is
-        self._missed = False
-        """Whether drawings were skipped because the terminal did not read."""
         self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
         for theme in themes(depth):
             self.register_theme(theme)
@@ -139,29 +135,15 @@ class QtuiApp(App[None], inherit_bindings=False):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
-        from qtui.tui.driver import TerminalDriver
+        from qtui.tui.wire.driver import TerminalDriver
 
         return TerminalDriver
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Draws, unless the terminal is not reading, so that no key and no run waits for it.
-        Pictures are then skipped; the newest is drawn as a whole once the terminal reads again."""
-        driver = self._driver
-        if renderable is None or not getattr(driver, "behind", False):
-            super()._display(screen, renderable)
-            if renderable is not None and not self._drawn:
-                self._drawn = True
-                self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
-        elif not self._missed:
-            self._missed = True
-            self.set_timer(STALLED_SECONDS, self._draw_missed)
-
-    def _draw_missed(self) -> None:
-        if getattr(self._driver, "caught_up", True):
-            self._missed = False
-            self.screen.refresh()
-        else:
-            self.set_timer(STALLED_SECONDS, self._draw_missed)
+        super()._display(screen, renderable)
+        if renderable is not None and not self._drawn:
+            self._drawn = True
+            self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
 
     def get_default_screen(self) -> Screen[Any]:
         return ShellScreen(self._new_panel(self._start_panel), self.model, self.size)
@@ -354,6 +336,11 @@ class QtuiApp(App[None], inherit_bindings=False):
             self.tell("This panel has no picture to zoom.", "warning")
         else:
             self.shell.zoom(target)
+
+    def action_redraw(self) -> None:
+        """Sends the whole screen again, as something else may have written to the terminal."""
+        if self._driver is not None and hasattr(self._driver, "redraw"):
+            self._driver.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         # While something is zoomed, its key brings the rest back; the screen handles that.

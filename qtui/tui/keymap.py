@@ -81,6 +81,14 @@ APP_BINDINGS: list[BindingType] = [
         id="app.open_model",
         tooltip="Open another model",
     ),
+    Binding(
+        "ctrl+l",
+        "redraw",
+        "Redraw",
+        show=False,
+        id="app.redraw",
+        tooltip="Send the whole screen to the terminal again",
+    ),
     *PANEL_BINDINGS,
 ]
 
@@ -127,6 +135,7 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.unzoom": "panel: Unzoom, bring the rest back",
     "app.help": "help: Show for this panel",
     "app.open_model": "model: Open another",
+    "app.redraw": "terminal: Draw the whole screen again",
     "app.quit": "app: Quit",
 }
 

@@ -22,6 +22,19 @@ import qtui
 PATIENCE = 120.0
 
 
+def seen(screen: pyte.Screen) -> list[list[tuple[object, ...]]]:
+    """What a screen shows, cell by cell. Of a blank that is its background, unless an attribute is
+    seen there, too."""
+
+    def cell(char: pyte.screens.Char) -> tuple[object, ...]:
+        if char.data == " " and not (char.underscore or char.strikethrough or char.reverse):
+            return " ", char.bg
+        return char
+
+    lines = [screen.buffer[y] for y in range(screen.lines)]
+    return [[cell(line[x]) for x in range(screen.columns)] for line in lines]
+
+
 class Terminal:
     """A child in a pseudo-terminal and the contents of its screen."""
 

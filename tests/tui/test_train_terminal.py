@@ -51,7 +51,7 @@ def test_a_run_goes_on_while_nobody_reads_the_terminal(tmp_path: Path) -> None:
         assert recording.complaint == ""
         assert sum(isinstance(told, StepTaken) for told in recording.snapshots) == 20
         terminal.wait_for("20 of 20 steps were run.")
-        terminal.send("q")
+        terminal.send("qq")  # the second q is for the question, asked until the child has ended
         assert terminal.exit_code() == 0
         assert "20 of 20 steps of demo were run." in said_after(terminal)
 

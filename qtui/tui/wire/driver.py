@@ -1,0 +1,105 @@
+"""Textual's driver with the last screen between it and the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from threading import RLock
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Resize
+from textual.message import Message
+
+from qtui.tui.wire.last_screen import LastScreen
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+#: Seconds between two looks whether a terminal that read nothing reads again.
+STALLED_SECONDS: Final = 0.05
+
+
+class TerminalDriver(LinuxDriver):
+    """Sends what differs from the screen sent last, and never waits for the terminal.
+
+    While the terminal does not read, screens are painted but not sent; once it reads again it gets
+    the newest. (Textual's own driver stops the app at 30 writes that wait.)
+    """
+
+    def __init__(self, app: App[Any], **options: Any) -> None:
+        super().__init__(app, **options)
+        self._last = LastScreen(erases=_erases(self.fileno))
+        self._lock = RLock()  # keys are read in another thread, which writes, too
+        self._stalled = False
+
+    def write(self, data: str) -> None:
+        """Paints; sends what it changes unless the terminal is behind. Anything else is sent at
+        once, after what was painted before it."""
+        with self._lock:
+            if self._app.is_running and self._app.size != self._last.size:
+                self._last.resize(*self._app.size)
+            out = self._last.feed(data)
+            if not self._behind:
+                out += self._last.difference()
+            elif not self._stalled:
+                self._stalled = True
+                self._loop.call_soon_threadsafe(self._look_again)
+            if out:
+                super().write(out)
+
+    def _look_again(self) -> None:
+        """Sends what was painted meanwhile, if the terminal reads again."""
+        if self._behind:
+            self._loop.call_later(STALLED_SECONDS, self._look_again)
+        elif self._writer_thread is not None and self._writer_thread.is_alive():
+            self._stalled = False
+            self.write("")
+
+    @property
+    def _behind(self) -> bool:
+        """Whether something waits besides what is being written."""
+        return self._writer_thread is not None and not self._writer_thread._queue.empty()
+
+    def redraw(self) -> None:
+        """Sends the whole screen, as something else may have written to the terminal."""
+        self._last.forget()
+        self.write("")
+
+    def start_application_mode(self) -> None:
+        super().start_application_mode()
+        self._stalled = False
+        if self._writer_thread is not None:
+            self._writer_thread._queue.maxsize = 0  # no bound: controls pass also while it waits
+        resized = signal.getsignal(signal.SIGWINCH)
+
+        def forget(signum: int, frame: FrameType | None) -> None:
+            # Also if it has its old size again, about which Textual draws nothing.
+            self._last.forget()
+            if callable(resized):
+                resized(signum, frame)
+
+        signal.signal(signal.SIGWINCH, forget)
+
+    def process_message(self, message: Message) -> None:
+        if isinstance(message, Resize):
+            self._last.forget()
+        super().process_message(message)
+
+    def _sigcont_application(self, *_: object) -> None:
+        # A terminal that goes away sends this signal too. The app cannot continue then, and
+        # Textual's attempt to would fail while it exits.
+        if os.isatty(self.fileno):
+            super()._sigcont_application()
+
+
+def _erases(terminal: int) -> bool:
+    """Whether terminfo knows that this terminal erases cells, with the current background."""
+    try:
+        import curses
+
+        curses.setupterm(fd=terminal)
+        return curses.tigetflag("bce") > 0 and bool(curses.tigetstr("ech"))
+    except Exception:  # no curses here, or nothing known of this terminal
+        return False

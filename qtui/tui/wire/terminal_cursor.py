@@ -1,0 +1,57 @@
+"""The cursor of a terminal and what it draws with: the shortest escapes to change either."""
+
+from __future__ import annotations
+
+from qtui.tui.wire.pens import PLAIN, Pen
+
+
+class TerminalCursor:
+    """Where a terminal of `width` columns writes, and with which pen.
+
+    at: line and column, from 0. None: not known. The column is None after the last one was written,
+        where terminals differ.
+    pen: None if it is not known.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.at: tuple[int, int | None] | None = None
+        self.pen: Pen | None = None
+
+    def wrote(self, y: int, stop: int) -> None:
+        """Cells of line `y` up to column `stop` were written."""
+        self.at = y, stop if stop < self.width else None
+
+    def move(self, y: int, x: int) -> str:
+        """To this line and column."""
+        at, self.at = self.at, (y, x)
+        if at == (y, x):
+            return ""
+        ways = [f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H" if y else "\x1b[H"]
+        if at is not None and y - at[0] in (0, 1):
+            ways.append(("\r" if y == at[0] else "\r\n") + forward(x))
+        if at is not None and at[0] == y and at[1] is not None:
+            back = at[1] - x
+            ways.append(forward(-back) if back < 0 else "\b" * back)
+        return min(ways, key=len)
+
+    def draw(self, pen: Pen) -> str:
+        """From now on with this pen."""
+        before, self.pen = self.pen, pen
+        if before is pen:
+            return ""
+        return before.to(pen) if before is not None else "\x1b[m" + PLAIN.to(pen)
+
+    def draw_blanks(self, pen: Pen, then: Pen | None) -> str:
+        """From now on with a pen whose blanks look as those of `pen`, which is a plain one: the
+        current one, that of what follows, or the current one with another background."""
+        if self.pen is not None and self.pen.ground is pen.ground:
+            return ""
+        if then is not None and then.ground is pen.ground:
+            return self.draw(then)
+        return self.draw(pen.ground if self.pen is None else self.pen.over(pen.back))
+
+
+def forward(cells: int) -> str:
+    """The movement to the right in a line."""
+    return "" if cells == 0 else "\x1b[C" if cells == 1 else f"\x1b[{cells}C"
