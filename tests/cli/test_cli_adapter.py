@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from adapter_models import lora, write_adapter
 from every import every
-from packed_models import save_model
+from packed_models import gptq_layer, save_model, under
 
 Q = "model.layers.0.self_attn.q_proj"
 
@@ -80,6 +80,25 @@ def test_what_does_not_go_together_is_refused(qtui, merged):
         assert "Traceback" not in done.stderr
 
     every(cases.items(), check)
+
+
+def test_a_base_that_is_quantized_already_is_merged_and_not_run(qtui, tmp_path):
+    rng = np.random.default_rng(0)
+    _, layer = gptq_layer(rng, 64, 128, 4, 32)
+    base = save_model(
+        tmp_path / "base", under(Q, layer), {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    )
+    asked = (
+        "inspect",
+        str(base),
+        "--adapter",
+        str(write_adapter(tmp_path / "a", lora(Q, 64, 128))),
+    )
+    assert "as peft merges into a packed base" in qtui(*asked, "--json").stdout
+    for option in ("--trained-on", "nf4"), ("--text", "README.md"):
+        done = qtui(*asked, *option)
+        assert done.returncode == 2
+        assert f"{option[0]} needs the base as it was" in done.stderr
 
 
 @pytest.mark.slow

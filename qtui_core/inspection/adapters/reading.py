@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.inspection.adapters.settings import LoraSettings, read_settings
+from qtui_core.inspection.adapters.settings import (
+    LONGEST_NAME,
+    LoraSettings,
+    read_settings,
+)
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.files.arrays import Float32, read_float32
 from qtui_core.models.opening_adapter import AdapterSource
@@ -92,6 +96,11 @@ def read_adapter(found: AdapterSource) -> Adapter:
     replaced: dict[str, str] = {}
     for stored, info in source.tensors.items():
         name = stored.removeprefix(_PREFIX)
+        if len(name) > LONGEST_NAME:
+            raise ModelError(
+                f"The adapter {where} has the tensor {quoted(stored)}, whose name is too long to "
+                f"be real."
+            )
         if match := _PARTS.fullmatch(name):
             parts.setdefault(match["module"], {})[match["part"]] = info
             continue

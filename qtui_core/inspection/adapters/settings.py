@@ -29,9 +29,9 @@ _OTHER_KINDS = {
 }
 #: Initialisations that change the base too: the update is not to the base as stored.
 _CHANGING_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-#: Quantifiers and characters of a pattern. With few quantifiers, and none after a group, no text
-#: takes long to match.
-_MOST_QUANTIFIERS, _MOST_CHARACTERS = 3, 10_000
+#: Quantifiers and characters of a pattern, and characters of a module's name. With few quantifiers,
+#: and none after a group, no name of that length takes long to match.
+_MOST_QUANTIFIERS, _MOST_CHARACTERS, LONGEST_NAME = 2, 10_000, 300
 
 
 @dataclass(frozen=True)

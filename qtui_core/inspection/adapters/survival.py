@@ -332,7 +332,8 @@ def _merging(merge: Merge, trained_on: Scheme | None) -> str:
     if any(merged.weight.quantized for merged in merge.weights.values()):
         said = (
             "W + s·B·A in float32, W dequantized, as peft merges into a packed base; nothing is "
-            "rounded before it is quantized again"
+            "rounded before it is quantized again (give the original base and --trained-on to "
+            "compare merging into that)"
         )
     if trained_on is not None:
         said += f"; and into the base dequantized from {trained_on}, without that rounding"

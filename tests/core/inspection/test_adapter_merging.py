@@ -16,6 +16,7 @@ from qtui_core.inspection.adapters.merging import MergedRows, merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
 from qtui_core.models import open_model
 from qtui_core.models.opening_adapter import open_adapter
+from qtui_core.quant import Scheme, quantize
 
 torch = LazyImport("torch")
 peft = LazyImport("peft")
@@ -120,6 +121,8 @@ def test_bad_adapters_are_one_sentence_each(base, tmp_path):
         "forever": (good, {"alpha_pattern": pattern}),
         "no regular expression": (good, {"alpha_pattern": {"(": 1}}),
         "no tensors": ({}, {}),
+        "too long to be real": (lora("a." * 200, 12, 16), {}),
+        "fewer repetitions": (good, {"alpha_pattern": {".*.*.*x": 1}}),
     }  # fmt: skip
 
     def check(words, case):
@@ -248,3 +251,40 @@ def test_weights_are_those_of_peft(tmp_path, dtype):
                 np.testing.assert_array_equal(values, theirs, err_msg=f"{name}: {key}")
 
     every(PEFT_CASES.items(), check)
+
+
+@pytest.mark.slow
+def test_a_base_in_4_bits_is_merged_and_quantized_as_peft_does(tmp_path):
+    """peft dequantizes Linear4bit, adds the update in float32 and quantizes the sum again."""
+    bnb = pytest.importorskip("bitsandbytes")
+    from safetensors.torch import save_file
+
+    layer = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compute_dtype=torch.float32)
+    layer.load_state_dict({"weight": 0.02 * torch.randn(64, 128)})
+    layer.to("cpu")
+    if layer.weight.quant_state is None:
+        layer.weight = layer.weight._quantize("cpu")
+    state = {f"{Q}.{name}": tensor for name, tensor in layer.state_dict().items()}
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    base = save_model(tmp_path / "base", {}, settings)
+    save_file(state, base / "model.safetensors")
+    parts = lora(Q, 64, 128)
+    found = merged(base, write_adapter(tmp_path / "a", parts))[f"{Q}.weight"]
+
+    class Holder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_proj = layer
+            self.is_loaded_in_4bit = True  # as transformers marks what it loads
+
+    model = peft.get_peft_model(
+        Holder(), peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"])
+    )
+    module = model.base_model.model.q_proj
+    with torch.no_grad():
+        module.lora_A["default"].weight.copy_(torch.from_numpy(parts[f"{Q}.lora_A.weight"]))
+        module.lora_B["default"].weight.copy_(torch.from_numpy(parts[f"{Q}.lora_B.weight"]))
+    theirs = model.merge_and_unload().q_proj.weight
+    values = bnb.functional.dequantize_4bit(theirs.data, theirs.quant_state).float().numpy()
+    ours = quantize(found, Scheme.parse("nf4:dq")).dequantize()
+    np.testing.assert_array_equal(ours, values)
