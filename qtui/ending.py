@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from typing import NoReturn
 
 #: The process ends within this many seconds after a signal that asks it to.
 WAY_OUT = 5.0
@@ -46,6 +47,26 @@ def ending_signals() -> list[signal.Signals]:
     """The signals that ask this process to end: SIGTERM, and SIGHUP except under nohup."""
     named = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))
     return [each for each in named if each and signal.getsignal(each) is not signal.SIG_IGN]
+
+
+def end_in_order() -> None:
+    """Makes the signals that end a process raise `Ended`, unless somebody handles them already."""
+
+    def end(signum: int, frame: object) -> NoReturn:
+        begin_way_out(signum)
+        raise Ended(signum)
+
+    for signum in ending_signals():
+        if signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, end)
+
+
+def end_by_signal(interrupt: BaseException) -> None:
+    """Ends the process by the signal that raised `Ended`, so that its sender sees that it was
+    obeyed; returns from any other interrupt."""
+    if isinstance(interrupt, Ended):
+        signal.signal(interrupt.signum, signal.SIG_DFL)
+        os.kill(os.getpid(), interrupt.signum)
 
 
 def begin_way_out(signum: int) -> None:

@@ -5,15 +5,30 @@ import sys
 
 
 def main() -> None:
-    """The console script. It imports inside: Ctrl+C during the imports shows no traceback."""
+    """The console script. It imports inside: Ctrl+C during the imports shows no traceback, and the
+    app's first lines are on the screen before them."""
     # Imports make no garbage; the collector is switched on again once the command is loaded.
     gc.disable()
     try:
-        from qtui.cli.exits import run_and_exit
-        from qtui.cli.program import cli
-    except KeyboardInterrupt:
+        from qtui.ending import end_in_order
+
+        end_in_order()
+        from qtui.cli.commands import COMMANDS
+        from qtui.tui.first import screen
+
+        try:
+            screen.begin(sys.argv[1:], COMMANDS)
+            from qtui.cli.exits import run_and_exit
+            from qtui.cli.program import cli
+
+            run_and_exit(cli)
+        finally:
+            screen.leave()
+    except KeyboardInterrupt as interrupt:
+        from qtui.ending import end_by_signal
+
+        end_by_signal(interrupt)
         sys.exit(130)
-    run_and_exit(cli)
 
 
 __all__ = ["main"]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections import deque
@@ -15,7 +14,8 @@ from typing import NoReturn, Self
 
 import click
 
-from qtui.ending import Ended, begin_way_out, ending_signals, say, writable
+from qtui.ending import end_by_signal, end_in_order, say, writable
+from qtui.tui.first import screen
 from qtui_core.errors import QtuiError
 
 INTERRUPTED = 130
@@ -75,12 +75,15 @@ class Narrator:
 def run_and_exit(command: click.Command) -> NoReturn:
     """Runs a click command and exits with its code, never with a traceback unless `--debug`."""
     _open_missing_streams()
-    _end_in_order()
+    end_in_order()
     debug = "--debug" in sys.argv[1:]
     try:
         # Not `command.main`, which exits with 1 when the reader of stdout (`| head`) has left.
-        with command.make_context("qtui", sys.argv[1:]) as context:
-            command.invoke(context)
+        try:
+            with command.make_context("qtui", sys.argv[1:]) as context:
+                command.invoke(context)
+        finally:
+            screen.leave()
         sys.stdout.flush()
         code = 0
     except click.exceptions.Exit as done:
@@ -113,23 +116,8 @@ def _open_missing_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def _end_in_order() -> None:
-    """Makes the signals that end a process raise `Ended`, unless somebody handles them already."""
-
-    def end(signum: int, frame: object) -> NoReturn:
-        begin_way_out(signum)
-        raise Ended(signum)
-
-    for signum in ending_signals():
-        if signal.getsignal(signum) is signal.SIG_DFL:
-            signal.signal(signum, end)
-
-
 def _tell_interrupted(error: BaseException) -> int:
-    if isinstance(error, Ended):
-        # Ends by the signal itself, so that its sender sees that it was obeyed.
-        signal.signal(error.signum, signal.SIG_DFL)
-        os.kill(os.getpid(), error.signum)
+    end_by_signal(error)
     say("qtui: interrupted.")
     return INTERRUPTED
 

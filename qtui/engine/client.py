@@ -201,7 +201,8 @@ class EngineClient:
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
             process.stdin.close()
-            if self.state is EngineState.STARTING:
+            if self._start is not None:
+                self._start.cancel()
                 end_group(process)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(process.wait(), EXIT_SECONDS)

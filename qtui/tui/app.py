@@ -29,6 +29,7 @@ from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copied
 from qtui.tui.config import Settings
 from qtui.tui.engines import device_of, headline_of, new_engine, new_estimator, try_model
+from qtui.tui.first import screen as first_screen
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
 from qtui.tui.palette import QtuiCommands
@@ -104,7 +105,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         """The sentence that is printed after the app quits: where the last run is recorded."""
         self.show_tracebacks = debug
         self.looks_ahead = look_ahead
-        self._drawn = False  # whether anything is
+        self.drawn = False  # whether anything is
         self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
         for theme in themes(depth):
             self.register_theme(theme)
@@ -137,12 +138,12 @@ class QtuiApp(App[None], inherit_bindings=False):
             return found
         from qtui.tui.wire.driver import TerminalDriver
 
-        return TerminalDriver
+        return first_screen.starting(TerminalDriver)
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         super()._display(screen, renderable)
-        if renderable is not None and not self._drawn:
-            self._drawn = True
+        if renderable is not None and not self.drawn:
+            self.drawn = True
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -154,7 +155,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     def refresh_css(self, animate: bool = True) -> None:
         """Not before the first picture, where Textual asks for the stylesheet to be parsed again
         with the variables that it was just parsed with: that took a sixth of the start."""
-        if self._drawn or self._parsed_with != self.get_css_variables():
+        if self.drawn or self._parsed_with != self.get_css_variables():
             super().refresh_css(animate)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -382,5 +383,6 @@ class QtuiApp(App[None], inherit_bindings=False):
     def _handle_exception(self, error: Exception) -> None:
         log.error("unhandled", exc_info=error)
         if not self.is_headless:
+            first_screen.leave()
             error = Failure(error, self.show_tracebacks)
         super()._handle_exception(error)

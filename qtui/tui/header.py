@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from qtui.screen.widgets.line import Line, shortened
-from qtui.tui.panels import PANELS, PanelEntry
+from qtui.tui.panels import tabs
 from qtui_core.models.quoting import printable
 
 #: Cells of a name that are enough to identify the model.
@@ -84,32 +84,13 @@ class TabBar(Widget):
             super().__init__()
             self.panel_id = panel_id
 
-    def _titles(self) -> list[tuple[PanelEntry, str]]:
-        """The text of each tab: full if all fit, else shortened except for the current one."""
-        full = sum(len(entry.title) + 4 for entry in PANELS)
-        if full <= self.size.width:
-            return [(entry, entry.title) for entry in PANELS]
-        active = next((len(e.title) for e in PANELS if e.id == self.active), 0)
-        room = (self.size.width - active - 4) // (len(PANELS) - 1) - 4
-        keep = max(0, min(5, room))
-        return [(e, e.title if e.id == self.active else e.title[:keep]) for e in PANELS]
-
-    def _spans(self) -> list[tuple[int, PanelEntry, str]]:
-        """The first column of each tab, its panel and its text."""
-        spans, start = [], 0
-        for entry, title in self._titles():
-            text = f" {entry.number} {title} " if title else f" {entry.number} "
-            spans.append((start, entry, text))
-            start += len(text)
-        return spans
-
     def render_line(self, y: int) -> Strip:
         line = Line(self.size.width, self.rich_style)
         active, number, title = (
             self.get_component_rich_style(f"tabs--{name}", partial=True)
             for name in ("active", "number", "title")
         )
-        for start, entry, text in self._spans():
+        for start, entry, text in tabs(self.size.width, self.active):
             if entry.id == self.active:
                 line.put(start, text, active)
             else:
@@ -119,6 +100,6 @@ class TabBar(Widget):
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
-        for start, entry, text in self._spans():
+        for start, entry, text in tabs(self.size.width, self.active):
             if start <= event.x < start + len(text):
                 self.post_message(self.TabChosen(entry.id))

@@ -10,12 +10,13 @@ the common kinds of colour blindness.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
-
-from textual.theme import Theme
+from typing import TYPE_CHECKING, Any, Final
 
 from qtui.screen.depth import Depth
 from qtui_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from textual.theme import Theme
 
 #: Each part's colour in the dark theme, the light one and that of high contrast, then in the dark
 #: and the light one of 256 colours.
@@ -75,6 +76,14 @@ def checked_theme(name: str, known: Collection[str]) -> str:
 
 def themes(depth: Depth) -> tuple[Theme, ...]:
     """The app's themes for a colour depth. Their names do not depend on it."""
+    from textual.theme import Theme
+
+    return tuple(Theme(**parts) for parts in theme_parts(depth))
+
+
+def theme_parts(depth: Depth) -> tuple[dict[str, Any], ...]:
+    """What the themes are made of, each the arguments of a `Theme`. Textual is not needed for
+    it."""
     if depth is Depth.C16:
         return (_ansi("qtui-dark", dark=True), _ansi("qtui-light", dark=False), _ansi_contrast())
     if depth is Depth.NONE:
@@ -83,7 +92,7 @@ def themes(depth: Depth) -> tuple[Theme, ...]:
     return (_theme("dark", dark), _theme("light", light, dark=False), _theme("contrast", 2))
 
 
-def _theme(name: str, column: int, *, dark: bool = True) -> Theme:
+def _theme(name: str, column: int, *, dark: bool = True) -> dict[str, Any]:
     """The theme of a column of the table. Its scrollbars stay in the background until they are
     used."""
     parts = {part: colours[column] for part, colours in _PARTS.items()}
@@ -94,30 +103,36 @@ def _theme(name: str, column: int, *, dark: bool = True) -> Theme:
         parts["scrollbar-background"],
     )
     parts["footer-background"] = own["surface"]
-    return Theme(f"qtui-{name}", **own, warning=own["accent"], dark=dark, variables=parts)
+    return {
+        "name": f"qtui-{name}",
+        **own,
+        "warning": own["accent"],
+        "dark": dark,
+        "variables": parts,
+    }
 
 
-def _ansi(name: str, *, dark: bool) -> Theme:
+def _ansi(name: str, *, dark: bool) -> dict[str, Any]:
     """The terminal's own 16 colours; background and foreground are the terminal's defaults, which
     are unknown. So no colour is used that a white or a black background would hide, and the light
     theme avoids the yellow of most terminals."""
     bright = "bright_" if dark else ""
-    return Theme(
-        name=name,
-        ansi=True,
-        dark=dark,
-        primary=f"ansi_{bright}blue",
-        secondary="ansi_cyan",
-        accent="ansi_yellow" if dark else "ansi_magenta",
-        warning="ansi_yellow" if dark else "ansi_magenta",
-        error="ansi_red",
-        success="ansi_green",
-        foreground="ansi_default",
-        background="ansi_default",
-        surface="ansi_default",
-        panel="ansi_default",
-        boost="ansi_default",
-        variables={
+    return {
+        "name": name,
+        "ansi": True,
+        "dark": dark,
+        "primary": f"ansi_{bright}blue",
+        "secondary": "ansi_cyan",
+        "accent": "ansi_yellow" if dark else "ansi_magenta",
+        "warning": "ansi_yellow" if dark else "ansi_magenta",
+        "error": "ansi_red",
+        "success": "ansi_green",
+        "foreground": "ansi_default",
+        "background": "ansi_default",
+        "surface": "ansi_default",
+        "panel": "ansi_default",
+        "boost": "ansi_default",
+        "variables": {
             "ansi-background": "ansi_default",
             "ansi-foreground": "ansi_default",
             "field-sign": f"ansi_{bright}magenta",
@@ -138,15 +153,14 @@ def _ansi(name: str, *, dark: bool) -> Theme:
             "block-hover-background": "ansi_default",
             "border-blurred": "ansi_bright_black",
         },
-    )
+    }
 
 
-def _ansi_contrast() -> Theme:
+def _ansi_contrast() -> dict[str, Any]:
     theme = _ansi("qtui-contrast", dark=True)
-    theme.primary = "ansi_bright_white"
-    theme.foreground = "ansi_bright_white"
-    theme.background = "ansi_black"
-    theme.variables |= {
+    theme |= dict.fromkeys(("primary", "foreground"), "ansi_bright_white")
+    theme["background"] = "ansi_black"
+    theme["variables"] |= {
         # For a theme with the terminal's colours, Textual reads these from the variables only.
         "surface": "ansi_black",
         "panel": "ansi_black",

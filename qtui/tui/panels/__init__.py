@@ -44,6 +44,23 @@ PANELS: tuple[PanelEntry, ...] = (
 )
 
 
+def tabs(width: int, active: str) -> list[tuple[int, PanelEntry, str]]:
+    """The first column of each tab in `width` cells, its panel and its text: titles are full if all
+    fit, else shortened except for the active one."""
+    titles = [entry.title for entry in PANELS]
+    if sum(len(title) + 4 for title in titles) > width:
+        current = next((len(e.title) for e in PANELS if e.id == active), 0)
+        room = (width - current - 4) // (len(PANELS) - 1) - 4
+        keep = max(0, min(5, room))
+        titles = [e.title if e.id == active else e.title[:keep] for e in PANELS]
+    spans, start = [], 0
+    for entry, title in zip(PANELS, titles, strict=True):
+        text = f" {entry.number} {title} " if title else f" {entry.number} "
+        spans.append((start, entry, text))
+        start += len(text)
+    return spans
+
+
 def panel_entry(panel_id: str) -> PanelEntry:
     """The entry of a panel id. Raises KeyError for an unknown one."""
     for entry in PANELS:
