@@ -149,11 +149,13 @@ class Density:
 
 @dataclass(frozen=True)
 class Point:
-    """A named point on a plane."""
+    """A named point on a plane. A `faint` one stands back behind the others: another is better in
+    both."""
 
     name: str
     x: float
     y: float
+    faint: bool = False
 
 
 @dataclass(frozen=True)

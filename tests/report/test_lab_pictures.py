@@ -110,6 +110,19 @@ def test_many_points_have_letters_in_place_of_names_that_cover_each_other() -> N
     assert all(plane.count(letter) == 1 for letter in "BCDEFG")  # also where two lie together
 
 
+def test_a_point_that_stands_back_is_small_and_hollow() -> None:
+    few = tuple(Point(f"rule {n}", 0.1 * n, 0.01 * n, faint=n > 2) for n in range(5))
+    bright = tuple(replace(point, faint=False) for point in few)
+    plane, other = ("\n".join(drawn(replace(FRONTIER, points=p), 60, 20)) for p in (few, bright))
+    assert (plane.count("@"), plane.count("o") - other.count("o")) == (3, 2)
+    many = (*few, Point("rule 5", 0.0, 0.0))
+    rows = drawn(replace(FRONTIER, points=many), 60, 20)
+    legend = "\n".join(rows[-3:])
+    assert all(f"{letter} rule {n}" in legend for n, letter in enumerate("BCDefG"))
+    svg = picture_svg(replace(FRONTIER, points=many))
+    assert svg.count('fill="none" stroke="var(--warn)"') == 2
+
+
 def test_the_name_and_the_end_of_every_line_are_whole_at_every_size() -> None:
     for count, name in ((3, "int8 weights nearest"), (17, "fp8"), (5, "x" * 40)):
         lines = tuple(LabLine(f"{name} {n}", (0.0, 0.25 + n)) for n in range(count))

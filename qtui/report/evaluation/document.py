@@ -135,7 +135,7 @@ def frontier_picture(rows: Sequence[EvaluationRow]) -> LabFrontier | None:
 
     def place(row: EvaluationRow, height: float) -> Point:
         name = row.name if row in best else f"{row.name}, dominated"
-        return Point(name, row.bits_per_parameter, height)
+        return Point(name, row.bits_per_parameter, height, faint=row not in best)
 
     line = sorted((row.bits_per_parameter, height) for row, height in drawn if row in best)
     return LabFrontier(

@@ -85,10 +85,11 @@ class SceneSpan:
 
 @dataclass(frozen=True)
 class ScenePoint:
-    """A named place."""
+    """A named place, which may stand back behind others."""
 
     name: str
     at: Place
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _frontier(frontier: LabFrontier, behind: LabFrontier | None) -> Scene:
     if earlier:
         lines.append(replace(line("the best", earlier, True), echo=0))
     points = tuple(
-        ScenePoint(point.name, (across, up))
+        ScenePoint(point.name, (across, up), point.faint)
         for point in frontier.points
         if (across := x.place(point.x)) is not None and (up := y.place(point.y)) is not None
     )

@@ -23,6 +23,7 @@ from qtui.report.pictures.scene import (
     THE_RUN_BEFORE,
     Scene,
     SceneLine,
+    ScenePoint,
     SceneSpan,
     height_at,
 )
@@ -244,11 +245,12 @@ class _Plane:
                 while (row, column) in taken:
                     column += 1
                 taken.add((row, column))
-                self.grid.put(row, column, _letter(number), "strong")
+                self.grid.put(row, column, *_mark(number, point))
             return
         for point in sorted(self.scene.points, key=lambda each: -each.at[1]):
             row, column = self._row(point.at[1]), self._column(point.at[0])
-            self.grid.put(row, column, self.brush.glyphs.outlier, "strong")
+            glyphs, (_, tone) = self.brush.glyphs, _mark(0, point)
+            self.grid.put(row, column, glyphs.off if point.faint else glyphs.outlier, tone)
             text = point.name
             sides = (column + 2, column - 1 - len(text))
             places = ((row + down, side) for down in (0, -1, 1, -2, 2, -3, 3) for side in sides)
@@ -319,6 +321,11 @@ def _letter(number: int) -> str:
     return chr(ord("A") + number % 26)
 
 
+def _mark(number: int, point: ScenePoint) -> tuple[str, Tone]:
+    """The letter of a point and its tone; small if it stands back."""
+    return (_letter(number).lower(), "label") if point.faint else (_letter(number), "strong")
+
+
 def _are_lettered(scene: Scene) -> bool:
     """Whether there are so many points that their names would be beside the wrong ones."""
     return len(scene.points) > _NAMED
@@ -343,7 +350,8 @@ def _names(scene: Scene, brush: Brush) -> list[tuple[str, Tone | Paint]]:
         found += [(f"{_letter(n)} {kind.name}", hue(n)) for n, kind in enumerate(scene.bars)]
     if _are_lettered(scene):
         first = len(scene.lines)
-        found += [(f"{_letter(n)} {p.name}", "strong") for n, p in enumerate(scene.points, first)]
+        marks = [(_mark(n, p), p) for n, p in enumerate(scene.points, first)]
+        found += [(f"{letter} {p.name}", tone) for (letter, tone), p in marks]
     if any(line.echo >= 0 for line in scene.lines):
         found.append((f"{'..' if brush.ascii else '⠂⠂'} {THE_RUN_BEFORE}", "quiet"))
     if any(line.band for line in scene.lines):

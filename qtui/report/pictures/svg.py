@@ -125,7 +125,8 @@ def _scene(scene: Scene) -> str:
         while any(abs(x - a) < _NAMED and abs(named - b) < _LINE for a, b in placed):
             named += 1  # below the name of a point that is nearly there
         placed.append((x, named))
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_MARK}"/>')
+        drawn = f'fill="none" stroke="{_MARK}"' if point.faint else f'fill="{_MARK}"'
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {drawn}/>')
         right = point.at[0] > 0.7
         parts.append(
             _text(x - 8 if right else x + 8, named, point.name, "end" if right else "start")
