@@ -315,8 +315,14 @@ def test_what_an_injected_outlier_does():
     found = injection_sentence(Injection(column=40, value=5.0, row=5), INJECTED, 0.25)
     assert found == (
         "An outlier of 20 sigma at (5, 40) costs 20.0 dB with one scale per tensor and 3.0 dB "
-        "with row; group32 limits the loss to 0.0 dB, at 5.00 bits."
+        "with one per row; one per group of 32 limits the loss to 0.0 dB, at 5.00 bits."
     )
+    blocks = granularities(
+        row("block1024", 5.0, mse=1.0), row("tile4x100", 19.0, mse=0.01), own="tile4x100",
+        before=(row("block1024", 15.0, mse=0.01), row("tile4x100", 20.0, mse=0.01)),
+    )  # fmt: skip
+    told = injection_sentence(Injection(column=40, value=5.0, row=5), blocks, 0.25)
+    assert "20.0 dB with one scale per block of 1,024; one per tile of 4x100 limits" in told
     small = granularities(row("row", 20.0, mse=0.0101), own="row", before=INJECTED.before[1:2])
     assert "at most 0.0 dB" in injection_sentence(Injection(column=4, value=0.1), small, None)
 
@@ -340,6 +346,23 @@ def test_the_sentence_names_the_detection():
     assert at("sigma", 8.0, many=3).startswith("At 8 sigma, 3 of 2,048" + ending)
     assert at("threshold", 0.5, many=3).startswith("At |x| >= 0.5, 3 of 2,048" + ending)
     assert at("column", 4.0, many=3).startswith("Over 4 times the median, 3 of 2,048" + ending)
+
+
+def test_no_granularity_is_said_to_gain_where_one_does():
+    """Scales per column gain, but a product cannot take them out of its sum."""
+    without = granularities(row("row", 14.2), row("column", 40.0), own="row")
+    told = outlier_sentence(numbers(), without, attribution())
+    assert told.endswith(
+        "no other granularity that saves bits and that a matrix product can use gains more than 1 "
+        "dB over its 14.2 dB."
+    )
+    alone = granularities(row("row", 14.2), row("tensor", 9.0), own="row")
+    assert "no other granularity gains more than" in outlier_sentence(
+        numbers(), alone, attribution()
+    )
+    almost_all = kept(17, 900, caused=0.9996)
+    told = outlier_sentence(numbers(), alone, attribution(together=almost_all))
+    assert "carry 99% of the error" in told
 
 
 def test_columns_that_are_no_exceptions():

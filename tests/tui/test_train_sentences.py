@@ -4,6 +4,7 @@ run stops: it is true, and has one sign."""
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,18 +12,20 @@ from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
-from every import in_parts
+from every import every, in_parts
 from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
+from told_truly import faults_of
 
 from qtui.report.faces.json_face import to_json
 from qtui.report.faces.plain import to_plain
+from qtui.report.train.conclusion import _loss
 from qtui.report.train.document import train_document
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.levels import run_lines
 from qtui.tui.panels.train.panel import TrainPanel
-from qtui.tui.panels.train.sentences import first_of_all
+from qtui.tui.panels.train.sentences import first_of_all, loss_words
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.views.components_view import ComponentsView
 from qtui.tui.panels.train.views.gap_view import GapView
@@ -88,6 +91,8 @@ def test_a_run_that_ends_anywhere_is_told_truly(parts: int) -> None:
                 for where, sentence in shown(state_of([*lines, *end])):
                     case = (head.device.kind, upto, how, where, sentence)
                     judged = [word for word in JUDGED if word in sentence]
+                    if faults := faults_of(sentence):
+                        wrong.append((*case, faults))
                     if judged and whole < 2:
                         wrong.append((*case, "judged before it is known", judged))
                     if how == "failed" and where != "JSON" and OUT not in sentence:
@@ -101,6 +106,36 @@ def test_a_run_that_ends_anywhere_is_told_truly(parts: int) -> None:
                     if "that follow" in sentence and how != "cut off":
                         wrong.append((*case, "no step follows"))
     assert not wrong, wrong[:5]
+
+
+#: The losses of the steps -> what the panel says, what the report says.
+LOSSES = {
+    "falls": ((2.5, 2.0), "The loss fell from 2.500 to 2.000.", "The loss fell: from 2.5 to 2 "),
+    "rises": ((2.0, 2.5), "The loss rose from 2.000 to 2.500.", "The loss rose: from 2 to 2.5 "),
+    "stays": ((2.0, 2.1, 2.0), "as it was at first", "was 2 nats a token at first and at last"),
+    "hardly moves": ((2.0001, 2.0), "as it was at first", "was 2 nats a token at first and at"),
+    "begins with NaN": ((math.nan, 2.0), "The loss is no finite number in step 1.", "no number"),
+    "ends in infinity": ((2.0, math.inf), "no finite number in step 2.", "no number"),
+    "is lost for good": ((2.0, math.nan, math.nan), "in step 2, and in 2 of 3 steps", "no number"),
+    "one step": ((2.0,), "The loss is 2.000.", "The loss was 2 nats a token."),
+    "inference": ((None, None), "", ""),
+}
+
+
+def test_the_loss_in_every_state() -> None:
+    def check(losses: tuple[float | None, ...], panel: str, report: str) -> None:
+        steps = tuple(StepTaken(1.0, at, loss, 1.0, 8) for at, loss in enumerate(losses, 1))
+        for said, found in ((panel, loss_words(RunState(steps=steps))), (report, _loss(losses))):
+            assert said in found
+            assert bool(said) == bool(found)
+            assert not faults_of(found), found
+
+    every(LOSSES, check)
+
+
+def test_a_run_without_a_number_of_steps_that_was_stopped_says_so() -> None:
+    told = [replace(ON_GPU, steps=None), *list(run(STEPS))[1:-1], End(99.0, "stopped")]
+    assert "before the run was stopped" in train_document(state_of(told), "a run").conclusion
 
 
 def test_one_sign_says_that_more_or_less_was_measured() -> None:

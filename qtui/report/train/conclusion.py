@@ -50,7 +50,8 @@ def _ran(state: RunState) -> str:
     header = state.header
     where = "" if header is None else f" on {header.device.name}"
     if header is None or header.steps in (None, count):
-        return f"{plural(count, 'step')} ran{where}."
+        early = header is not None and header.steps is None and state.status == "stopped"
+        return f"{plural(count, 'step')} ran{where}{f' {ended}' if early else ''}."
     return f"{count:,} of {plural(header.steps, 'step')} ran{where} {ended}."
 
 
@@ -93,8 +94,11 @@ def _loss(losses: Sequence[float | None]) -> str:
         return "The loss became no number, and the run counts as failed."
     if len(known) == 1:
         return f"The loss was {known[0]:.3g} nats a token."
-    change = "fell" if known[-1] < known[0] else "did not fall"
-    return f"The loss {change}: from {known[0]:.3g} to {known[-1]:.3g} nats a token."
+    first, last = f"{known[0]:.3g}", f"{known[-1]:.3g}"
+    if first == last:
+        return f"The loss was {last} nats a token at first and at last."
+    change = "fell" if known[-1] < known[0] else "rose"
+    return f"The loss {change}: from {first} to {last} nats a token."
 
 
 def _saving(fault: Fault) -> str:

@@ -182,8 +182,11 @@ def loss_words(state: RunState) -> str:
     known = [loss for loss in state.losses if loss is not None]
     if not known:
         return ""
-    if not math.isfinite(known[-1]):
-        return "The loss is not a number."
+    lost = [at for at, loss in enumerate(state.losses, 1) if loss is not None
+            and not math.isfinite(loss)]  # fmt: skip
+    if lost:
+        many = "" if len(lost) == 1 else f", and in {len(lost)} of {len(known)} steps"
+        return f"The loss is no finite number in step {lost[0]:,}{many}."
     if len(known) == 1:
         return f"The loss is {known[0]:.3f}."
     if f"{known[0]:.3f}" == f"{known[-1]:.3f}":

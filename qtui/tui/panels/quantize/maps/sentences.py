@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui_core.answers.tensors import ErrorReport
-from qtui_core.quantities import plural
+from qtui_core.quantities import percent, plural
 
 Errors = Mapping[str, ErrorReport | None]
 # The signs of errors are called uneven from this many standard deviations of fair coins on.
@@ -20,6 +20,8 @@ STRETCHED = 4.0
 # Pooling -> the words for what the cells show.
 WHICH = {"max": "largest errors of the cells", "mean": "mean errors of the cells",
          "nearest": "errors in the middles of the cells"}  # fmt: skip
+WHICH_ONE = {"max": "largest error of a cell", "mean": "mean error of a cell",
+             "nearest": "error in the middle of a cell"}  # fmt: skip
 WHERE = {"max": "Where the two differ most in a cell", "mean": "On the mean of a cell",
          "nearest": "In the middle of a cell"}  # fmt: skip
 
@@ -65,17 +67,22 @@ def _sentence(picture: MapPicture, errors: Errors) -> str:
 
 def _bias(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     up, down = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
-    scheme, which = picture.request.schemes[0], WHICH[picture.request.pooling]
+    pooling = picture.request.pooling
+    scheme, which = picture.request.schemes[0], WHICH[pooling]
     own = errors.get(scheme)
     if not up + down and own is not None and own.overflowed:
         return f"{scheme} has no error on the elements that stay finite."
     if not up + down:
         return f"{scheme} has no error here: every element of the map is exactly on a level."
     counts = f"{up:,} of the {up + down:,} {which} are above zero (values made larger)"
+    if up + down == 1:
+        counts = f"The {WHICH_ONE[pooling]} is {'above' if up else 'below'} zero in one place"
+    if up + down <= SIGMAS**2:  # so few are within SIGMAS, whatever their signs
+        return f"{counts}: too few to say whether the errors of {scheme} have a bias."
     if abs(up - down) <= SIGMAS * math.sqrt(up + down):
         return (
-            f"{counts}, as many as a fair coin would give: the errors of {scheme} have no bias, "
-            f"and cancel in sums."
+            f"{counts}, as many as a fair coin may give: the errors of {scheme} show no bias, and "
+            f"without one they cancel in sums."
         )
     side = "up" if up > down else "down"
     return (
@@ -89,8 +96,16 @@ def _values(picture: MapPicture, cells: list[float]) -> str:
     largest, middle = sizes[-1], sizes[len(sizes) // 2]
     row, column = picture.element_at(*picture.grid.peak)
     if not largest:
-        return "All values shown are 0: any scheme keeps them exactly."
-    times = largest / middle if middle else math.inf
+        finite = "" if len(cells) == len(picture.grid.cells) else " finite"
+        return f"All{finite} values shown are 0: any scheme keeps them exactly."
+    if len(cells) == 1:
+        return ""  # there is nothing to hold it against
+    if not middle:
+        return (
+            f"At least half of the cells hold nothing but zeros; the largest value, "
+            f"{format_value(largest, 3)} in magnitude, is at ({row:,}, {column:,})."
+        )
+    times = largest / middle
     what = (
         f"The largest value, {format_value(largest, 3)} in magnitude at ({row:,}, {column:,}), is "
         f"{times:.1f} times the largest of the middle cell"
@@ -128,13 +143,19 @@ def _codes(picture: MapPicture, cells: list[float]) -> str:
         counts[value] = counts.get(value, 0) + 1
     code, most = max(counts.items(), key=lambda item: item[1])
     scheme, share = picture.request.schemes[0], most / len(cells)
-    seen = f"{len(counts):,} different codes of {scheme} stand in the cells' middles"
+    if len(counts) == 1:
+        return (
+            f"Code {code:g} of {scheme} stands in the middle of every cell: these elements share "
+            f"one level; a smaller group or a format with more bits may distinguish them."
+        )
+    seen = f"{len(counts):,} different codes of {scheme} stand in the middles of the cells"
+    often = f"the most frequent, {code:g}, in {percent(share)} of them"
     if share > 0.5:
         return (
-            f"{seen}, and {share:.0%} of them are {code:g}: most elements share one level; a "
-            f"smaller group or a format with more bits would distinguish them."
+            f"{seen}, {often}: most of these elements share one level; a smaller group or a format "
+            f"with more bits may distinguish them."
         )
-    return f"{seen}; the most frequent, {code:g}, is {share:.0%} of them."
+    return f"{seen}, {often}."
 
 
 def _difference(picture: MapPicture, cells: list[float], errors: Errors) -> str:
@@ -145,10 +166,12 @@ def _difference(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     if not worse + better:
         return f"{a} and {b} have the same error in every cell shown: take the one of fewer bits."
     good, share = (b, worse) if worse > better else (a, better)
+    has = f"{good} has the smaller error in {percent(share / len(cells))} of the cells"
+    if worse == better:
+        has = f"{a} and {b} have the smaller error in as many cells"
     row, column = picture.element_at(*picture.grid.peak)
     sentence = (
-        f"{WHERE[picture.request.pooling]}, {good} has the smaller error in "
-        f"{share / len(cells):.0%} of the cells; the largest difference is "
+        f"{WHERE[picture.request.pooling]}, {has}; the largest difference is "
         f"{format_value(max(map(abs, cells)), 3)}, around ({row:,}, {column:,})"
     )
     one, two = (errors.get(scheme) for scheme in picture.request.schemes)

@@ -36,7 +36,7 @@ def granularity_lines(
     largest = max((value for value in shown if value is not None), default=0.0)
     marked = any(row.gaussian_sqnr_db is not None for row in found.rows) and bar >= SHORTEST_BAR
     legend = f"  {glyphs.vertical} Gaussian" if marked else ""
-    title = "SQNR in dB, over the original" if injected else "SQNR in dB by granularity"
+    title = "SQNR in dB, before and after" if injected else "SQNR in dB by granularity"
     heading: list[Toned] = [(shortened(title, width, glyphs.ellipsis), "title")]
     if len(title) + len(legend) <= width:
         heading.append((legend, "quiet"))

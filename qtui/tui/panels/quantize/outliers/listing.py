@@ -185,4 +185,6 @@ def percent(share: float) -> str:
     value = 100 * share
     if abs(value) < 0.05:
         return "0%"
+    if 99.5 <= value < 100:
+        return "99%"  # all of it is nothing but all of it
     return f"{value:.1f}%" if abs(value) < 9.95 else f"{value:.0f}%"

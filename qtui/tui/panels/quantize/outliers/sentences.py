@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from qtui.engine.answers.outliers import (
     DecompositionSweep,
     ErrorByColumn,
@@ -55,7 +58,7 @@ def outlier_sentence(
     better = advised(granularities)
     now = f"{format_decibels(own.sqnr_db)}"
     together, many = attribution.together, attribution.together_count
-    advice = _advice(better, own, now)
+    advice = _advice(better, own, now, granularities.rows)
     if not granularities.saves(own):
         advice = f"at {own.bits_per_parameter:.2f} bits it saves nothing, so leave it as stored"
     if together is None:
@@ -127,19 +130,27 @@ def injection_sentence(
     if worst[0] < WORTH_DB:
         return (
             f"{what} costs any granularity at most {format_decibels(max(0.0, worst[0]))} dB, as "
-            f"it is hardly larger than the other values{_finds(injection, numbers)}."
+            f"it hardly widens a scale{_finds(injection, numbers)}."
         )
     if len(losses) == 1 or best is worst:
         return f"{what} costs {worst[1].scheme} {worst[0]:.1f} dB."
     own = next((found for found in losses if found[1].scheme == granularities.scheme), None)
     also = ""
     if own is not None and own[1] not in (worst[1], best[1]):
-        also = f" and {own[0]:.1f} dB with {own[1].granularity}"
+        also = f" and {own[0]:.1f} dB with one per {_group(own[1])}"
     return (
-        f"{what} costs {worst[0]:.1f} dB with one scale per {worst[1].granularity}{also}; "
-        f"{best[1].granularity} limits the loss to {format_decibels(max(0.0, best[0]))} dB, at "
+        f"{what} costs {worst[0]:.1f} dB with one scale per {_group(worst[1])}{also}; "
+        f"one per {_group(best[1])} limits the loss to {format_decibels(max(0.0, best[0]))} dB, at "
         f"{best[1].bits_per_parameter:.2f} bits{_finds(injection, numbers)}."
     )
+
+
+def _group(row: GranularityRow) -> str:
+    """What shares a scale, in words: "row", "block of 1,024 elements"."""
+    kind, size = re.fullmatch(r"([a-z]+?)(\d*(?:x\d+)?)", row.granularity).groups()  # type: ignore[union-attr]
+    if not size:
+        return kind
+    return f"{kind} of {size}" if "x" in size else f"{kind} of {int(size):,}"
 
 
 def _finds(injection: Injection, numbers: OutlierNumbers | None) -> str:
@@ -232,9 +243,14 @@ def _beyond(numbers: OutlierNumbers) -> str:
     return beyond_text(numbers.detection, numbers.limit)
 
 
-def _advice(better: GranularityRow | None, own: GranularityRow, now: str) -> str:
+def _advice(
+    better: GranularityRow | None, own: GranularityRow, now: str, rows: Sequence[GranularityRow]
+) -> str:
     if better is None:
-        return f"no other granularity gains more than {WORTH_DB:g} dB over its {now} dB"
+        which = ""
+        if any((row.sqnr_db or 0.0) - (own.sqnr_db or 0.0) > WORTH_DB for row in rows):
+            which = " that saves bits and that a matrix product can use"
+        return f"no other granularity{which} gains more than {WORTH_DB:g} dB over its {now} dB"
     return (
         f"{better.granularity} would bring SQNR from {now} to {format_decibels(better.sqnr_db)} dB"
         f"{_bits(better)}"
