@@ -8,8 +8,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from every import every
 from textual.app import App, ComposeResult
 from textual.strip import Strip
+from told_truly import faults_of
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.pictures.cells import Tone
@@ -27,6 +29,8 @@ from qtui.screen.widgets.heatmap.ramps import (
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram, HistogramData
 from qtui.screen.widgets.text_picture import TextPicture
+from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
+from qtui.tui.panels.quantize.maps.sentences import map_sentence
 
 
 def entry(name: str) -> TensorEntry:
@@ -379,3 +383,43 @@ async def test_names_cannot_move_the_cursor_of_the_terminal() -> None:
 def test_every_tone_of_a_picture_has_a_style() -> None:
     bare = {tone for tone in get_args(Tone) if f"picture--{tone} {{" not in TextPicture.DEFAULT_CSS}
     assert not bare
+
+
+NAN = float("nan")
+#: What is unusual -> the kind of map, its pooling, its cells, what is said, what must not be.
+STATES = {
+    "few signs": ("signed", "max", (1.0, -1.0, 0.0), "1 of the 2 largest errors of the cells are "
+                  "above zero (values made larger): too few to say", "no bias"),
+    "one sign": ("signed", "mean", (0.5, 0.0), "The mean error of a cell is above zero in one "
+                 "place: too few", "1 of"),
+    "many signs": ("signed", "max", (1.0, -1.0) * 50, "show no bias", "have no bias"),
+    "all up": ("signed", "max", (1.0,) * 50, "moves values up more often", "no bias"),
+    "exact": ("signed", "max", (0.0,) * 4, "exactly on a level", "above zero"),
+    "mostly zeros": ("value", "max", (0.0, 0.0, 0.0, 5.0), "At least half of the cells hold "
+                     "nothing but zeros; the largest value, 5 in magnitude", "times"),
+    "zeros and NaN": ("value", "max", (0.0, NAN), "All finite values shown are 0", "All values"),
+    "one cell": ("value", "max", (3.0,), "", "times"),
+    "one code": ("code", "nearest", (7.0,) * 5, "Code 7 of nf4 stands in the middle of every cell",
+                 "codes"),
+    "nearly one code": ("code", "nearest", (7.0,) * 999 + (1.0,), "the most frequent, 7, in 99% of "
+                        "them: most of these elements", "100%"),
+    "scales of zeros": ("scale", "max", (0.0,) * 4, "All scales of nf4 shown here are 0", "factor"),
+    "a tie": ("difference", "max", (1.0, -1.0), "have the smaller error in as many cells", "50%"),
+    "no difference": ("difference", "max", (0.0, 0.0), "have the same error in every cell", "dB"),
+    "nothing finite": ("signed", "max", (NAN, NAN), "", "bias"),
+}  # fmt: skip
+
+
+def test_the_sentence_of_a_map_in_every_state() -> None:
+    def check(kind: str, pooling: str, cells: tuple[float, ...], said: str, never: str) -> None:
+        schemes = ("nf4", "int4") if kind == "difference" else ("nf4",)
+        request = MapRequest(kind, schemes, pooling, None, 1, len(cells))
+        grid = HeatGrid(1, len(cells), 1, len(cells), cells)
+        places = tuple(range(len(cells)))
+        found = map_sentence(MapPicture(request, grid, (0,) * len(cells), places), {})
+        assert said in found
+        assert bool(said) == bool(found)
+        assert never not in found
+        assert not faults_of(found), found
+
+    every(STATES, check)
