@@ -4,23 +4,33 @@ that device."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from every import in_parts, left_out, over
-from test_memory_estimate import SHAPE
+from test_memory_advice import parse
+from test_memory_estimate import SHAPE, SMALL
+from told_truly import faults_of
 
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.capacity import fit_on, fits
 from qtui_core.memory.advice.changes import advise
+from qtui_core.memory.advice.conclude import conclude_memory
 from qtui_core.memory.advice.remedy import remedy, smallest_again
+from qtui_core.memory.advice.report import report_of_plan
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import estimate_peaks
+from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.quantities import format_bytes
 
 CONFIGS = Path(__file__).parent / "configs"
 SHARES = [0.5, 0.9, 0.999]
+#: The room of a GPU over what the run needs; None for no GPU.
+ROOMS = [None, 0.5, 0.98, 3.0]
 PLANS = (
     RunPlan(method="full", batch=4, sequence=512),
     RunPlan(method="full", batch=2, sequence=512, optimizer="adamw-fused"),
@@ -48,6 +58,51 @@ def test_a_remedy_makes_it_fit(plan, share, parts):
     assert fit_on(estimate(SHAPE, change.plan, device), device).verdict == "fits"
     assert change.saves_bytes > 0
     assert change.change
+
+
+@in_parts(4)
+@over("plan", PLANS, ids=lambda plan: f"{plan.method}-{plan.optimizer}")
+@over("share", ROOMS)
+def test_the_sentence_is_true_of_the_plan_that_it_advises(plan, share, parts):
+    """Every figure of it is found again by estimates; what it advises is typed and estimated."""
+    if left_out(parts, (plan, PLANS), (share, ROOMS)):
+        return
+    whole = estimate(SHAPE, plan)
+    device = None if share is None else device_of_memory(int(whole.process_bytes * share))
+    model = ModelDescription("m", "here", SMALL, "LlamaForCausalLM", quantized=False)
+    asked = resolve(plan, SHAPE.dtype)
+    report = report_of_plan(model, SHAPE, asked, device, "batch", asked=plan, wanted=asked)
+    found, said = report.estimate, conclude_memory(report)
+    assert not faults_of(said), said
+    assert f"needs {format_bytes(found.process_bytes)} on the GPU" in said
+    part = re.search(r", (\d+)% of it", said)
+    assert int(part[1]) <= 100
+    if device is None:
+        assert " GPU of the catalogue" in said
+        smallest = re.search(r"that holds it is (.*?)\. ", said)[1]
+        fitting = [d for d in DEVICES if fit_on(estimate(SHAPE, asked, d), d).verdict == "fits"]
+        assert find_device(smallest).capacity_bytes == min(d.capacity_bytes for d in fitting)
+    else:
+        spare = device.capacity_bytes - found.process_bytes
+        if ("It fits" in said) or ("too much" in said):
+            assert format_bytes(abs(spare)) in said
+        assert ("It fits" in said) == (spare >= found.uncertainty_bytes and not found.retries)
+    if most := re.search(r"largest that fits is --batch ([\d,]+)", said):
+        batch = int(most[1].replace(",", ""))
+        for size, verdict in ((batch, True), (batch + 1, False)):
+            there = estimate(SHAPE, replace(asked, batch=size), device)
+            assert (fit_on(there, device).verdict == "fits") == verdict
+    for change, words, saved in re.findall(
+        r"`([^`]+)` (would save|saves)(?: most[^:,]*[:,])? ([\d.,]+ [KMGT]?i?B)", said
+    ):
+        typed = " ".join(options for _, options in asked.grouped())
+        after = parse(f"{typed} {change}", asked)
+        if change.startswith("--segments"):
+            continue  # it saves reserved bytes
+        before, there = (estimate(SHAPE, p, device, allocator=False) for p in (asked, after))
+        assert saved == format_bytes(before.peak_allocated_bytes - there.peak_allocated_bytes)
+        if "make it fit" in said:
+            assert fit_on(estimate(SHAPE, after, device), device).verdict == "fits", words
 
 
 def test_what_saves_most_is_not_offered_where_it_is_not_enough():

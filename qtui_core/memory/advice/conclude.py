@@ -5,6 +5,7 @@ from __future__ import annotations
 from qtui_core.memory.advice.capacity import Fit, Largest
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.report import MemoryReport
+from qtui_core.memory.devices.finding import DEVICES
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.replay.groups import grouped
 from qtui_core.quantities import format_bytes
@@ -70,10 +71,14 @@ def _verdict(fit: Fit, report: MemoryReport) -> str:
 
 def _smallest(report: MemoryReport) -> str:
     fitting = [fit for fit in report.fits if fit.verdict == "fits"]
-    if not fitting:
+    tight = [fit for fit in report.fits if fit.verdict == "tight"]
+    if not fitting and not tight:
         return "No GPU of the catalogue holds it. "
-    small = min(fitting, key=lambda fit: fit.capacity_bytes)
-    return f"The smallest GPU of the catalogue that holds it is {small.gpu}. "
+    small = min(fitting or tight, key=lambda fit: fit.capacity_bytes)
+    if not fitting:
+        return f"No GPU of the catalogue surely holds it; {small.gpu} is the smallest that may. "
+    of = "of the catalogue" if small.gpu in {device.name for device in DEVICES} else "known here"
+    return f"The smallest GPU {of} that holds it is {small.gpu}. "
 
 
 def _at_most(largest: Largest) -> str:
