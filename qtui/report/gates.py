@@ -17,7 +17,7 @@ def with_gates(document: Document, verdict: GateVerdict) -> Document:
     """The report with a section on its gates, and with the rows that fell in its JSON: `gates`,
     and `baseline` with the rows that only one of the two reports has."""
     fallen = verdict.fallen
-    held = "held" if not fallen else f"{plural(len(fallen), 'row')} fell"
+    held = "held" if not fallen else verdict.count
     pairs = [(gate, f"held against {plural(count, 'row')}") for gate, count in verdict.checked]
     blocks: list[Block] = [Facts((*pairs, ("all of them", held)))]
     if fallen:

@@ -34,7 +34,7 @@ class QtuiCommands(Provider):
             if panel is None or entry.id != panel.PANEL_ID:
                 yield PaletteEntry(
                     f"panel: Show {entry.title}",
-                    f"The key is {entry.number}",
+                    f"Key {entry.number}",
                     partial(self.qtui.action_show_panel, entry.id),
                 )
         for name in sorted(self.qtui.available_themes, key=lambda n: (not n.startswith("qtui"), n)):
@@ -63,7 +63,7 @@ class QtuiCommands(Provider):
                     self.qtui.get_key_display(binding.with_key(key)) for key in keys[binding_id]
                 )
                 run = partial(self.app.run_action, binding.action, node)
-                yield PaletteEntry(title, f"The key is {shown}", run)
+                yield PaletteEntry(title, f"Key {shown}", run)
 
     async def discover(self) -> Hits:
         for entry in self.entries():

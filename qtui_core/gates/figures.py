@@ -6,6 +6,7 @@ name of the list comes first (`tensors.sqnr`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ class GateFigure:
         if self.unit == "bytes":
             short = "" if abs(value) < 1000 else f" ({format_bytes(round(value))})"
             return f"{round(value):,} bytes{short}"
+        if math.isinf(value):
+            return f"infinite {self.unit}".rstrip()
         exact = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
         return exact + (" dB" if self.unit == "dB" else "")
 

@@ -74,7 +74,14 @@ class GateVerdict:
         told = "; ".join(row.sentence for row in self.fallen[:NAMED])
         more = len(self.fallen) - NAMED
         end = f"; and {more:,} more, which the report lists" if more > 0 else ""
-        return f"{plural(len(self.fallen), 'row')} fell: {told}{end}."
+        return f"{self.count}: {told}{end}."
+
+    @property
+    def count(self) -> str:
+        """How many rows fell, or how many checks if a row fell twice or the report has none."""
+        count, rows = len(self.fallen), {row.row for row in self.fallen}
+        whole = len(rows) == count and "" not in rows
+        return f"{plural(count, 'row' if whole else 'check')} fell"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from every import over
 from safetensors.numpy import save_file
+from told_truly import faults_of
 
 from qtui_core.gates.figures import FIGURES, GATED
 from qtui_core.gates.reading import read_gates
@@ -57,6 +58,17 @@ def test_rows_that_fall_are_those_of_the_json(qtui):
     assert found == {**data, "gates": found["gates"]}
     sentence = f"qtui: 1 row fell: {low['scheme']} has sqnr_db {low['sqnr_db']:.6g} dB, under the"
     assert done.stderr.startswith(sentence)
+
+
+def test_a_row_that_falls_twice_is_one_row():
+    """And an exact scheme has no decibels, which is more than any."""
+    rows = {"schemes": [{"scheme": "fp32", "sqnr_db": None, "relative_mse": 0, "bytes": 8}]}
+    gates = read_gates("inspect", ["sqnr>9", "bytes>7B"], None, schema_version=1)
+    said = gates.judge(rows).sentence
+    assert said.startswith("2 checks fell: fp32 has sqnr_db infinite dB, above the limit 9 dB (")
+    assert not faults_of(said)
+    none = read_gates("inspect", ["tensors.sqnr<9"], None, schema_version=1).judge(rows)
+    assert none.sentence.startswith("1 check fell: the report has no row of tensors for")
 
 
 def test_every_comparison_is_that_of_python(qtui):

@@ -162,7 +162,10 @@ async def test_the_map_is_filled_and_taken_from(
         text = screen_text(pilot.app)
         for sign in "+~-":
             assert f"{sign} " in text or f"{sign}\n" in text
-        assert "At 2,048 tokens the largest batch that fits RTX 4090 is 16" in panel.sentence
+        assert (
+            "Of this map, batch 16 is the largest at 2,048 tokens that fits RTX 4090"
+            in panel.sentence
+        )
         # Batch and sequence are its own, so that moving over it asks for nothing.
         assert panel.shown.cell == (1, 3)
         await pilot.press("down", "left", "enter")
@@ -224,7 +227,7 @@ async def test_a_worked_case_is_opened_and_left(
     async with running(start_panel="memory") as pilot:
         panel = await show(pilot, "Cases")
         assert "64.2" in screen_text(pilot.app)
-        assert "1 of 2 figures agree within 5%" in panel.sentence
+        assert "1 of 2 figures agrees within 5%" in panel.sentence
         await pilot.press("enter")
         await ready(pilot)
         assert panel.shown.case == "adam-8b"

@@ -30,7 +30,7 @@ FORMATS_BINDINGS: list[BindingType] = [
              show=True, key_display="↑↓"),
     _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
     _binding("space,enter", "flip", "Flip", "flip", "Flip the bit under the cursor",
-             show=True, key_display="Spc"),
+             show=True, key_display="Space"),
     # Priority: Textual then runs the action before it handles the next key. Otherwise digits that
     # arrive in the same packet would not reach the field and would change the panel.
     _binding("i,slash", "edit", "Type", "edit", "Type a number, hex (0x) or bits (0b)",

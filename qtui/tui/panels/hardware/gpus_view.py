@@ -68,12 +68,14 @@ driver does not report.
             return "No GPU reports its memory: MIG without permission, or unified memory."
         free = max(fullest, key=lambda each: (each.memory_total or 0) - (each.memory_used or 0))
         left = (free.memory_total or 0) - (free.memory_used or 0)
-        count = sum(len(each.processes or ()) for each in shown.gpus)
+        told = [each.processes for each in shown.gpus if each.processes is not None]
         busy = [each.gpu_percent for each in shown.gpus if each.gpu_percent is not None]
         parts = [f"Most memory is free on GPU {free.label}: {format_bytes(left)}"]
         if busy:
             parts.append(f"kernels ran in {sum(busy) / len(busy):.0f}% of the time")
-        parts.append(f"{plural(count, 'process', 'processes')} on {plural(len(shown.gpus), 'GPU')}")
+        if told:  # the driver of some machines does not report processes
+            count = plural(sum(map(len, told)), "process", "processes")
+            parts.append(f"{count} on {plural(len(told), 'GPU')}")
         return ", ".join(parts) + "."
 
 

@@ -20,6 +20,7 @@ from qtui.screen.widgets.text_picture import (
 from qtui.tui.panels.memory.view import MemoryView
 from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.advice.claims import Figure
+from qtui_core.quantities import plural
 
 #: The group of the work that computes the figures.
 FIGURES = "figures"
@@ -88,13 +89,16 @@ class CasesView(MemoryView):
         near = [f for f in figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]
         far = [f for f in figures if f not in near]
         if not far:
-            return f"{case.title}: all {len(near)} figures agree with ours within 5%."
+            figure = "its one figure agrees" if len(near) == 1 else f"all {len(near)} figures agree"
+            return f"{case.title}: {figure} with ours within 5%."
         worst = max(
             far, key=lambda f: max(f.bytes / f.stated_bytes, f.stated_bytes / max(1, f.bytes))
         )
         times = worst.bytes / worst.stated_bytes
         words = f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
-        same = f"{len(near)} of {len(figures)} figures agree within 5%" if near else "None agrees"
+        agree = "agrees" if len(near) == 1 else "agree"
+        of = plural(len(figures), "figure")
+        same = f"{len(near)} of {of} {agree} within 5%" if near else "none agrees within 5%"
         return f"{case.title}: {same}; {worst.what}: ours is {words} the stated one. {worst.why}"
 
     def count(self, shown: Shown) -> int:

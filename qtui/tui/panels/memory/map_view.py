@@ -176,18 +176,18 @@ def _edge(shown: Shown) -> str:
     longest = max((s for s in MAP_SEQUENCES if fitting[s]), default=0)
     if not longest:
         return (
-            f"Nothing on this map fits {shown.gpu.label}: even batch {MAP_BATCHES[0]} of "
-            f"{MAP_SEQUENCES[0]:,} tokens needs more. Savings says what would help."
+            f"Nothing on this map surely fits {shown.gpu.label}, not even batch {MAP_BATCHES[0]} "
+            f"of {MAP_SEQUENCES[0]:,} tokens. Savings says what would help."
         )
     here = (
-        f"At {length:,} tokens the largest batch that fits {shown.gpu.label} is {at}"
+        f"Of this map, batch {at} is the largest at {length:,} tokens that fits {shown.gpu.label}"
         if at
-        else f"At {length:,} tokens nothing fits {shown.gpu.label}"
+        else f"At {length:,} tokens nothing on this map surely fits {shown.gpu.label}"
     )
     most = max(fitting.items(), key=lambda item: item[0] * item[1])
     return (
-        f"{here}; the longest sequence that fits is {longest:,}, and the most tokens per step are "
-        f"{most[0] * most[1]:,}, at batch {most[1]} of {most[0]:,}. "
+        f"{here}; the longest sequence that fits is {longest:,}, and most tokens at once, "
+        f"{most[0] * most[1]:,}, fit as batch {most[1]} of {most[0]:,}. "
         f"Enter takes batch {batch} of {length:,}."
     )
 

@@ -11,15 +11,13 @@ from qtui.screen.plan.levels import headline
 from qtui.tui.panels.train.body import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines
 from qtui.tui.panels.train.recordings import SPEEDS
-from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.shown import EACH, RunShown
 from qtui_core.live.state import RunState
 from qtui_core.memory.plan.options import BATCHES
 
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
 
-#: Below this batch every smaller batch is tried; above it, only the steps of the form.
-EACH = 32
 #: Below this width the title has no room for the progress.
 TITLE_WIDE = 70
 

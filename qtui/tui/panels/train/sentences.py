@@ -10,7 +10,7 @@ from qtui.report.train.conclusion import DOING
 from qtui.screen.plan.levels import signed
 from qtui.screen.plan.shown import Shown
 from qtui.tui.panels.train.levels import gap_of, gap_text
-from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.shown import EACH, RunShown
 from qtui_core.live.compare import too_early
 from qtui_core.live.explain import WORTH, largest_unexplained
 from qtui_core.live.measured import measured
@@ -39,7 +39,12 @@ def before_run(shown: Shown, run: RunShown) -> str:
     if run.largest == 0:
         best = shown.around.advice[0].change if shown.around and shown.around.advice else ""
         return f"{text} Not even batch 1 fits{f'; {best} would save most' if best else ''}."
-    return f"{text} The largest batch that fits is {run.largest}: b takes it."
+    of = (
+        "The largest batch"
+        if shown.plan.batch <= EACH
+        else "Of the batches of the form the largest"
+    )
+    return f"{text} {of} that fits is {run.largest}: b takes it."
 
 
 def first_of_all(run: RunShown) -> str:

@@ -11,6 +11,8 @@ from qtui_core.live.state import RunState
 
 #: The steps of a run if the user gives no number: enough to see the loss fall.
 USUAL_STEPS = 20
+#: Below this batch every smaller batch is tried; above it, only the steps of the form.
+EACH = 32
 #: The text that adapters are compared on if the user gives none.
 USUAL_TEXT = "The memory of a training step is"
 

@@ -108,7 +108,7 @@ def _values(picture: MapPicture, cells: list[float]) -> str:
     times = largest / middle
     what = (
         f"The largest value, {format_value(largest, 3)} in magnitude at ({row:,}, {column:,}), is "
-        f"{times:.1f} times the largest of the middle cell"
+        f"{times:.1f} times that of the median cell"
     )
     if times > STRETCHED:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_value
@@ -68,6 +69,13 @@ def _adapter_words(compared: AdaptersCompared) -> list[str]:
 def of_adapters(compared: AdaptersCompared) -> str:
     """The sentence about how the adapters change the next token, and whether the base is
     unchanged."""
+    if not math.isfinite(compared.largest_difference):
+        return "The logits are no finite numbers, so the adapters cannot be compared."
+    if compared.largest_difference == 0 and compared.step:
+        return (
+            f"After step {compared.step:,} the adapters change no logit of this text: their "
+            f"updates are zero, or lost by rounding; ranges of the gradients say which."
+        )
     if compared.largest_difference == 0:
         return (
             "The adapters change nothing yet: they begin at zero, and were compared before a step "
