@@ -18,9 +18,12 @@ PATIENCE_SECONDS = 0.7
 
 
 @contextmanager
-def progress_on_stderr(verb: str) -> Iterator[Callable[[int, int, str], None] | None]:
+def progress_on_stderr(
+    verb: str, patience: float = PATIENCE_SECONDS
+) -> Iterator[Callable[[int, int, str], None] | None]:
     """Gives a function to call with the number of items done, their number in all, and the name of
-    the current one; None where stderr is no terminal. The bar goes away when the work ends."""
+    the current one; None where stderr is no terminal. The bar appears after `patience` seconds, and
+    goes away when the work ends."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -30,7 +33,7 @@ def progress_on_stderr(verb: str) -> Iterator[Callable[[int, int, str], None] | 
     def report(done: int, total: int, item: str) -> None:
         nonlocal bar
         if bar is None:
-            if time.monotonic() - started < PATIENCE_SECONDS:
+            if time.monotonic() - started < patience:
                 return
             bar = _make_bar()
             bar.add_task(verb, total=total, item="")

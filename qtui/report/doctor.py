@@ -13,6 +13,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
 from qtui_core.quantities import format_bytes, plural
 
+TITLE = "qtui doctor"
 #: The smallest terminal the app draws in, as (columns, lines).
 SMALLEST = (60, 16)
 
@@ -37,12 +38,7 @@ def doctor_document(
     """The report. `checked` is None if libraries were not checked. `details` describes each
     convention with its sentence, its call and an example."""
     warnings = find_warnings(around, checked or ())
-    sections = [
-        Section("Terminal", (_terminal(around.terminal),)),
-        Section("Machine", (_machine(around),)),
-        Section("Libraries", (_versions(around.versions),)),
-        Section("Files", (_files(around.files),)),
-    ]
+    sections = list(around_document(around).sections)
     # Warnings come first, as the rest is long.
     if warnings:
         sections.append(Section("Warnings", (_warnings(warnings),)))
@@ -54,7 +50,18 @@ def doctor_document(
         "conformance": printed(checked),
         "warnings": printed(warnings),
     }
-    return Document("qtui doctor", tuple(sections), conclusion, data)
+    return Document(TITLE, tuple(sections), conclusion, data)
+
+
+def around_document(around: Surroundings) -> Document:
+    """The beginning of the report, of which nothing depends on the libraries' answers."""
+    sections = (
+        Section("Terminal", (_terminal(around.terminal),)),
+        Section("Machine", (_machine(around),)),
+        Section("Libraries", (_versions(around.versions),)),
+        Section("Files", (_files(around.files),)),
+    )
+    return Document(TITLE, sections, "")
 
 
 def find_warnings(around: Surroundings, checked: Sequence[LibraryFindings]) -> list[Warning]:

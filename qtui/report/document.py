@@ -96,7 +96,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report. `conclusion` is its last sentence: what the data means and what to do."""
+    """A report. `conclusion` is its last sentence: what the data means and what to do. Of a report
+    that is written in parts, the first has no conclusion and the others have no title."""
 
     title: str
     sections: tuple[Section, ...]

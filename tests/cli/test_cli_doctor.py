@@ -9,10 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from command_line import run_qtui
 from stub_libraries import ABSENT, FRAGILE_GGUF, TAMPERED, stub
+from terminals import program
+
+import qtui
 
 pytest.importorskip("gguf")
 pytestmark = pytest.mark.slow
@@ -119,6 +123,34 @@ def test_ctrl_c_ends_it_and_the_libraries_it_asked(tmp_path):
     assert (doctor.returncode, out) == (130, "")
     assert "Traceback" not in err
     wait_for(lambda: not is_alive(int(told.read_text())))
+
+
+WAITING_GGUF = """
+import pathlib, time
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.02)
+raise ImportError("enough")
+"""
+
+
+@pytest.mark.pty
+def test_what_is_known_is_on_the_screen_while_a_library_is_asked(tmp_path):
+    go = tmp_path / "go"
+    path = stub(tmp_path, "gguf", WAITING_GGUF.format(go=str(go)))["PYTHONPATH"]
+    words = ("-m", "qtui", "doctor", "--library", "gguf")
+    env = {"PYTHONPATH": f"{path}{os.pathsep}{Path(qtui.__file__).parents[1]}"}
+    with program(tmp_path, *words, size=(100, 200), **env) as terminal:
+        terminal.wait_for("checking")
+        assert "log of the app" in terminal.text
+        assert "next to qtui" not in terminal.text
+        go.touch()
+        assert terminal.exit_code() == 0
+        lines = [line.rstrip() for line in terminal.screen.display]
+        shown = [line for line in lines if line]
+        assert shown[0] == "qtui doctor"
+        assert shown.count("Terminal") == shown.count("Files") == 1
+        assert "checking" not in terminal.text
+        assert shown[-1].endswith(".")
 
 
 def wait_for(condition):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,7 @@ import click
 from qtui.cli.options import ReportOptions, report_options
 
 if TYPE_CHECKING:
+    from qtui_core.conformance.convention import Library
     from qtui_core.conformance.findings import LibraryFindings
 
 
@@ -39,17 +41,20 @@ def command(
     Exit code 1 means that qtui and a library differ although they should be equal. Warnings, known
     differences, and missing or failing libraries leave it at 0.
     """
+    from dataclasses import replace
+
     from qtui.cli.surroundings import installed_versions, read_files, read_terminal
-    from qtui.report.doctor import doctor_document
+    from qtui.report.doctor import around_document, doctor_document
     from qtui.report.surroundings import Surroundings
+    from qtui_core.conformance.catalogue import LIBRARIES, find_library
     from qtui_core.errors import UsageError
     from qtui_core.telemetry.device import read_devices, read_driver
     from qtui_core.telemetry.machine import read_machine
 
     if libraries and no_conformance:
         raise UsageError("--library checks a library and --no-conformance none: choose one.")
+    chosen = list(dict.fromkeys(map(find_library, libraries))) or list(LIBRARIES)
     target = report.target()
-    checked = None if no_conformance else _check(libraries)
     around = Surroundings(
         terminal=read_terminal(color=report.color, ascii=report.ascii),
         machine=read_machine(),
@@ -58,20 +63,29 @@ def command(
         versions=installed_versions(),
         files=read_files(),
     )
+    # What is known at once is on the screen while the libraries are asked; a pipe gets a whole
+    # report or none.
+    begun = None
+    if report.face == "text" and target is None and sys.stdout.isatty():
+        begun = around_document(around)
+        report.write(begun, target)
+    checked = None if no_conformance else _check(chosen)
     document = doctor_document(around, checked, details=bool(libraries) or report.face != "text")
+    if begun is not None:
+        document = replace(document, title="", sections=document.sections[len(begun.sections) :])
     report.write(document, target)
     if checked is not None and any(each.broken for each in checked):
         ctx.exit(1)
 
 
-def _check(names: tuple[str, ...]) -> list[LibraryFindings]:
-    """How each named library compares with qtui; every library if none is named."""
+def _check(chosen: list[Library]) -> list[LibraryFindings]:
+    """How each library compares with qtui."""
     from qtui.cli.progress import progress_on_stderr
-    from qtui_core.conformance.catalogue import LIBRARIES, find_library
     from qtui_core.conformance.findings import findings_of
     from qtui_core.conformance.run import check_libraries
 
-    chosen = list(dict.fromkeys(find_library(name) for name in names)) or list(LIBRARIES)
-    with progress_on_stderr("checking") as progress:
+    with progress_on_stderr("checking", patience=0.0) as progress:
+        if progress is not None:
+            progress(0, len(chosen), chosen[0].name)
         reports = check_libraries(chosen, progress=progress)
     return [findings_of(*pair) for pair in zip(chosen, reports, strict=True)]

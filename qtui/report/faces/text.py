@@ -82,7 +82,8 @@ def _width_of_a_pipe() -> int:
 
 
 def _print(document: Document, console: Console, ascii: bool) -> None:
-    console.print(Text(document.title, style=BOLD))
+    if document.title:
+        console.print(Text(document.title, style=BOLD))
     for section in document.sections:
         console.print()
         console.print(Text(section.title, style=Style(bold=True, underline=not ascii)))
@@ -97,8 +98,9 @@ def _print(document: Document, console: Console, ascii: bool) -> None:
                 _print_plotted(block, console, ascii)
             elif not isinstance(block, Picture):
                 console.print(Padding(Text(block), (0, INDENT)))
-    console.print()
-    console.print(Text(document.conclusion, style=BOLD))
+    if document.conclusion:
+        console.print()
+        console.print(Text(document.conclusion, style=BOLD))
 
 
 def _print_facts(facts: Facts, console: Console) -> None:
