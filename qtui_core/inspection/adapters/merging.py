@@ -89,7 +89,7 @@ class MergedWeight:
     weight: LogicalWeight
     rank: int | None
     stored: str
-    update: LowRank | None
+    update: Rows | None
     new: Rows | None = None
     magnitude: Float32 | None = None
     by_column: bool = False

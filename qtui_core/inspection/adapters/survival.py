@@ -39,8 +39,9 @@ from qtui_core.packed.views import Rows
 from qtui_core.quant import PerModel, Scheme, bits_per_parameter, quantize
 from qtui_core.quantities import plural
 
-#: Elements of a product that are summed in float64 at once.
-_CHUNK = 1 << 18
+#: Elements of a product that are summed in float64 at once. Below 10,000, OpenBLAS computes a
+#: product in one thread; several threads cost far more when a core is busy.
+_CHUNK = 1 << 13
 _LAYER = re.compile(r"\.(\d{1,6})\.")
 
 
@@ -147,6 +148,9 @@ def _measured(
             f"{quoted(merged.name)} of {quoted(merge.base.id)} has NaN or infinite values: find "
             f"out where they come from first."
         )
+    if merged.update is not None:  # computed once, as it is added to several bases
+        held = _HeldRows(rows.shape, sample, reader.read(merged.update))
+        reader = replace(reader, merged=replace(merged, update=held))
     exact = reader.over(base, rounded=False)
     stored = reader.over(base, rounded=True)
     scale = merged.info.elements / base.size

@@ -79,7 +79,9 @@ def test_a_small_update_of_a_base_on_the_grid_is_rounded_away(tmp_path):
     assert onto.error == pytest.approx(1, abs=0.1)
     assert stored.kept == pytest.approx(1, abs=0.3)
     assert stored.apart == onto.apart == 0
-    assert "int4:group64 onto int4:group64" in found.conclusion
+    assert onto.error < stored.error, "which is no reason to recommend it"
+    assert found.conclusion.startswith("Merged and quantized to int4:group64, ")
+    assert "int4:group64 onto int4:group64 only" in found.conclusion
     assert "exactly what was trained" in found.conclusion
 
 
