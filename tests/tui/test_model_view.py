@@ -141,6 +141,15 @@ def test_the_picture_joins_the_frontier_and_names_what_is_dominated() -> None:
     assert frontier_picture(whole((3, 2), "nf4").rows) is None
 
 
+def test_few_schemes_are_named_beside_their_places() -> None:
+    run = run_of(whole((3, 2), "int8", "nf4", "int4"), EvaluationState.DONE)
+    run.picture_alone = True
+    for width, height in ((78, 15), (118, 20), (198, 30)):
+        lines = plain_lines(model_lines(run, PARAMETERS, Canvas(width, height, ASCII), Brush(True)))
+        plane = " ".join(line.partition("|")[2] for line in lines)
+        assert all(plane.count(name) == 1 for name in ("int8:row", "nf4:block64", "int4:group64"))
+
+
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_all_fits_at_every_size(glyphs: Any) -> None:
     brush = Brush(ascii=glyphs is ASCII)

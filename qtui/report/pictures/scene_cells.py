@@ -41,6 +41,8 @@ _AROUND: Final = 5
 _LOW: Final = 18
 #: More points than this have letters in place of names.
 _NAMED: Final = 5
+#: The rows beside a point that may have its name, from the nearest.
+_NAME_ROWS: Final = (0, -1, 1, -2, 2, -3, 3, -4, 4, -5, 5)
 #: A longer name of the x axis has a row of its own.
 _SHORT_TITLE: Final = 16
 #: The longest name of the x axis that is written before its numbers.
@@ -253,9 +255,10 @@ class _Plane:
             self.grid.put(row, column, glyphs.off if point.faint else glyphs.outlier, tone)
             text = point.name
             sides = (column + 2, column - 1 - len(text))
-            places = ((row + down, side) for down in (0, -1, 1, -2, 2, -3, 3) for side in sides)
+            places = ((row + down, side) for down in _NAME_ROWS for side in sides)
             for at, start in places:
                 inside = self.top <= at < self.top + self.height and start >= self.left
+                inside = inside and start + len(text) <= self.left + self.width
                 if inside and self.grid.is_free(at, start, len(text)):
                     self.grid.put(at, start, text, "label")
                     break
