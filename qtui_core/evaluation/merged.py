@@ -88,10 +88,6 @@ class AdaptedWeights(WeightChange):
         base = self.source.nbytes if self._before is None else self._before.nbytes()
         return base + (self._merge.adapter.source.nbytes if self._adds else 0)
 
-    def changes_inputs(self, weight: StoredWeight) -> bool:
-        how = self._after or self._before
-        return super().changes_inputs(weight) if how is None else how.changes_inputs(weight)
-
 
 def adapted(
     source: ModelSource, settings: EvaluationSettings, stack: ExitStack

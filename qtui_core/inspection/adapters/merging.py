@@ -234,12 +234,16 @@ def merge_adapter(base: ModelSource, adapter: Adapter) -> Merge:
         if weight is None:
             added.append(name)
             continue
+        if weight.name in found:
+            raise ModelError(_twice(adapter, weight.name))
         found[weight.name] = _replacing(base, adapter, weight, stored)
     for module in adapter.modules.values():
         weight = find(f"{module.name}.weight")
         if weight is None:
             raise ModelError(_no_such_module(base, adapter, module.name, list(weights)))
         earlier = found.get(weight.name)
+        if earlier is not None and earlier.update is not None:
+            raise ModelError(_twice(adapter, weight.name))
         found[weight.name] = _updating(base, adapter, weight, module, earlier)
         if module.bias is not None:
             bias = find(f"{module.name}.bias")
@@ -319,6 +323,13 @@ def _stored_dtype(base: ModelSource, weight: LogicalWeight) -> str:
             f"qtui merges no adapter: give a base of 16 or 32 bits."
         )
     return weight.method if weight.method in _CASTS else ""
+
+
+def _twice(adapter: Adapter, name: str) -> str:
+    return (
+        f"The adapter {quoted(adapter.source.id)} changes {quoted(name)} under two names: which "
+        f"counts is unknown."
+    )
 
 
 def _no_such_module(base: ModelSource, adapter: Adapter, name: str, weights: list[str]) -> str:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
@@ -37,8 +36,6 @@ _WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 _UNKNOWN = re.compile(r"lora_|token_adapter|trainable_tokens")
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
-Array = NDArray[np.float32]
-
 
 @dataclass(frozen=True, eq=False)
 class LoraModule:
@@ -55,12 +52,12 @@ class LoraModule:
     """
 
     name: str
-    a: Array
-    b: Array
+    a: Float32
+    b: Float32
     scale: float
     embedding: bool
-    magnitude: Array | None
-    bias: Array | None
+    magnitude: Float32 | None
+    bias: Float32 | None
 
     @property
     def rank(self) -> int:
@@ -161,7 +158,7 @@ def _module(
 
 def _vector(
     source: ModelSource, info: TensorInfo | None, size: int, fault: Callable[[str], ModelError]
-) -> Array | None:
+) -> Float32 | None:
     if info is None:
         return None
     values = _values(source, info)
@@ -170,7 +167,7 @@ def _vector(
     return values.reshape(-1)
 
 
-def _values(source: ModelSource, info: TensorInfo) -> Array:
+def _values(source: ModelSource, info: TensorInfo) -> Float32:
     """A tensor of the adapter in its own shape. peft too loads adapters as float32."""
     if info.dtype not in _FLOATS:
         raise ModelError(
@@ -179,7 +176,7 @@ def _values(source: ModelSource, info: TensorInfo) -> Array:
         )
     if not info.elements:
         raise ModelError(f"The adapter {quoted(source.id)} has {quoted(info.name)} without values.")
-    values: Float32 = read_float32(source, info.name).reshape(info.shape)
+    values = read_float32(source, info.name).reshape(info.shape)
     if not np.isfinite(values).all():
         raise ModelError(
             f"The adapter {quoted(source.id)} has NaN or infinite values in {quoted(info.name)}: "

@@ -121,6 +121,7 @@ def test_bad_adapters_are_one_sentence_each(base, tmp_path):
         "forever": (good, {"alpha_pattern": pattern}),
         "no regular expression": (good, {"alpha_pattern": {"(": 1}}),
         "no tensors": ({}, {}),
+        "under two names": ({**good, **lora(f"model.{Q}", 12, 16)}, {}),
         "too long to be real": (lora("a." * 200, 12, 16), {}),
         "fewer repetitions": (good, {"alpha_pattern": {".*.*.*x": 1}}),
     }  # fmt: skip
@@ -259,6 +260,7 @@ def test_a_base_in_4_bits_is_merged_and_quantized_as_peft_does(tmp_path):
     bnb = pytest.importorskip("bitsandbytes")
     from safetensors.torch import save_file
 
+    torch.manual_seed(0)
     layer = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compute_dtype=torch.float32)
     layer.load_state_dict({"weight": 0.02 * torch.randn(64, 128)})
     layer.to("cpu")
@@ -287,4 +289,5 @@ def test_a_base_in_4_bits_is_merged_and_quantized_as_peft_does(tmp_path):
     theirs = model.merge_and_unload().q_proj.weight
     values = bnb.functional.dequantize_4bit(theirs.data, theirs.quant_state).float().numpy()
     ours = quantize(found, Scheme.parse("nf4:dq")).dequantize()
-    np.testing.assert_array_equal(ours, values)
+    # The mean of the scales, which double quantization takes off them, is summed in another order.
+    np.testing.assert_allclose(ours, values, rtol=1e-6)
