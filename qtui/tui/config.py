@@ -18,10 +18,8 @@ An unknown key is an error and is never ignored.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +84,8 @@ def load_config(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def _with_file(config: Settings, path: Path) -> Settings:
+    import tomllib
+
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -140,6 +140,8 @@ def _checked(name: str, value: Any, where: str) -> Any:
 
 
 def _unknown(name: str, where: str, known: tuple[str, ...]) -> UsageError:
+    from difflib import get_close_matches
+
     close = get_close_matches(name, known, 1)
     hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
     return UsageError(f"Unknown setting {name!r} in {where}. {hint}")

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from qtui.tui.panels import PANELS
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {
     *("torch", "transformers", "peft", "bitsandbytes"),
@@ -64,6 +68,53 @@ def test_the_app_with_all_its_panels_loads_no_numerics() -> None:
 def test_frames_are_as_many_as_the_user_says() -> None:
     code = "import qtui.tui.app; from textual.constants import MAX_FPS; print(MAX_FPS)"
     assert told(code, TEXTUAL_FPS="30") == ["30"]  # unless told otherwise.
+
+
+#: What the first picture needs not. The others come with Textual or asyncio.
+LATER = {
+    *("ssl", "email", "http", "unittest", "tomllib", "markdown_it", "pygments", "tree_sitter"),
+    *("textual.widgets._markdown", "textual.widgets._data_table", "rich.progress", "rich.markdown"),
+    *("qtui.engine", "qtui.report.faces", "qtui.report.document"),
+    *("qtui_core.memory", "qtui_core.quant", "qtui_core.lab", "qtui_core.models.opening"),
+    *("qtui_core.inspection", "qtui_core.telemetry", "qtui_core.evaluation"),
+    *(f"qtui.tui.panels.{panel.id}" for panel in PANELS if panel.id != "formats"),
+}
+UNTIL_DRAWN = """
+import sys
+from qtui.cli.commands.app import import_asyncio
+import_asyncio()
+from qtui.tui.app import QtuiApp
+display = QtuiApp._display
+def first(app, screen, renderable):
+    display(app, screen, renderable)
+    if app.drawn and not app._exit:
+        print(*sys.modules)
+        app.exit()
+QtuiApp._display = first
+QtuiApp(color="truecolor", look_ahead=False).run(headless=True, size=(120, 40))
+"""
+FIRST_LINES = """
+import sys
+from qtui.cli.commands import COMMANDS
+from qtui.tui.first.screen import read_arguments
+from qtui.tui.first.lines import first_lines
+assert first_lines(read_arguments([], COMMANDS)[0], "truecolor", False, 80, 24)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_picture_waits_for_no_import_that_it_does_not_need() -> None:
+    loaded = told(UNTIL_DRAWN)
+    assert "qtui.tui.panels.formats.panel" in loaded
+    assert not {n for n in loaded if any(n == late or n.startswith(f"{late}.") for late in LATER)}
+
+
+@pytest.mark.slow
+def test_the_first_lines_are_drawn_before_textual_is_imported() -> None:
+    loaded = {name.partition(".")[0] for name in told(FIRST_LINES)}
+    assert "platformdirs" in loaded
+    assert {*HEAVY, "textual", "rich", "asyncio", "ssl", "logging", "json"}.isdisjoint(loaded)
 
 
 def test_the_estimator_loads_neither_numerics_nor_the_screen() -> None:

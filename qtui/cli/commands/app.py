@@ -19,13 +19,13 @@ from qtui_core.errors import UsageError
 def command(ctx: click.Context, model: str, color: str, ascii: bool, debug: bool) -> None:
     """Open the terminal app on MODEL."""
     require_terminal(model)
-    _import_asyncio()
+    import_asyncio()
     from qtui.tui.start import run
 
     ctx.exit(run(model, color=color, ascii=ascii, debug=debug))
 
 
-def _import_asyncio() -> None:
+def import_asyncio() -> None:
     """Without ssl, which asyncio imports where there is one: a twentieth of the start. The app
     connects to no server, its children do."""
     if "ssl" not in sys.modules:

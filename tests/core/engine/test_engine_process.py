@@ -66,6 +66,23 @@ async def test_child_starts_with_the_first_request_and_goes_with_close() -> None
     assert states == ["starting", "running", "idle"]
 
 
+async def test_a_child_that_still_imports_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end would be found out about only once its imports are over."""
+    monkeypatch.setattr("qtui.engine.client.EXIT_SECONDS", 3600.0)
+    client = EngineClient([sys.executable, "-c", "import time; time.sleep(3600)"])
+    asked = asyncio.create_task(client.request("echo"))
+    while client.pid is None:
+        await asyncio.sleep(0.01)
+    pid = client.pid
+    async with asyncio.timeout(120):
+        await client.close()
+    assert not is_alive(pid)
+    with pytest.raises(EngineLost):
+        await asked
+
+
 async def test_many_first_requests_start_one_child() -> None:
     async with engine() as client:
         replies = await asyncio.gather(
