@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from every import every
 from hardware_estimator import FACTS, L40S, RATES, SLICE, SMALL
+from told_truly import faults_of
 
 from qtui.report.pictures.glyphs import ASCII, UNICODE
 from qtui.screen.panel.view import View
@@ -22,11 +24,13 @@ from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
 from qtui_core.codec import from_plain
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.compute.operation import Operation, Roofs, place
-from qtui_core.memory.devices.finding import DEVICES, find_device
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.devices.hierarchy import hierarchy
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.telemetry.device import GpuReading
 
 
 def filled(**changes: Any) -> HardwareShown:
@@ -199,3 +203,33 @@ class TestDevices:
 )
 def test_words(text: str, expected: str) -> None:
     assert text == expected
+
+
+#: What is unusual about the GPUs of the machine -> the GPUs, what is said, what must not be.
+STATES: dict[str, tuple[tuple[GpuReading, ...], str, str]] = {
+    "no GPU": ((), "No GPU is here", "free on"),
+    "processes are not reported": ((replace(L40S, processes=None),), "41 GiB, kernels", "process"),
+    "no process": ((replace(L40S, processes=()),), "0 processes on 1 GPU", "1 GPUs"),
+    "memory is not reported": ((replace(L40S, memory_used=None),), "No GPU reports", "free on"),
+    "lost": ((replace(L40S, lost=True),), "The driver no longer reaches GPU 0", "free on"),
+}
+
+
+def test_the_sentence_of_every_state_and_every_device() -> None:
+    def check(gpus: tuple[GpuReading, ...], said: str, never: str) -> None:
+        shown = filled()
+        shown.take_gpus(gpus)
+        found = GpusView(NO_PANEL).meaning(shown)
+        assert said in found
+        assert never not in found
+        assert not faults_of(found), found
+
+    every(STATES, check)
+
+    def check_device(device: Device) -> None:
+        shown = filled(choice=DeviceChoice(device))
+        for view in HardwarePanel.VIEWS:
+            found = view(NO_PANEL).meaning(shown)
+            assert not faults_of(found), found
+
+    every([(device,) for device in (*DEVICES, device_of_memory(24 << 30))], check_device)

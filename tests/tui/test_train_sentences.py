@@ -27,12 +27,13 @@ from qtui.tui.panels.train.levels import run_lines
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.sentences import first_of_all, loss_words
 from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.views.adapters_view import of_adapters
 from qtui.tui.panels.train.views.components_view import ComponentsView
 from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.phases_view import phase_lines
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import RunEvent
-from qtui_core.live.snapshot import End, Fault, StepTaken
+from qtui_core.live.snapshot import AdaptersCompared, End, Fault, StepTaken
 from qtui_core.live.state import RunState, after
 
 STEPS = 3
@@ -131,6 +132,32 @@ def test_the_loss_in_every_state() -> None:
             assert not faults_of(found), found
 
     every(LOSSES, check)
+
+
+TOKEN = ((" the", 0.5),)
+#: The adapters after a step -> what is said, what must not be.
+ADAPTED = {
+    "before a step": (AdaptersCompared(0.0, 0, 0.0, 0.0, TOKEN, TOKEN), "change nothing", "lost"),
+    "no change after steps": (AdaptersCompared(0.0, 9, 0.0, 0.0, TOKEN, TOKEN),
+                              "After step 9 the adapters change no logit", "yet"),
+    "a change": (AdaptersCompared(0.0, 9, 0.5, 0.0, TOKEN, TOKEN), "The base is untouched", "nan"),
+    "the base moved": (AdaptersCompared(0.0, 9, 0.5, 0.1, TOKEN, TOKEN), "besides the adapters was "
+                       "trained", "untouched"),
+    "NaN": (AdaptersCompared(0.0, 9, math.nan, 0.0, TOKEN, TOKEN), "no finite", "untouched"),
+    "NaN in the base": (AdaptersCompared(0.0, 9, 0.5, math.nan, (), ()), "no finite", "up to"),
+}  # fmt: skip
+
+
+def test_the_adapters_in_every_state() -> None:
+    def check(compared: AdaptersCompared, said: str, never: str) -> None:
+        report = train_document(replace(state_of([ON_GPU]), adapters=compared), "a run")
+        assert "nan" not in to_plain(report)
+        found = of_adapters(compared)
+        assert said in found
+        assert never not in found
+        assert not faults_of(found), found
+
+    every(ADAPTED, check)
 
 
 def test_a_run_without_a_number_of_steps_that_was_stopped_says_so() -> None:

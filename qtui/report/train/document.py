@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
@@ -126,6 +127,9 @@ def _adapters(compared: AdaptersCompared) -> tuple[Block, ...]:
         if reference == 0
         else f"With the adapters off logits differ from the base by up to {reference:.3g}."
     )
+    said = f"Adapters change a logit by up to {compared.largest_difference:.3g}. {base}"
+    if not math.isfinite(compared.largest_difference + (reference or 0.0)):
+        said = "Some logits are no finite numbers, so adapters on and off cannot be compared."
     columns: list[Column] = []
     for side in ("with adapters", "without"):
         columns += [Column(side), Column("", numeric=True)]
@@ -133,7 +137,7 @@ def _adapters(compared: AdaptersCompared) -> tuple[Block, ...]:
     rows = tuple((*_token(compared.on, rank), *_token(compared.off, rank)) for rank in range(ranks))
     return (
         Table(columns=tuple(columns), rows=rows, note="The likeliest next tokens of the text."),
-        f"Adapters change a logit by up to {compared.largest_difference:.3g}. {base}",
+        said,
     )
 
 

@@ -69,8 +69,9 @@ def _adapter_words(compared: AdaptersCompared) -> list[str]:
 def of_adapters(compared: AdaptersCompared) -> str:
     """The sentence about how the adapters change the next token, and whether the base is
     unchanged."""
-    if not math.isfinite(compared.largest_difference):
-        return "The logits are no finite numbers, so the adapters cannot be compared."
+    base = compared.reference_difference
+    if not math.isfinite(compared.largest_difference + (base or 0.0)):
+        return "Some logits are no finite numbers, so adapters on and off cannot be compared."
     if compared.largest_difference == 0 and compared.step:
         return (
             f"After step {compared.step:,} the adapters change no logit of this text: their "
@@ -92,7 +93,6 @@ def of_adapters(compared: AdaptersCompared) -> str:
         )
     else:
         text += "."
-    base = compared.reference_difference
     if base is None:
         return text
     if base == 0:
