@@ -12,14 +12,15 @@ import torch
 
 from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError
-from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.evaluation.settings import LEAST_WINDOW, EvaluationSettings
 from qtui_core.evaluation.streamed import StreamedModel
 from qtui_core.evaluation.windows import TextWindows, cut_windows
 from qtui_core.loading.text import Text
 from qtui_core.loading.tokens import Tokenizer, positions_of
 from qtui_core.models import ModelSource
 from qtui_core.models.quoting import listed, quoted
+from qtui_core.quantities import plural
 from qtui_core.schemes.scheme import Scheme
 
 #: Is called with the progress, 0 to 1.
@@ -84,6 +85,11 @@ def weighed_model(
     refuse_unused(source, [name for name in tensors if name not in known])
     tokenizer = Tokenizer(model.loaded)
     ids = tokenizer.encode(text.content)
+    if ids.size < 2 * LEAST_WINDOW:
+        raise UsageError(
+            f"The text has {plural(ids.size, 'token')}, of which the first half chooses schemes: "
+            f"it takes {2 * LEAST_WINDOW} at least, and a few thousand choose well."
+        )
     settings = EvaluationSettings(windows=windows)
     limit = positions_of(model.loaded.model)
     cut = cut_windows(ids[: ids.size // 2], tokenizer, settings, limit, source.parameters)

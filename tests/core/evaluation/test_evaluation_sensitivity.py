@@ -127,7 +127,7 @@ def test_what_cannot_be_weighed_is_refused(tmp_path) -> None:
     source = open_model(llama(tmp_path / "m"))
     with pytest.raises(ModelError, match=r"does not use 'gone\.weight' of"):
         kl.divergences(source, ["gone.weight"], SCHEMES, TEXT)
-    with pytest.raises(UsageError, match="The text has 12 tokens"):
+    with pytest.raises(UsageError, match="The text has 24 tokens, of which the first half"):
         kl.divergences(source, matrices(source), SCHEMES, Text("four" * 6, "four"))
     asked = []
 
