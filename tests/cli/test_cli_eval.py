@@ -198,7 +198,8 @@ def test_cuda_where_there_is_none_is_exit_code_4(qtui):
 @pytest.mark.slow
 def test_the_demo_is_evaluated_against_itself_and_quantized(qtui, tmp_path):
     report = tmp_path / "assignment.json"
-    args = ("inspect", "demo", "--sensitivity", "--no-judge", "--schemes", "nf4:dq,int8")
+    args = ("inspect", "demo", "--sensitivity", "--objective", "weights", "--no-judge",
+            "--schemes", "nf4:dq,int8")  # fmt: skip
     assert qtui(*args, "--budget", "4.5", "-o", str(report)).returncode == 0
     rule = tmp_path / "rule.json"
     names = [row["tensor"] for row in json.loads(report.read_text())["sensitivity"]["assignment"]]

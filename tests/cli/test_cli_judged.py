@@ -165,7 +165,8 @@ def test_the_demo_is_judged_by_its_own_logits(qtui, tmp_path):
     from qtui_core.quant import Scheme, quantize
 
     done = qtui(
-        "inspect", "demo", "--sensitivity", "--schemes", "nf4,int3,int8", "--budget", "4.5",
+        "inspect", "demo", "--sensitivity", "--objective", "weights",
+        "--schemes", "nf4,int3,int8", "--budget", "4.5",
         "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -206,6 +207,7 @@ def test_the_demo_is_judged_by_its_own_logits(qtui, tmp_path):
 def test_the_demo_is_judged_by_text_that_did_not_choose(qtui):
     """By a calibration text its first half chooses, so its second half judges."""
     text = str(DEMO_FOLDER / "held_back.txt")
-    done = qtui(*COMMAND, "--calibration", text, "--format", "text")
+    chosen = (*COMMAND[:3], *COMMAND[5:])
+    done = qtui(*chosen, "--calibration", text, "--format", "text")
     assert done.returncode == 0, done.stderr
     assert ", its second half" in done.stdout
