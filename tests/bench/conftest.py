@@ -1,13 +1,14 @@
 """Races between contenders on the same bytes, and the table of their times.
 
-Contenders take turns, so that whatever else the machine does affects all of them; the best round of
-each counts.
+Contenders take turns, so that whatever else the machine does affects all of them; the median of
+the rounds of each counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 import pytest
@@ -39,9 +40,9 @@ class Table:
         self, contenders: dict[str, Callable[[], object]], against: str, rounds: int = 15
     ) -> dict[str, float]:
         """How many times faster than `against` each contender is."""
-        best = race(contenders, rounds)
-        ratios = {name: best[against] / seconds for name, seconds in best.items()}
-        for name, seconds in best.items():
+        found = race(contenders, rounds, median)
+        ratios = {name: found[against] / seconds for name, seconds in found.items()}
+        for name, seconds in found.items():
             self.rows.append((name, seconds, f"{ratios[name]:.2f}x {against}"))
         return ratios
 

@@ -1,6 +1,8 @@
 """Speed of quantization as ratios to the libraries, in one run on the same bytes.
 
 pytest -m bench tests/bench -s
+
+bitsandbytes and torchao use as many threads as there are cores, qtui two at most.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def test_nf4_quantize(weights, table):
     for q in (*found, quantize_compiled(weights.tensor, scheme)):
         assert np.array_equal(q.codes, packed.numpy())
         assert np.array_equal(q.scales, state.absmax.numpy())
-    assert ratios["nf4 quantize"] >= 8
+    assert ratios["nf4 quantize"] >= 10
     assert ratios["nf4 quantize, compiled"] >= 14
 
 
@@ -58,8 +60,8 @@ def test_nf4_dequantize(weights, table):
     theirs = functional.dequantize_4bit(packed, state).numpy().reshape(weights.array.shape)
     assert np.array_equal(ours, theirs)
     assert np.array_equal(q.dequantize(threads=1), theirs)
-    assert ratios["nf4 dequantize"] >= 1
-    assert ratios["nf4 dequantize, given array"] >= 1
+    assert ratios["nf4 dequantize"] >= 1.2
+    assert ratios["nf4 dequantize, given array"] >= 1.2
 
 
 def test_int4_groups(weights, table):
