@@ -31,6 +31,22 @@ async def test_a_key_changes_the_plan_and_tells_the_difference(running: Running)
         assert "batch 2 → 1: −2 GiB at the peak" in screen_text(pilot.app)
 
 
+async def test_a_changed_plan_has_no_figures_before_it_is_estimated(
+    running: Running,
+    estimator: HandMade,  # noqa: F811
+) -> None:
+    async with running(start_panel="memory") as pilot:
+        panel = await ready(pilot)
+        estimator.holding = {"first", "full"}
+        await pilot.press("right", "down")
+        await settled(pilot)
+        assert not panel.shown.current
+        assert panel.sentence == "The plan is being estimated."
+        estimator.holding = set()
+        await ready(pilot)
+        assert "batch 1 → 2: +2 GiB at the peak" in screen_text(pilot.app)
+
+
 async def test_the_first_answer_is_shown_before_the_rest(
     running: Running,
     estimator: HandMade,  # noqa: F811

@@ -38,13 +38,13 @@ class MemoryView(View[Shown]):
         answer = shown.answer
         if answer is None:
             return ""
-        if shown.current and shown.around is not None:
+        if not shown.current:
+            return "The plan is being estimated."
+        if shown.around is not None:
             return shown.around.sentence
         change = change_text(shown, self.panel.drawing.glyphs.minus)
-        text = (
-            f"Tensors peak at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} "
-            "phase; the allocator's memory is being estimated."
-        )
+        peak = f"at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} phase"
+        text = f"Tensors peak {peak}; the allocator's memory is being estimated."
         return f"{change}. {text}" if change else text
 
     # The cursor
