@@ -43,11 +43,15 @@ class Terminal:
         if self.pid == 0:
             os.chdir(environment["HOME"])
             os.execvpe(argv[0], argv, environment)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        self.resize(*size)
         self._screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self._screen)
         self._drawn = 0
         self.written = b""
+
+    def resize(self, width: int, height: int) -> None:
+        """The terminal gets another size, which the child is told; its screen here does not."""
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     @property
     def screen(self) -> pyte.Screen:

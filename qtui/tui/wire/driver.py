@@ -92,6 +92,8 @@ class TerminalDriver(LinuxDriver):
         # Textual's attempt to would fail while it exits.
         if os.isatty(self.fileno):
             super()._sigcont_application()
+            # The size is the old one, about which Textual draws nothing.
+            self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
 
 
 def _erases(terminal: int) -> bool:
