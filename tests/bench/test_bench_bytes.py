@@ -1,5 +1,5 @@
 """The bytes that a key of the app sends to the terminal, through a pseudo-terminal: what an SSH
-connection carries. They hardly depend on the machine: a slow one draws more of what was done so far.
+connection carries. They hardly depend on the machine: a slow one shows more of what is done so far.
 """
 
 from __future__ import annotations
