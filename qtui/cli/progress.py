@@ -19,11 +19,13 @@ PATIENCE_SECONDS = 0.7
 
 @contextmanager
 def progress_on_stderr(
-    verb: str, patience: float = PATIENCE_SECONDS
+    verb: str, patience: float | None = None
 ) -> Iterator[Callable[[int, int, str], None] | None]:
     """Gives a function to call with the number of items done, their number in all, and the name of
-    the current one; None where stderr is no terminal. The bar appears after `patience` seconds, and
-    goes away when the work ends."""
+    the current one; None where stderr is no terminal. The bar appears after `patience` seconds, or
+    PATIENCE_SECONDS, and goes away when the work ends."""
+    if patience is None:
+        patience = PATIENCE_SECONDS
     if not sys.stderr.isatty():
         yield None
         return

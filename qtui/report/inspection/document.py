@@ -12,7 +12,6 @@ from qtui.report.inspection.outliers import LISTED_OUTLIERS, outlier_sections
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
 from qtui_core.codec import printed
 from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
-from qtui_core.inspection.conclude import recommended_scheme
 from qtui_core.inspection.report import Completeness
 from qtui_core.models import Reading, TensorInfo
 from qtui_core.quantities import format_bytes, format_count
@@ -196,6 +195,9 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
     tables: list[Table | HeatMap] = [_statistics(tensors, note)]
     if inspection.schemes and any(t.errors for t in tensors):
         tables.append(_errors(sorted(tensors, key=_first_sqnr), inspection.schemes))
+        # Imported here, as it takes numpy, which headers do without.
+        from qtui_core.inspection.conclude import recommended_scheme
+
         recommended = recommended_scheme(inspection.schemes, inspection.tensors)
         if recommended is not None:
             scheme = inspection.schemes[recommended].scheme

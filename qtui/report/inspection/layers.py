@@ -3,13 +3,16 @@ worst."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from qtui.report.document import HeatMap
 from qtui.report.numbers import format_decibels
-from qtui_core.inspection import TensorReport
-from qtui_core.quant.measure import decibels
+
+if TYPE_CHECKING:
+    from qtui_core.inspection import TensorReport
 
 #: The name of a weight: what is before the number of its layer, the number, and which weight.
 _IN_LAYER = re.compile(r"(.+?)\.(\d+)\.(.+)")
@@ -70,4 +73,4 @@ def layer_map(tensors: Sequence[TensorReport], scheme: int, name: str) -> HeatMa
 
 
 def _sqnr(relative_mse: float) -> str:
-    return f"{format_decibels(decibels(relative_mse))} dB" if relative_mse else "no error"
+    return f"{format_decibels(-10 * math.log10(relative_mse))} dB" if relative_mse else "no error"

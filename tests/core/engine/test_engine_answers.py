@@ -90,6 +90,7 @@ RIGHT: dict[str, Any] = {
     "plan": {"batch": 2, "lora_targets": ["q_proj"]}, "device": {"name": "T4"},
     "live": [{"capacity": 1, "label": "here"}], "batches": [1, 2], "sequences": [128],
     "usual": True, "on": "cpu", "settings": {"schemes": ["nf4"]}, "done": [[0, 1]],
+    "by": "kl",
 }  # fmt: skip
 
 
