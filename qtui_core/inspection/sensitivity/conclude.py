@@ -107,10 +107,10 @@ def _broken(weighing: Weighing) -> str:
         return ""
     count = weighing.nonfinite
     values = "value that is" if count == 1 else "values that are"
-    return (
-        f"{count:,} {values} NaN or infinite in float32 count for nothing here, so find out where "
-        f"they come from first. "
-    )
+    come = "counts for nothing here, so find out where it comes"
+    if count > 1:
+        come = "count for nothing here, so find out where they come"
+    return f"{count:,} {values} NaN or infinite in float32 {come} from first. "
 
 
 def _given(scheme: str, count: int, of: int) -> str:
@@ -145,8 +145,10 @@ def _gaining(weighing: Weighing, choices: Sequence[TensorChoice], uniform: int) 
     }
     total = sum(max(0.0, error) for error, _ in saved.values())
     error, most = max(saved.values(), key=lambda found: found[0])
+    alone = sum(other == error for other, _ in saved.values()) == 1
+    more = "more than any other" if alone else "as much as any other"
     return (
         f"{quoted(most.name)} ({most.scheme or AS_STORED}) has {percent(error / total)} of the "
-        f"gain, more than any other, with {percent(most.parameters / weighing.parameters)} of the "
+        f"gain, {more}, with {percent(most.parameters / weighing.parameters)} of the "
         f"parameters"
     )
