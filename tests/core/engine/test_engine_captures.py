@@ -42,6 +42,7 @@ def test_another_model_gives_the_memory_of_this_one_back() -> None:
         captures.need("demo", DOWN[0], "input")
 
 
+@pytest.mark.slow
 def test_one_run_captures_several_modules_and_few_are_kept() -> None:
     captures, source = Captures(), open_model("demo")
     found = run(captures, DOWN[:2], source=source)

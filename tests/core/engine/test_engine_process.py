@@ -477,6 +477,7 @@ async def test_a_suspended_child_is_reported_and_goes_on_by_itself(impatient: No
         await until(lambda: client.detail == "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_a_child_that_ignores_a_cancellation_is_killed(
     impatient: None, monkeypatch: pytest.MonkeyPatch, stopped: bool
