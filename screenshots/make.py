@@ -26,8 +26,8 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "quantize": ("quantize", ()),
     "maps": ("quantize", ("b",)),
     "outliers": ("quantize", ("v", "i", *"40 at column 17", "enter")),
-    "activations": ("quantize", ("v", "v", "c")),
-    "model": ("quantize", ("V", "enter")),
+    "activations": ("quantize", ("v", "v", "r")),
+    "model": ("quantize", ("V", "r")),
     "codebooks": ("codebooks", ()),
     # Llama 70B with QLoRA on an L40S, after the sequence grew.
     "memory": (

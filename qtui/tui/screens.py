@@ -264,8 +264,8 @@ class LeaveScreen(ModalScreen[bool]):
     """Asks whether to leave while something is running; `unfinished` says what is running now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,y", "dismiss(True)", "Leave", id="leave.leave", tooltip="End the run and leave"),
-        Binding("escape,n", "dismiss(False)", "Stay", id="leave.stay", tooltip="Let the run go on"),
+        Binding("q", "dismiss(True)", "Leave", id="leave.leave", tooltip="End the run and leave"),
+        Binding("escape", "dismiss(False)", "Stay", id="leave.stay", tooltip="Let the run go on"),
     ]
 
     def __init__(self, unfinished: Callable[[], str]) -> None:

@@ -168,14 +168,14 @@ def test_installed_without_extras_the_app_opens_and_its_panels_name_the_extra(in
         ("", "0.1015625"),
         ("2", "SQNR"),
         ("vv", "not captured yet"),
-        ("c", "Letting a model read a text takes torch and transformers"),
+        ("r", "Letting a model read a text takes torch and transformers"),
         ("4", "what would save most"),
-        ("t", "A trace takes torch"),
+        ("r", "A trace takes torch"),
         ("5", "r runs"),
         ("r", "A run takes torch"),
         ("7", "No GPU is here"),
         ("vv", "op/byte"),
-        ("m", "Measuring rates takes torch"),
+        ("r", "Measuring rates takes torch"),
     )
     try:
         for keys, shown in waits:

@@ -143,7 +143,7 @@ async def opened(pilot: Pilot[None]) -> tuple[QuantizePanel, ActivationsView]:
 
 async def captured(pilot: Pilot[None]) -> tuple[QuantizePanel, ActivationsView]:
     panel, view = await opened(pilot)
-    await pilot.press("c")
+    await pilot.press("r")
     await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
     await settled(pilot)
     return panel, view
@@ -301,12 +301,12 @@ async def test_a_prompt_and_a_file_are_typed(
 ) -> None:
     async with running((80, 24), model=model, start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
-        await pilot.press("p", *"def c", "escape")
+        await pilot.press("I", *"def c", "escape")
         await settled(pilot)
         assert not view.typing
         assert fake.asked == []  # nothing that was typed takes effect
         for key, word, chosen in [
-            ("p", "def v(p):", TextChoice(prompt="def v(p):")),
+            ("I", "def v(p):", TextChoice(prompt="def v(p):")),
             ("i", "notes.txt", TextChoice(file="notes.txt")),
         ]:
             fake.asked.clear()
@@ -333,7 +333,7 @@ async def test_schemes_and_sources_are_asked_for(
             ("outputs", ("int4:group64", "nf4:block64"), 0),
         ]
         fake.asked.clear()
-        await pilot.press("x")
+        await pilot.press("X")
         await until(pilot, lambda: ("outputs", ("int4:group64", "nf4:block64"), 1) in fake.asked)
         assert ("ranges", "input", "nf4:block64") in fake.asked
         assert panel.shown.source == "weight"
@@ -349,7 +349,7 @@ async def test_a_layer_too_large_for_its_output_has_ranges_all_the_same(
     monkeypatch.setattr(FakeFeed, "outputs", refuse)
     async with running(model=model, start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
-        await pilot.press("c")
+        await pilot.press("r")
         await until(pilot, lambda: panel.sentence.endswith("too many for its output."))
         assert panel.sentence.startswith(RANGES.sentence)
         assert view.state is CaptureState.READY
@@ -362,7 +362,7 @@ async def test_a_capture_shows_its_progress_and_is_stopped(
     fake.gate = asyncio.Event()
     async with running((100, 30), model=model, start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
-        await pilot.press("c")
+        await pilot.press("r")
         await until(pilot, lambda: "42%" in screen_text(pilot.app))
         assert "Running on the calibration text, 42%" in screen_text(pilot.app)
         assert panel.sentence == "The model is reading the text; Esc stops it."
@@ -391,7 +391,7 @@ async def test_a_failure_is_said_and_the_app_goes_on(
     fake.failure = failure
     async with running((80, 24), model=model, start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
-        await pilot.press("c")
+        await pilot.press("r")
         await until(pilot, lambda: view.state is CaptureState.FAILED)
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
         await settled(pilot)
@@ -402,7 +402,7 @@ async def test_a_failure_is_said_and_the_app_goes_on(
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert fake.asked == []
         fake.failure = None
-        await pilot.press("c")
+        await pilot.press("r")
         await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
         assert "per token" in screen_text(pilot.app)
 
@@ -426,7 +426,7 @@ async def test_another_tensor_is_captured_unasked_only_where_it_is_quick(
         await settled(pilot)
         assert fake.asked == []
         assert "The activations of this module are not captured yet" in screen_text(pilot.app)
-        await pilot.press("c")
+        await pilot.press("r")
         await until(pilot, lambda: ("capture", PROJ, TextChoice()) in fake.asked)
 
 
@@ -460,7 +460,7 @@ async def test_the_whole_panel_looks_at_a_real_activation(
         panel.body.side.list.select("model.layers.1.mlp.down_proj.weight")
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert not panel.check_action("source", ())
-        await pilot.press("c")
+        await pilot.press("r")
         await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
         assert view.ranges is not None
         assert view.ranges.features == 48

@@ -72,7 +72,7 @@ async def test_equal_bits(running: Running, model: str) -> None:
             assert row.bits == exact
         assert "equal bits 4.5000" in screen_text(pilot.app)
         assert panel.sentence.startswith(("At equal bits", "INT4 beats NF4 here: at equal bits"))
-        await press(pilot, "d")  # the first scheme sets the bits
+        await press(pilot, "D")  # the first scheme sets the bits
         bits = [column.error.bits_per_parameter for column in panel.shown.columns]
         assert bits[0] == pytest.approx(4.127, abs=0.004)
         for column, each in zip(panel.shown.columns, bits, strict=True):
@@ -89,12 +89,12 @@ async def test_blocks_and_nested_blocks(running: Running, model: str) -> None:
             "nf4:block128", "int4:group128", "int4:group128:asym", "fp4:block128",
             "e2m1:group128", "nvfp4",
         )  # fmt: skip
-        await press(pilot, "d", "left_curly_bracket")
+        await press(pilot, "D", "left_curly_bracket")
         assert panel.shown.schemes[0] == "nf4:block128:dq128"
         await press(pilot, *["left_square_bracket"] * 9)
         assert panel.shown.schemes[0] == "nf4:block16:dq128"
         assert "block 16, dq128" in screen_text(pilot.app)
-        await press(pilot, "d")
+        await press(pilot, "D")
         assert panel.shown.schemes[0] == "nf4:block16"
 
 
@@ -199,11 +199,11 @@ async def test_schemes_are_typed(running: Running, model: str) -> None:
         await until(pilot, lambda: "too many to show one by one" in panel.sentence)
         assert tuple(map(str, panel.shown.asked)) == ("nf4:block64",)
         await press(pilot, "ctrl+u", *"int4", "enter")
-        await pilot.press("d")
+        await pilot.press("D")
         await until(pilot, lambda: "Only nf4 and fp4 have" in panel.sentence)
         await press(pilot, "s", "ctrl+u", *"fp4:block8192 nf4:block32:dq64", "enter")
         assert panel.shown.nested_block == 64  # as it was typed
-        await press(pilot, "v", "v", "d")
+        await press(pilot, "v", "v", "D")
         assert tuple(map(str, panel.shown.asked)) == ("fp4:block8192", "nf4:block32")
         assert [budget.name for budget in panel.shown.budgets] == [
             "fp4:block8192", "nf4:block32", "nf4:block32:dq64",
@@ -235,7 +235,7 @@ async def test_tensors_one_after_the_other(running: Running, model: str) -> None
                 assert "Every element is zero" in panel.sentence
             assert screen_text(pilot.app)
         assert {"odd.empty", "odd.holes", "odd.zeros", "odd.scalar"} <= set(seen)
-        await press(pilot, "p")
+        await press(pilot, "N")
 
 
 async def test_a_tensor_without_a_finite_value_is_not_said_to_have_no_error(

@@ -67,7 +67,7 @@ async def test_golden(running: Running, estimator: HardwareHere) -> None:
             for view in sorted(VIEWS, key=lambda view: view is RatesView):
                 panel.show_view(panel.view_of(view))
                 if view is RatesView:
-                    await pilot.press("m")
+                    await pilot.press("r")
                     await until(pilot, lambda: not panel.shown.measuring)
                 for size in SIZES:
                     await resized(pilot, size)
@@ -89,7 +89,7 @@ async def test_without_a_gpu(running: Running, estimator: HardwareHere) -> None:
         assert "On the A100 SXM4 80GB a step takes" in panel.sentence
         names = []
         for _ in DEVICES:
-            await pilot.press("g")
+            await pilot.press("d")
             names.append(panel.shown.device.name)
         assert sorted(names) == sorted(device.name for device in DEVICES)
 
@@ -110,7 +110,7 @@ async def test_every_depth_and_size_fits(
             assert all(len(line) == size[0] for line in lines)
             assert isinstance(panel.view, view)
             assert panel.sentence
-            for key in ("down", "g", "up", "G", "z", "z"):
+            for key in ("down", "d", "up", "d", "z", "z"):
                 await pilot.press(key)
             await pilot.press("v")
             await settled(pilot)
@@ -124,7 +124,7 @@ async def test_ascii_is_ascii(running: Running) -> None:
             text = screen_text(pilot.app)
             assert text.isascii()
             assert "?" not in text.replace("? Help", "")
-            await pilot.press("v", "m")
+            await pilot.press("v", "r")
             await settled(pilot)
 
 
@@ -232,7 +232,7 @@ class TestPlan:
             app.chosen = (RunPlan(batch=2), GpuChoice.of(find_device("4090")))
             panel.activate()
             assert panel.shown.device.name == "RTX 4090"
-            await pilot.press("g")
+            await pilot.press("d")
             chosen = panel.shown.device.name
             panel.activate()
             assert panel.shown.device.name == chosen
@@ -259,7 +259,7 @@ class TestMeasuring:
     ) -> None:
         async with running(start_panel="hardware", color="none") as pilot:
             panel = await ready(pilot)
-            await pilot.press("m")
+            await pilot.press("r")
             assert isinstance(panel.view, RatesView)
             await until(pilot, lambda: not panel.shown.measuring and len(panel.shown.rates) == 4)
             await settled(pilot)
@@ -276,7 +276,7 @@ class TestMeasuring:
         estimator.facts = {"kind": "cpu", "name": "Some CPU", "capability": None}
         async with running(start_panel="hardware", color="none") as pilot:
             panel = await ready(pilot)
-            await pilot.press("m")
+            await pilot.press("r")
             await until(pilot, lambda: not panel.shown.measuring and len(panel.shown.rates) == 4)
             await settled(pilot)
             assert "No GPU was found by torch" in screen_text(pilot.app)
@@ -289,7 +289,7 @@ class TestMeasuring:
         estimator.holding.add("measure")
         async with running(start_panel="hardware") as pilot:
             panel = await ready(pilot)
-            await pilot.press("m")
+            await pilot.press("r")
             assert panel.shown.measuring
             await pilot.press("escape")
             await until(pilot, lambda: not panel.shown.measuring)
@@ -302,7 +302,7 @@ class TestMeasuring:
         async with running(start_panel="hardware") as pilot:
             panel = await ready(pilot)
             assert panel.shown.placed == ()
-            await pilot.press("m")
+            await pilot.press("r")
             await until(pilot, lambda: not panel.shown.measuring and len(panel.shown.rates) == 4)
             assert panel.shown.device.rates["bf16"] == 271.5e12
             assert panel.shown.placed
@@ -314,10 +314,10 @@ async def test_the_estimator_may_be_lost_and_comes_back(
 ) -> None:
     async with running(start_panel="hardware") as pilot:
         panel = await ready(pilot)
-        panel._timer.pause()  # else it may be the first to know, and g starts the estimator again
+        panel._timer.pause()  # else it may be the first to know, and d starts the estimator again
         await idle(pilot)  # also what it has asked before
         estimator.lost = "The engine was killed."
-        await pilot.press("g")
+        await pilot.press("d")
         await until(pilot, lambda: bool(panel.trouble))
         panel._timer.resume()
         assert panel.sentence.startswith("The estimator was killed. r starts it again")

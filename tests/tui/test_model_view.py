@@ -193,7 +193,7 @@ def test_rows_are_by_bits_and_the_unread_follow() -> None:
     assert run.missing == ("int4:group64", "nf4:block64:dq", "nvfp4")
     said = model_sentence(run, PARAMETERS)
     assert said.startswith(found.conclusion)
-    assert "int4:group64, nf4:block64:dq and nvfp4 are not read yet: Enter does it" in said
+    assert "int4:group64, nf4:block64:dq and nvfp4 are not read yet: r does it" in said
     run.others = run.others[1:]
     run.list_schemes([Scheme.parse("int4"), Scheme.parse("nf4")])
     assert run.taken_out == ("int8:row",)
@@ -219,7 +219,7 @@ def test_every_state_has_its_sentence() -> None:
         (
             EvaluationState.NOTHING,
             None,
-            "Enter lets the original and 6 schemes read 42 windows of 256",
+            "r lets the original and 6 schemes read 42 windows of 256",
         ),
         (EvaluationState.RUNNING, None, "The engine loads torch"),
         (
@@ -230,7 +230,7 @@ def test_every_state_has_its_sentence() -> None:
         (
             EvaluationState.STOPPED,
             None,
-            "Stopped before a scheme had read a window: Enter begins again.",
+            "Stopped before a scheme had read a window: r begins again.",
         ),
         (EvaluationState.LOST, None, "The engine ended before a scheme had read a window"),
         (EvaluationState.DONE, found, found.conclusion),
@@ -242,7 +242,7 @@ def test_every_state_has_its_sentence() -> None:
     failed.trouble = "It cannot run."
     assert model_sentence(failed, PARAMETERS) == "It cannot run."
     failed.gpu = True
-    assert model_sentence(failed, PARAMETERS) == "It cannot run. c goes back to the CPU."
+    assert model_sentence(failed, PARAMETERS) == "It cannot run. d goes back to the CPU."
     for parameters, words in ((4_560_000, "about 9 s"), (8_000_000_000, "about 96 min")):
         assert words in model_sentence(run_of(None, EvaluationState.NOTHING), parameters)
 
@@ -255,11 +255,11 @@ def test_what_was_stopped_says_how_far_it_came() -> None:
         assert run.found is not None
         assert run.found.ended == "stopped"
         assert run.found.conclusion.startswith(f"Stopped after {words}")
-        assert model_sentence(run, PARAMETERS).endswith(" Enter goes on.")
+        assert model_sentence(run, PARAMETERS).endswith(" r goes on.")
         again = run.found
         run.end(EvaluationState.LOST)
         assert run.found is again  # it is not said twice
-        assert model_sentence(run, PARAMETERS).endswith("Enter begins again.")
+        assert model_sentence(run, PARAMETERS).endswith("r begins again.")
 
 
 # In the app
@@ -329,13 +329,13 @@ async def test_it_costs_nothing_until_it_is_asked_for_and_rows_arrive(
 ) -> None:
     async with shown(running) as (pilot, panel, view):
         assert engine.asked == []
-        assert panel.sentence.startswith("Enter lets the original and 6 schemes read 42 windows")
+        assert panel.sentence.startswith("r lets the original and 6 schemes read 42 windows")
         assert "about 9 s on one core" in screen_text(pilot.app)
         assert screen_text(pilot.app).count("not read") == 7
         assert panel.copy_text() is None
         assert panel.export_data() is None
         engine.pause = 3
-        await pilot.press("enter")
+        await pilot.press("r")
         await until(pilot, lambda: len(view.run.rows) == 3)
         await settled(pilot)
         text = screen_text(pilot.app)
@@ -357,7 +357,7 @@ async def test_it_costs_nothing_until_it_is_asked_for_and_rows_arrive(
         assert panel.unfinished() == ""
         assert "Stopped after 2 of 6 schemes" in panel.copy_text()
         engine.pause, engine.begin = 99, 4
-        await pilot.press("enter")
+        await pilot.press("r")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
         await idle(pilot)
         assert panel.sentence == whole((3, 2), *map(str, engine.asked[1].schemes)).conclusion
@@ -383,14 +383,14 @@ async def test_golden(running: Running, engine: ScriptedEngine) -> None:
     with goldens() as check:
         async with shown(running, (80, 24), color="16") as (pilot, _, view):
             check("quantize_model_nothing_80x24", screen_text(pilot.app))
-            await pilot.press("enter")
+            await pilot.press("r")
             await until(pilot, lambda: view.run.state is EvaluationState.DONE)
             await idle(pilot)
             for size in ((80, 24), (120, 40), (200, 50)):
                 await resized(pilot, size)
                 check(f"quantize_model_{size[0]}x{size[1]}", screen_text(pilot.app))
             await resized(pilot, (80, 24))
-            await pilot.press("p")
+            await pilot.press("m")
             await settled(pilot)
             check("quantize_model_picture_80x24", screen_text(pilot.app))
 
@@ -398,9 +398,9 @@ async def test_golden(running: Running, engine: ScriptedEngine) -> None:
 @pytest.mark.slow
 async def test_ascii_without_colours(running: Running, engine: ScriptedEngine) -> None:
     async with shown(running, (80, 24), color="none", ascii=True) as (pilot, _, view):
-        await pilot.press("enter")
+        await pilot.press("r")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
-        for keys in ((), ("p",)):
+        for keys in ((), ("m",)):
             await pilot.press(*keys)
             await idle(pilot)
             assert screen_text(pilot.app).isascii()
@@ -412,19 +412,19 @@ async def test_the_list_the_text_and_the_windows_are_changed(
     running: Running, engine: ScriptedEngine
 ) -> None:
     async with shown(running) as (pilot, panel, view):
-        await pilot.press("n", *"int99", "enter")
+        await pilot.press("b", *"int99", "enter")
         assert "int99" in panel.sentence
         assert view.typing
-        await pilot.press("escape", "n", *"fp4", "space", *"nf4", "enter")
+        await pilot.press("escape", "b", *"fp4", "space", *"nf4", "enter")
         await settled(pilot)
         assert not view.typing
         assert view.run.missing[-1] == "fp4:block64"
-        await pilot.press("down", "N")
+        await pilot.press("down", "x")
         assert "int4:group64 is A or B of the panel" in panel.sentence
-        await pilot.press(*["down"] * 2, "N")
+        await pilot.press(*["down"] * 2, "x")
         await settled(pilot)
         assert "int8:row" not in screen_text(pilot.app)
-        await pilot.press("minus", "c", "i", *"mine", "enter", "enter")
+        await pilot.press("minus", "d", "i", *"mine", "enter", "r")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
         settings = engine.asked[-1]
         assert (settings.windows, settings.device, settings.text) == (21, "cuda", "mine")
@@ -434,15 +434,15 @@ async def test_the_list_the_text_and_the_windows_are_changed(
         assert view.run.found is found
         assert "not read" in screen_text(pilot.app)
         assert "int4:group64" in screen_text(pilot.app)  # what was read stays in the list
-        assert "is not read yet: Enter does it" in panel.sentence
+        assert "is not read yet: r does it" in panel.sentence
         await pilot.press("plus")  # its figures would be of other windows
         await settled(pilot)
         assert view.run.found is None
-        assert panel.sentence.startswith("Enter lets the original and 7 schemes read 42 windows")
-        for key in ("slash", "o", "w"):  # nothing here is of a tensor
+        assert panel.sentence.startswith("r lets the original and 7 schemes read 42 windows")
+        for key in ("slash", "T", "w"):  # nothing here is of a tensor
             await pilot.press(key)
         assert not panel.body.typing
-        await pilot.press("enter")
+        await pilot.press("r")
         await until(pilot, lambda: view.run.found is not None and view.run.found.ended == "done")
         panel.open_model("small")  # its files may be others now
         await until(pilot, lambda: view.run.found is None)
@@ -457,7 +457,7 @@ async def test_a_model_without_plain_weights_has_no_original(
     async with shown(running, (80, 24)) as (pilot, panel, _):
         assert panel.sentence.startswith("No matrix of small is stored as plain numbers")
         assert screen_text(pilot.app).count("so there is no original") == 2
-        await pilot.press("enter")
+        await pilot.press("r")
         assert engine.asked == []
 
 
@@ -471,14 +471,14 @@ async def test_a_failure_is_a_sentence_and_it_can_be_tried_again(
             QtuiError("The machine ran out of memory in evaluation_so_far."),
         ):
             engine.pause, engine.error = 0, error
-            await pilot.press("enter")
+            await pilot.press("r")
             await until(pilot, lambda: view.run.state is EvaluationState.FAILED)
             await idle(pilot)
             assert panel.sentence == str(error)
         panel.failed("This tensor is empty: there is nothing to quantize.")
         assert panel.sentence == str(error)  # no tensor is shown here
         engine.pause = 99
-        await pilot.press("enter")
+        await pilot.press("r")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
 
 
@@ -491,7 +491,7 @@ async def test_a_lost_engine_leaves_what_was_read(running: Running, engine: Scri
         panel.engine.state, panel.engine.detail = EngineState.LOST, "The engine was killed."
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(EngineClient, "restart", restart)
-            await pilot.press("enter")
+            await pilot.press("r")
             await until(pilot, lambda: len(view.run.rows) == 4)
             panel.engine.state = EngineState.LOST
             engine.gate.set()
@@ -503,7 +503,7 @@ async def test_a_lost_engine_leaves_what_was_read(running: Running, engine: Scri
             await pilot.press("r")
             await idle(pilot)
         assert panel.sentence.startswith("Stopped after 3 of 6 schemes")
-        assert panel.sentence.endswith("Enter begins again.")
+        assert panel.sentence.endswith("r begins again.")
 
 
 # With the real engine
@@ -519,7 +519,7 @@ async def test_the_demo_is_evaluated_as_the_command_does(
         await pilot.press("V")
         view = panel.view
         view.run.others = ()
-        await pilot.press(*["minus"] * 4, "enter")  # two windows
+        await pilot.press(*["minus"] * 4, "r")  # two windows
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
         await idle(pilot)
         done = qtui_process("eval", "demo", "--schemes", "int4,nf4", "--windows", "2", "--json")
@@ -530,7 +530,7 @@ async def test_the_demo_is_evaluated_as_the_command_does(
             )
         assert panel.sentence == expected["conclusion"]
         before = {row.name: row.seconds for row in view.run.rows}
-        await pilot.press("n", *"mxfp4", "enter", "enter")
+        await pilot.press("b", *"mxfp4", "enter", "r")
         await until(pilot, lambda: view.run.state is EvaluationState.DONE)
         after = {row.name: row.seconds for row in view.run.rows}
         assert after.keys() - before.keys() == {"mxfp4"}

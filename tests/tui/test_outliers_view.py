@@ -151,7 +151,7 @@ async def test_doubling_halving_and_taking_it_out(running: Running, model: str) 
         await pilot.press("up")
         await ready(pilot)
         assert panel.shown.inject == Injection(column=8, value=12.0)
-        await pilot.press("I")
+        await pilot.press("x")
         await ready(pilot)
         assert panel.shown.inject is None
         assert view.found.granularities is not None
@@ -266,7 +266,7 @@ async def test_detection_by_threshold_is_the_slider(running: Running, model: str
 async def test_a_typed_threshold_moves_the_slider(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         view = await to_outliers(pilot)
-        await pilot.press("l", "ctrl+u", *"|x| >= 0.7", "enter")
+        await pilot.press("colon", "ctrl+u", *"|x| >= 0.7", "enter")
         await ready(pilot)
         assert not view.typing
         point = view.found.decomposition.points[view.found.chosen]
@@ -274,12 +274,12 @@ async def test_a_typed_threshold_moves_the_slider(running: Running, model: str) 
         assert point.threshold == 0.7
         report = measure(tensors()[PROJ], Scheme.parse("int4:group64:outliers0.7"))
         assert point.sqnr_db == report.sqnr_db
-        await pilot.press("l", "ctrl+u", *"50", "enter")
+        await pilot.press("colon", "ctrl+u", *"50", "enter")
         await ready(pilot)
         text = screen_text(pilot.app)
         assert "no element of |x| >= 50" in text
         assert "< 50 > 0 of 160 columns in 16 bits" in text
-        await pilot.press("l", "ctrl+u", *"99 sigma", "enter")
+        await pilot.press("colon", "ctrl+u", *"99 sigma", "enter")
         await settled(pilot)
         assert view.typing  # it can be corrected
         assert "3 to 12 sigma" in panel_of(pilot).sentence
@@ -303,7 +303,7 @@ async def test_detection_by_column(running: Running, model: str) -> None:
         assert f"{absmax[17] / np.median(absmax):.3g}×" in text
         ranked = [magnitude.column for magnitude in view.found.numbers.largest]
         assert ranked == list(np.argsort(-absmax, kind="stable")[:64])
-        await pilot.press("l", "ctrl+u", *"50", "enter")
+        await pilot.press("colon", "ctrl+u", *"50", "enter")
         await ready(pilot)
         assert "no column over 50 times the median" in screen_text(pilot.app)
         assert "No column over 50 times" in panel_of(pilot).sentence
@@ -315,7 +315,7 @@ async def test_what_was_injected_is_found_or_not(running: Running, model: str) -
         await type_outlier(pilot, "2 at 5,40")
         assert panel_of(pilot).sentence.endswith("; 6 sigma finds it.")
         assert any((o.row, o.column) == (5, 40) for o in view.found.numbers.top)
-        await pilot.press("l", "ctrl+u", *"|x| >= 3", "enter")
+        await pilot.press("colon", "ctrl+u", *"|x| >= 3", "enter")
         await ready(pilot)
         assert panel_of(pilot).sentence.endswith("; |x| >= 3 does not find it.")
         await pilot.press("plus")
@@ -328,7 +328,7 @@ async def test_another_scheme_and_another_tensor(running: Running, model: str) -
     async with running(model=model, start_panel="quantize") as pilot:
         view = await to_outliers(pilot)
         panel = panel_of(pilot)
-        await pilot.press("x")  # nf4
+        await pilot.press("X")  # nf4
         await ready(pilot)
         assert view.found.granularities is not None
         assert view.found.granularities.scheme == "nf4:block64"

@@ -259,7 +259,7 @@ async def test_measuring_all_tensors_can_be_stopped(
         assert "worst 1 of" in screen_text(pilot.app)
 
 
-@pytest.mark.parametrize("keys", ["f", "x"])
+@pytest.mark.parametrize("keys", ["f", "X"])
 async def test_another_scheme_calls_off_the_way_to_the_worst_tensor(
     running: Running, model: str, gate: Gate, keys: str
 ) -> None:
@@ -281,14 +281,14 @@ async def test_a_prompt_that_is_too_long_stays_to_be_cut(running: Running, model
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         await pilot.press("V", "V")
-        await pilot.press("p")
+        await pilot.press("I")
         view = panel.view
         assert isinstance(view, ActivationsView)
         view.field.value = "\U0001f600" * (LONGEST_PROMPT + 1)
         await pilot.press("enter")
         await until(pilot, lambda: "put it into a file" in panel.sentence)
         assert view.typing
-        await pilot.press("backspace")
+        await pilot.press("x")
         await pilot.press("enter")
         await until(pilot, lambda: not view.typing)
         await until(pilot, lambda: view.trouble != "")
@@ -302,7 +302,7 @@ async def test_no_key_is_lost_and_each_turns_the_scheme_it_was_pressed_for(
         panel = await ready(pilot)
         assert [str(scheme) for scheme in panel.shown.schemes] == ["int4:group64", "nf4:block64"]
         gate.held = {"measure"}
-        await pilot.press("f", "f", "right_square_bracket", "x", "right_square_bracket")
+        await pilot.press("f", "f", "right_square_bracket", "X", "right_square_bracket")
         assert [str(scheme) for scheme in panel.shown.schemes] == ["int6:group128", "nf4:block128"]
         assert panel.shown.active == 1
         gate.open()
@@ -312,7 +312,7 @@ async def test_no_key_is_lost_and_each_turns_the_scheme_it_was_pressed_for(
 async def test_a_key_that_is_refused_holds_up_none_behind_it(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
-        await pilot.press("D")  # an integer has no nested blocks
+        await pilot.press("right_curly_bracket")  # an integer has no nested blocks
         assert str(panel.shown.scheme) == "int4:group64"
         assert panel.refusal
         await pilot.press("f")
@@ -326,7 +326,7 @@ async def test_blocks_in_codebooks_take_every_key(running: Running, model: str, 
         panel = cast(Any, pilot.app).panel
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
         gate.held = {"codebooks"}
-        await pilot.press("right_square_bracket", "right_square_bracket", "d", "d", "d")
+        await pilot.press("right_square_bracket", "right_square_bracket", "D", "D", "D")
         gate.open()
         await until(pilot, lambda: "nf4:block256:dq" in panel.shown.schemes)
         await pilot.press("s", "ctrl+u", *"int4:row", "enter")

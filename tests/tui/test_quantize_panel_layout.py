@@ -43,7 +43,7 @@ async def test_golden(running: Running, model: str) -> None:
             for size in reversed(SIZES):  # the list has the focus as long as there is room for it
                 await resized(pilot, size)
                 await ready(pilot)
-                await pilot.press("full_stop")  # the largest error, where a first map begins
+                await pilot.press("asterisk")  # the largest error, where a first map begins
                 await ready(pilot)
                 check(f"quantize_{size[0]}x{size[1]}", screen_text(pilot.app))
 
@@ -59,7 +59,7 @@ async def test_golden(running: Running, model: str) -> None:
 async def test_every_depth_and_size_fits(
     running: Running, model: str, sizes: tuple[tuple[int, int], ...], color: str
 ) -> None:
-    keys = ("down", "left", "right", "up", *"LHJK", "full_stop", "m", "M", "t", "escape")
+    keys = ("down", "left", "right", "up", *"LHJK", "asterisk", "m", "M", "t", "escape")
     async with running(model=model, start_panel="quantize", color=color) as pilot:
         for size in sizes:
             await resized(pilot, size)

@@ -57,10 +57,11 @@ def footer(pilot: Pilot[None]) -> str:
 async def test_whatever_is_pressed_after_a_loss_r_works(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         for keys in (
-            ["down"], ["down", "down", "up"], ["o"], ["o", "o"], ["f"], ["x"], ["g", "x", "down"],
+            ["down"], ["down", "down", "up"], ["T"], ["T", "T"], ["f"], ["X"],
+            [")", "X", "down"],
             ["slash", *"up_proj", "enter"], ["slash", *"up_proj", "escape"],
             ["slash", *"zip", "enter"], ["s", *"int8", "enter", "escape"], ["n"], ["N"], ["escape"],
-            ["down", "escape"], ["enter", "m", "left", "enter"], ["z", "z"], ["c", "t", "end"],
+            ["down", "escape"], ["enter", "m", "left", "enter"], ["z", "z"], ["F", "t", "end"],
         ):  # fmt: skip
             panel = await killed(pilot)
             for key in keys:
@@ -86,7 +87,7 @@ async def as_it_began(pilot: Pilot[None]) -> None:
     """The tensor, the filter and the order that a new panel has."""
     panel = panel_of(pilot)
     while panel.body.side.list.order is not TensorOrder.MODEL:
-        await pilot.press("o")
+        await pilot.press("T")
     panel.body.side.list.set_filter("")
     panel.body.side.list.select(PROJ)
     await ready(pilot)
@@ -162,7 +163,7 @@ async def test_a_restarted_engine_that_is_killed_again(running: Running, model: 
 async def test_worst_first_is_measured_after_the_restart(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await killed(pilot)
-        await pilot.press("o", "o")
+        await pilot.press("T", "T")
         assert panel.body.side.list.order is TensorOrder.WORST
         await pilot.press("r")
         await ready(pilot)
@@ -229,7 +230,7 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
         assert "was stopped" in panel.sentence
         assert panel.shown.model == model
         panel.open_model(other)
-        await pilot.press("down", "x")  # nothing is read of what is about to go
+        await pilot.press("down", "X")  # nothing is read of what is about to go
         gate.set()
         await until(pilot, lambda: panel.shown.model == other)
         await ready(pilot)

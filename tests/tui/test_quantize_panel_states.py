@@ -77,7 +77,7 @@ async def test_a_config_without_weights(running: Running, tmp_path: Path, known:
         panel = await in_phase(pilot, AskingPhase.FAILED)
         assert "weights" in panel.sentence
         await until(pilot, lambda: said in screen_text(pilot.app))
-        for key in ("x", "f", "m", "enter", "o", "n", "slash", "escape", "y", "e", "z"):
+        for key in ("X", "f", "m", "enter", "T", "n", "slash", "escape", "y", "e", "z"):
             await pilot.press(key)
         await settled(pilot)
 
@@ -140,7 +140,15 @@ async def test_the_engine_killed_at_work_and_started_again(running: Running, lar
         text = screen_text(pilot.app)
         assert "The engine was killed" in text
         assert "r starts it again." in text
-        for key in ("f", "x", "g", "down", "up", "m", "o"):  # nothing hurts the screen
+        for key in (
+            "f",
+            "X",
+            "right_parenthesis",
+            "down",
+            "up",
+            "m",
+            "T",
+        ):  # nothing hurts the screen
             await pilot.press(key)
         await settled(pilot)
         assert panel.phase is AskingPhase.LOST

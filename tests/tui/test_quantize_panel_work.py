@@ -89,7 +89,7 @@ async def test_the_cursor_starts_on_the_largest_error_and_moves(
         assert (moved.row, moved.column) == grid.element_at(*panel.body.heatmap.cursor)
         assert moved.value == x[moved.row, moved.column]
         assert f"element ({moved.row}, {moved.column})" in screen_text(pilot.app)
-        await press(pilot, "full_stop")
+        await press(pilot, "asterisk")
         assert panel.body.heatmap.cursor == before
 
 
@@ -124,9 +124,9 @@ async def test_knobs_turn_by_keys(running: Running, model: str) -> None:
 
         for key, expected in [
             ("right_square_bracket", "int4:group128"), ("left_square_bracket", "int4:group64"),
-            ("a", "int4:group64:asym"), ("u", "int4:group64:full"), ("u", "int4:group64:signed"),
-            ("f", "int5:group64:signed"), ("F", "int4:group64:signed"),
-            ("g", "int4:block64:signed"), ("G", "int4:group64:signed"),
+            ("a", "int4:group64:asym"), ("C", "int4:group64:full"), ("C", "int4:group64:signed"),
+            ("right_parenthesis", "int4:block64:signed"),
+            ("left_parenthesis", "int4:group64:signed"),
         ]:  # fmt: skip
             await press(pilot, key)
             assert text() == expected
@@ -142,13 +142,13 @@ async def test_the_other_scheme_is_a_key_away_and_keeps_the_place(
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         cursor = panel.body.heatmap.cursor
-        await press(pilot, "x")
+        await press(pilot, "X")
         assert str(panel.shown.scheme) == "nf4:block64"
         assert panel.body.heatmap.cursor == cursor
-        await press(pilot, "d")
+        await press(pilot, "D")
         assert str(panel.shown.scheme) == "nf4:block64:dq"
         assert len(panel.body.histogram.ticks) == 16
-        await press(pilot, "x")
+        await press(pilot, "X")
         assert str(panel.shown.scheme) == "int4:group64"
 
 
@@ -172,17 +172,17 @@ async def test_an_impossible_turn_says_why_and_changes_nothing(
 ) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
-        await press(pilot, "d")
+        await press(pilot, "D")
         assert "dq is for nf4 and fp4" in panel.sentence
         assert "dq is for nf4 and fp4" in screen_text(pilot.app)
         assert str(panel.shown.scheme) == "int4:group64"
         assert panel.phase is AskingPhase.READY
         # it is not talked over by work that ends later, and goes with the next key
-        for key in ("x", "g"):
+        for key in ("X", "right_parenthesis"):
             await pilot.press(key)
         await ready(pilot)
         assert "nf4 cannot be scaled" in panel.sentence
-        await press(pilot, "x")
+        await press(pilot, "X")
         assert panel.sentence.startswith("int4:group64")
 
 
@@ -315,7 +315,7 @@ async def test_order_by_worst_error(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         side = panel.body.side
-        await pilot.press("o", "o")
+        await pilot.press("T", "T")
         assert side.list.order is TensorOrder.WORST
         expected = {
             name: measure(x, Scheme.parse("int4")).sqnr_db
@@ -328,7 +328,7 @@ async def test_order_by_worst_error(running: Running, model: str) -> None:
         assert known == sorted(known, key=lambda name: cast(float, expected[name]))
         assert side.list.current == panel.shown.entry
         assert f"{expected[PROJ]:.1f} dB" in screen_text(pilot.app)
-        await pilot.press("o")
+        await pilot.press("T")
         assert side.list.order is TensorOrder.MODEL
 
 
@@ -359,7 +359,7 @@ async def test_counts_log_or_plain(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         await ready(pilot)
         assert "values, log count" in screen_text(pilot.app)
-        await pilot.press("c")
+        await pilot.press("F")
         await settled(pilot)
         assert "values, count" in screen_text(pilot.app)
 

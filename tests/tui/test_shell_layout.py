@@ -46,7 +46,7 @@ async def test_every_size_draws_every_line_in_full(running: Running) -> None:
             lines = screen_lines(pilot.app)
             assert len(lines) == size[1]
             assert {len(line) for line in lines} == {size[0]}
-            await pilot.press("question_mark", "escape", "4", "1", "i", "1", "enter", "space", "t")
+            await pilot.press("question_mark", "escape", "4", "1", "i", "1", "enter", "space", "v")
             await settled(pilot)
             assert len(screen_lines(pilot.app)) == size[1]
 
@@ -191,7 +191,7 @@ async def test_no_color_in_the_environment_draws_without_colour(
     monkeypatch.setenv("NO_COLOR", "1")
     async with running(color="auto") as pilot:
         assert pilot.app.no_color
-        for key in ("right", "space", "down", "t", "z", "z", "r", "2", "1"):
+        for key in ("right", "space", "down", "v", "z", "z", "r", "2", "1"):
             await pilot.press(key)
         await settled(pilot)
         for strip in pilot.app.screen._compositor.render_strips():

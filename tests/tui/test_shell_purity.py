@@ -37,7 +37,7 @@ async def main():
     app = QtuiApp(config=Settings(), color="truecolor")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await pilot.press("space", "r", "t", "4")
+        await pilot.press("space", "R", "v", "4")
         await pilot.pause()
 
 asyncio.run(main())

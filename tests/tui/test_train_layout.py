@@ -101,7 +101,7 @@ async def test_every_depth_and_size_fits(
                 assert panel.view is view
                 assert all(len(line) == size[0] for line in screen_lines(pilot.app))
                 assert panel.sentence
-                for key in ("f", "down", "up", "tab", "z", "z"):
+                for key in ("F", "down", "up", "tab", "z", "z"):
                     await pilot.press(key)
                 await pilot.press("v")
                 await settled(pilot)

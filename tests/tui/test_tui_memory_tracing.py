@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from memory_estimator import HandMade
 from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
@@ -21,7 +20,7 @@ async def test_a_trace_takes_the_place_of_the_estimate(
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
         estimator.sentence = "The traced run needs 10 GiB."
-        await pilot.press("t")
+        await pilot.press("r")
         await until(pilot, lambda: panel.shown.answer.origin == "trace")
         await ready(pilot)
         text = screen_text(pilot.app)
@@ -30,20 +29,18 @@ async def test_a_trace_takes_the_place_of_the_estimate(
         assert panel.sentence == "The traced run needs 10 GiB."
 
 
-@pytest.mark.parametrize("key", ["escape", "t"])
 async def test_a_trace_is_given_up(
     running: Running,
     estimator: HandMade,  # noqa: F811
-    key: str,
 ) -> None:
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
         estimator.holding = {"trace"}
-        await pilot.press("t")
+        await pilot.press("r")
         await until(pilot, lambda: estimator.count("trace") == 1)
         await settled(pilot)
         assert "Esc stops" in screen_text(pilot.app)
-        await pilot.press(key)
+        await pilot.press("escape")
         await until(pilot, lambda: estimator.given_up == ["trace"])
         await settled(pilot)
         assert panel.phase is AskingPhase.READY
@@ -62,7 +59,7 @@ async def test_a_trace_of_a_plan_that_is_changed_is_given_up(
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
         estimator.holding = {"trace"}
-        await pilot.press("t")
+        await pilot.press("r")
         await until(pilot, lambda: estimator.count("trace") == 1)
         await pilot.press("right")
         await until(pilot, lambda: estimator.given_up == ["trace"])
@@ -78,7 +75,7 @@ async def test_a_trace_that_fails_leaves_the_estimate(
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
         estimator.failing = ("trace", ModelError("There is no class to trace."))
-        await pilot.press("t")
+        await pilot.press("r")
         await until(pilot, lambda: panel.sentence == "There is no class to trace.")
         assert panel.phase is AskingPhase.READY
         assert panel.shown.current
@@ -94,19 +91,19 @@ async def test_an_unknown_family_offers_the_trace(
         panel = pilot.app.panel
         await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
-        assert "t runs that trace here" in screen_text(pilot.app)
+        assert "r runs that trace here" in screen_text(pilot.app)
         assert estimator.count("first") == 0
         estimator.holding = {"trace"}
-        await pilot.press("t")
+        await pilot.press("r")
         await until(pilot, lambda: estimator.count("trace") == 1)
         await settled(pilot)
         assert "run on tensors without values" in panel.sentence
         assert "without values" in panel.body.picture.text
         await pilot.press("escape")
         await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        assert "t runs that trace here" in panel.sentence
+        assert "r runs that trace here" in panel.sentence
         estimator.holding = set()
-        await pilot.press("t")
+        await pilot.press("r")
         await ready(pilot)
         assert "WWWW" in panel.body.curve.text
         for view, words in (
@@ -130,12 +127,12 @@ async def test_another_plan_of_an_unknown_family_is_compared_with_the_one_traced
     async with running(start_panel="memory") as pilot:
         panel = pilot.app.panel
         await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        await pilot.press("t")
+        await pilot.press("r")
         await ready(pilot)
         await pilot.press("right")
         await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        assert "t traces this one" in panel.sentence
-        await pilot.press("t")
+        assert "r traces this one" in panel.sentence
+        await pilot.press("r")
         await ready(pilot)
         assert "batch 1 → 2: +2 GiB at the peak" in screen_text(pilot.app)
 
@@ -149,7 +146,7 @@ async def test_what_names_no_class_is_not_traced(
         panel = pilot.app.panel
         await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
-        assert "t runs" not in screen_text(pilot.app)
-        await pilot.press("t")
+        assert "r runs" not in screen_text(pilot.app)
+        await pilot.press("r")
         await settled(pilot)
         assert estimator.count("trace") == 0

@@ -129,9 +129,9 @@ class PlanPanel(AskingPanel):
         before, gpu_change = self.shown.before, self.shown.gpu_change
         text = facts.unknown
         if facts.traceable:
-            text += "\nt runs that trace here."
+            text += "\nr runs that trace here."
             if before is not None:
-                text = "The trace was of another plan.\nt traces this one."
+                text = "The trace was of another plan.\nr traces this one."
         self.say(AskingPhase.FAILED, text)
         self.shown.before, self.shown.gpu_change = before, gpu_change
 

@@ -67,7 +67,7 @@ class Heatmap(DrawnLines, can_focus=True):
                 tooltip="Ten cells up, or the window when zoomed in"),
         Binding("shift+down,J", "push(1, 0)", "Far down", show=False, id="heatmap.far_down",
                 tooltip="Ten cells down, or the window when zoomed in"),
-        Binding("full_stop", "peak", "Peak", id="heatmap.peak",
+        Binding("asterisk", "peak", "Peak", id="heatmap.peak",
                 tooltip="Move the cursor to the largest magnitude"),
         Binding("enter", "choose", "To Formats", id="heatmap.choose",
                 tooltip="Show this element in Formats"),

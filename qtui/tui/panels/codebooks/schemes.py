@@ -60,7 +60,7 @@ def step_nested_block(shown: CodebooksShown, by: int, *, budget: bool) -> None:
     at the ends of SIZES, and if double quantization is off, unless the `budget` is shown, which
     also has the bits with double quantization."""
     if not shown.double_quantization and not budget:
-        raise UsageError("Double quantization is off here: d turns it on.")
+        raise UsageError("Double quantization is off here: D turns it on.")
     size = _step(shown.nested_block, by)
     if size == shown.nested_block:
         raise UsageError(

@@ -60,13 +60,13 @@ class FormatsPanel(Panel):
             yield Choice(
                 "rounding",
                 [mode.value for mode in Rounding],
-                tooltip="How a value between two numbers of a format is rounded (r)",
+                tooltip="How a value between two numbers of a format is rounded (R)",
                 id="formats-rounding",
             )
             yield Choice(
                 "saturate",
                 list(SATURATION),
-                tooltip="What a value beyond the largest number becomes (s)",
+                tooltip="What a value beyond the largest number becomes (C)",
                 id="formats-saturate",
             )
             yield Label("", id="formats-origin", markup=False)

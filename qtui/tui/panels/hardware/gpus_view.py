@@ -83,7 +83,7 @@ def _none(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     device = shown.device
     text = [
         NONE_HERE,
-        f"The other views show the {device.name} of the catalogue; g takes another.",
+        f"The other views show the {device.name} of the catalogue; d takes another.",
         "m in Rates measures this machine's processor.",
     ]
     lines: list[TextLine] = []

@@ -31,7 +31,7 @@ is *stated* by the vendor, *derived* from a stated width and the highest clock, 
         levels = hierarchy(device)
         if not levels:
             text = (
-                f"Only the memory of {device.name} is known, as it is not in the catalogue. m asks "
+                f"Only the memory of {device.name} is known, as it is not in the catalogue. r asks "
                 "CUDA and measures it."
             )
             return paragraphs([text], canvas.width, "value")
@@ -56,7 +56,7 @@ is *stated* by the vendor, *derived* from a stated width and the highest clock, 
         device = shown.device
         levels = hierarchy(device)
         if not levels:
-            return f"Only the memory of {device.name} is known. m asks CUDA and measures it."
+            return f"Only the memory of {device.name} is known. r asks CUDA and measures it."
         memory = levels[-1]
         fast = max(
             (each for each in levels if each.bandwidth), key=lambda each: each.bandwidth or 0

@@ -12,7 +12,7 @@ HELP = """\
 The GPUs of this machine: what they do now, how fast they are, and what limits the plan on them.
 
 {views}
-The plan is the one of the Memory panel. `g` chooses another device.
+The plan is the one of the Memory panel. `d` chooses another device.
 """
 
 _binding = partial(panel_binding, "hardware")
@@ -24,10 +24,9 @@ HARDWARE_BINDINGS: list[BindingType] = [
     _binding("up,k", "move(-1)", "Choose", "up", "The previous operation", show=True,
              key_display="↑↓"),
     _binding("down,j", "move(1)", "Down", "down", "The next operation"),
-    _binding("g", "gpu(1)", "GPU", "gpu", "The next device: of this machine, then of the catalogue",
+    _binding("d", "gpu(1)", "GPU", "gpu", "The next device: of this machine, then of the catalogue",
              show=True),
-    _binding("G", "gpu(-1)", "GPU back", "gpu_back", "The previous device"),
-    _binding("m", "measure", "Measure", "measure",
+    _binding("r", "measure", "Measure", "measure",
              "Measure matrix products and a copy on this machine", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop measuring", show=True),
 ]  # fmt: skip

@@ -56,7 +56,7 @@ def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     text = shown.why or (
         "The operations of the plan are being counted."
         if shown.roofs is not None
-        else f"No rates of {shown.device.name} are known: m measures it."
+        else f"No rates of {shown.device.name} are known: r measures it."
     )
     return paragraphs([text], canvas.width, "value")
 

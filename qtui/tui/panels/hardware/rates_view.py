@@ -19,7 +19,7 @@ class RatesView(View[HardwareShown]):
 
     TITLE = "Rates"
     HELP = """\
-**Rates**: operations per second by data type, as the vendor states them. `m` measures this machine
+**Rates**: operations per second by data type, as the vendor states them. `r` measures this machine
 in a process of its own (the processor, if there is no GPU).
 """
 
@@ -60,7 +60,7 @@ in a process of its own (the processor, if there is no GPU).
             )
         dtype = next((name for name in ("bf16", "fp16", "fp32") if name in device.rates), None)
         if dtype is None:
-            return f"No rates of {device.name} are known. m measures it."
+            return f"No rates of {device.name} are known. r measures it."
         stated = device.rates[dtype]
         return (
             f"The {device.name} does {rate(stated)} in {dtype} and reads "
@@ -123,7 +123,7 @@ def _sources(shown: HardwareShown) -> list[str]:
     facts = shown.facts
     if facts is None:
         what = "a product of each type, and a copy."
-        found.append(f"Measuring {what}" if shown.measuring else f"m measures this machine: {what}")
+        found.append(f"Measuring {what}" if shown.measuring else f"r measures this machine: {what}")
         return found
     where = facts.name if facts.kind == "cuda" else f"the processor, {facts.name}"
     sides = sorted({each.size for each in shown.rates if each.what == PRODUCT})

@@ -32,7 +32,7 @@ MEMORY_BINDINGS: list[BindingType] = [
     _binding("left,h", "step(-1)", "Change", "less", "The previous value, or left in the map",
              show=True, key_display="←→"),
     _binding("right,l", "step(1)", "More", "more", "The next value, or right in the map"),
-    _binding("plus,equals_sign", "turn(1)", "Up", "up_value",
+    _binding("plus", "turn(1)", "Up", "up_value",
              "The next value of the form's line, in any view", key_display="+"),
     _binding("minus", "turn(-1)", "Down", "down_value", "Its previous value", key_display="-"),
     _binding("up,k", "move(-1)", "Up", "up", "The previous line"),
@@ -42,14 +42,13 @@ MEMORY_BINDINGS: list[BindingType] = [
              key_display="Enter"),
 ]  # fmt: skip
 LATER_BINDINGS: list[BindingType] = [
-    _binding("g", "gpu(1)", "GPU", "gpu", "The next larger GPU", show=True),
-    _binding("G", "gpu(-1)", "Smaller GPU", "gpu_back", "The next smaller GPU"),
+    _binding("d", "gpu(1)", "GPU", "gpu", "The next larger GPU", show=True),
     _binding("u", "undo", "Undo", "undo", "Undo the last change", show=True),
     _binding("backspace", "usual", "As usual", "usual",
              "Set the usual value of the method"),
-    _binding("o", "own", "Own model", "own", "Close the worked case and go back to the model",
+    _binding("x", "own", "Own model", "own", "Close the worked case and go back to the model",
              show=True),
-    _binding("t", "trace", "Trace", "trace",
-             "Trace the transformers classes instead of the built-in shape, or stop a trace",
+    _binding("r", "trace", "Trace", "trace",
+             "Trace the transformers classes instead of the built-in shape",
              show=True),
 ]  # fmt: skip

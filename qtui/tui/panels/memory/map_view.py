@@ -80,7 +80,7 @@ class MapView(MemoryView):
         columns = window(len(MAP_SEQUENCES), shown.cell[1], (canvas.width - 5) // width)
         what = "GiB of tensors at the peak"
         if shown.gpu is None:
-            title = f"{what}; g chooses a GPU"
+            title = f"{what}; d chooses a GPU"
         else:
             title = f"{what}; + fits, ~ tight, - not: {shown.gpu.label}"
         ends = {column: 5 + (at + 1) * width for at, column in enumerate(columns)}
@@ -159,7 +159,7 @@ def _edge(shown: Shown) -> str:
     row, column = shown.cell
     batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
     if shown.gpu is None:
-        return "Each cell is the plan with that batch and sequence. g chooses a GPU to fit."
+        return "Each cell is the plan with that batch and sequence. d chooses a GPU to fit."
     known = [cell for cell in shown.cells.values() if cell.peak_live_bytes is not None]
     if len(shown.cells) < len(MAP_BATCHES) * len(MAP_SEQUENCES) or any(
         cell.verdict is None for cell in known

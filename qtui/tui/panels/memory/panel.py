@@ -218,10 +218,7 @@ class MemoryPanel(PlanPanel):
         self._open_subject()
 
     def action_trace(self) -> None:
-        if self.trace.goes_on:
-            self.trace.stop()
-        else:
-            self.trace.start()
+        self.trace.start()
 
     def action_back(self) -> None:
         if self.body.typing:
@@ -246,6 +243,10 @@ class MemoryPanel(PlanPanel):
             return bool(self._past)
         if action == "trace":
             facts = self.shown.facts
-            idle = self.phase in (AskingPhase.READY, AskingPhase.FAILED)
-            return facts is not None and facts.traceable and (idle or self.trace.goes_on)
+            idle = self.phase in (AskingPhase.READY, AskingPhase.FAILED) and not self.trace.goes_on
+            return facts is not None and facts.traceable and idle
+        if action == "restart" and self.phase is AskingPhase.FAILED:
+            # What only a trace can estimate is traced by that key.
+            facts = self.shown.facts
+            return facts is None or not (facts.unknown and facts.traceable)
         return super().offers(action, parameters)

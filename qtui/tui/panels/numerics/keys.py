@@ -46,10 +46,10 @@ FORM_BINDINGS: list[BindingType] = [
 ]  # fmt: skip
 
 PICTURE_KEYS: tuple[Binding, ...] = (
-    _binding("p", "picture(1)", "Next picture", "picture", "The next picture", show=True),
-    _binding("P", "picture(-1)", "Picture back", "picture_back", "The previous picture"),
+    _binding("m", "picture(1)", "Next picture", "picture", "The next picture", show=True),
+    _binding("M", "picture(-1)", "Picture back", "picture_back", "The previous picture"),
     _binding("b", "behind", "Behind", "behind", "Draw another run behind it, or none", show=True),
-    _binding("s", "scales", "Scales", "scales", "Where scales lie, or the numbers", show=True),
+    _binding("S", "scales", "Scales", "scales", "Where scales lie, or the numbers", show=True),
     _binding("full_stop", "scale(1)", "Scale up", "scale_up", "Double the values", show=True,
              key_display="."),
     _binding("comma", "scale(-1)", "Scale down", "scale_down", "Halve the values",

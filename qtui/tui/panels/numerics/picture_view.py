@@ -35,10 +35,10 @@ class PictureView(View[NumericsShown]):
 
     TITLE = "Picture"
     HELP = """
-**Picture**: `p` shows the next picture. An earlier run of the same experiment is drawn behind,
+**Picture**: `m` shows the next picture. An earlier run of the same experiment is drawn behind,
 dotted; `b` chooses another, or none. Letters name the lines. Shading around zero marks differences
 that are noise; around a line or at the end of a bar it is the spread over seeds or draws. In a heat
-map of products `s` draws the vectors of scales beside the matrices: those at an outer side can be
+map of products `S` draws the vectors of scales beside the matrices: those at an outer side can be
 taken out of the sum, those in the middle cannot. Below a histogram a bar for each format is the
 range that it holds, pale where it holds values with fewer bits; `,` and `.` scale the values.
 """

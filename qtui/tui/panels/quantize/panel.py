@@ -378,6 +378,9 @@ class QuantizePanel(TensorPanel):
         entry = self.shown.entry
         if action in OF_TENSORS and not self.view.OF_TENSOR:
             return False
+        if action == "restart" and not self.view.OF_TENSOR and entry is not None:
+            # That key does the work of the view when only the reading of a tensor ended.
+            return self.phase is AskingPhase.LOST or bool(self.silence)
         if action == "source":
             return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":

@@ -152,7 +152,7 @@ def controls_of(run: RunShown) -> list[Control]:
         by = 1 if at + 1 < len(SPEEDS) else -at
         return [
             Control("Space", word, "pause"),
-            Control("s", "step", "step"),
+            Control("]", "step", "jump(1)"),
             Control(".", f"{run.player.speed}x", f"speed({by})"),
             Control("x", "close", "stop"),
         ]
@@ -161,6 +161,6 @@ def controls_of(run: RunShown) -> list[Control]:
     return [
         Control("r", "run", "run", enabled=not run.live),
         Control("Space", pause, "pause", enabled=run.live),
-        Control("s", "step", "step"),
+        Control("]", "step", "step"),
         Control("x", "stop" if run.live or not run.there else "clear", "stop", enabled=run.there),
     ]

@@ -12,7 +12,7 @@ HELP = """\
 Training steps in a process of their own, compared with the estimate while they run.
 
 The form has the plan of the Memory panel. `r` runs it, `Space` pauses the run after the current
-step or resumes it, `s` runs one step, `x` stops the run and frees the device. The plan cannot be
+step or resumes it, `]` runs one step, `x` stops the run and frees the device. The plan cannot be
 changed while it runs.
 
 {views}
@@ -38,12 +38,13 @@ TRAIN_BINDINGS: list[BindingType] = [
              show=True),
     _binding("space", "pause", "Pause", "pause", "Pause the run, or resume it", show=True,
              key_display="Space"),
-    _binding("s", "step", "Step", "step", "Run one step, then pause", show=True),
+    _binding("right_square_bracket", "step", "Step", "step", "Run one step, then pause",
+             show=True, key_display="]"),
     _binding("x", "stop", "Stop", "stop", "Stop the run and free the device, or close the "
              "recording", show=True),
 ]  # fmt: skip
 LATER_BINDINGS: list[BindingType] = [
-    _binding("f", "floor", "Floor", "floor",
+    _binding("F", "floor", "Floor", "floor",
              "Start the picture at zero, or at the bytes that are always there"),
     _binding("full_stop", "speed(1)", "Faster", "faster", "Play faster: 1, 4, 16 times",
              show=True, key_display="."),
@@ -52,7 +53,7 @@ LATER_BINDINGS: list[BindingType] = [
              "Jump to the next step of the recording", show=True, key_display="]"),
     _binding("left_square_bracket", "jump(-1)", "Step before", "previous_step",
              "Jump to the previous step", key_display="["),
-    _binding("J", "ask_jump", "Jump", "jump", "Jump to a step of the recording by its number"),
+    _binding("colon", "ask_jump", "Jump", "jump", "Jump to a step of the recording by its number"),
     _binding("left,h", "turn(-1)", "Less", "less", "The previous value", show=True,
              key_display="←→"),
     _binding("right,l", "turn(1)", "More", "more", "The next value"),
@@ -60,12 +61,11 @@ LATER_BINDINGS: list[BindingType] = [
     _binding("down,j", "move(1)", "Down", "down", "The next line"),
     _binding("enter", "enter", "Type", "enter", "Type a value", show=True, key_display="Enter"),
     _binding("o", "open", "Open", "open", "Open a recording", show=True),
-    _binding("n", "ask_steps", "Steps", "steps", "How many steps to run", show=True),
-    _binding("d", "ask_data", "Data", "data", "A text file to learn from"),
-    _binding("t", "ask_text", "Text", "text", "The text that adapters are compared on"),
-    _binding("g", "gpu(1)", "GPU", "gpu", "The next larger GPU to estimate for"),
-    _binding("G", "gpu(-1)", "Smaller GPU", "gpu_back", "The next smaller GPU"),
-    _binding("b", "largest", "Largest batch", "largest",
+    _binding("colon", "ask_steps", "Steps", "steps", "How many steps to run", show=True),
+    _binding("i", "ask_data", "Data", "data", "A text file to learn from"),
+    _binding("I", "ask_text", "Text", "text", "The text that adapters are compared on"),
+    _binding("d", "gpu(1)", "GPU", "gpu", "The next larger GPU to estimate for"),
+    _binding("B", "largest", "Largest batch", "largest",
              "Take the largest batch that fits, if the plan does not fit", show=True),
     _binding("u", "undo", "Undo", "undo", "Undo the last change"),
     _binding("backspace", "usual", "As usual", "usual",

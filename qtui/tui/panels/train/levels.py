@@ -30,7 +30,7 @@ def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
     where = "" if shown.live else " on the CPU"
     text = f"r runs {steps}{where} with {data}"
     if run.largest and run.largest_of == shown.asked:
-        text = f"b takes batch {run.largest}, the largest that fits; {text}"
+        text = f"B takes batch {run.largest}, the largest that fits; {text}"
     return [*lines, [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
 
 

@@ -215,9 +215,7 @@ class TrainPanel(PlanPanel):
 
     def action_step(self) -> None:
         run = self.run_shown
-        if run.player is not None:
-            self.action_jump(1)
-        elif run.live:
+        if run.live:
             run.wish = "one step"
             self.run.process.child.control("step")
             self.draw()
@@ -388,8 +386,10 @@ class TrainPanel(PlanPanel):
             return run.live or replayed
         if action == "stop":
             return run.there
-        if action in ("open", "ask_steps", "ask_data", "ask_text"):
+        if action in ("open", "ask_data", "ask_text"):
             return not run.live
+        if action in ("step", "ask_steps"):
+            return not replayed and (action == "step" or not run.live)
         if action in ("enter", "turn", "gpu", "usual"):
             return not (run.live or replayed)
         if action == "largest":

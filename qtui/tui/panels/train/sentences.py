@@ -44,7 +44,7 @@ def before_run(shown: Shown, run: RunShown) -> str:
         if shown.plan.batch <= EACH
         else "Of the batches of the form the largest"
     )
-    return f"{text} {of} that fits is {run.largest}: b takes it."
+    return f"{text} {of} that fits is {run.largest}: B takes it."
 
 
 def first_of_all(run: RunShown) -> str:
@@ -171,7 +171,7 @@ def progress(run: RunShown) -> str:
     assert header is not None
     asked = f" of {header.steps}" if header.steps else ""
     if state.status == "paused":
-        return f"Paused after step {len(state.steps)}{asked}: Space resumes, s takes one step."
+        return f"Paused after step {len(state.steps)}{asked}: Space resumes, ] takes one step."
     if state.over:
         taken = len(state.steps)
         how = " before it was stopped" if state.status == "stopped" else ""

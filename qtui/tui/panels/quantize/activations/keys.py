@@ -7,8 +7,8 @@ from textual.binding import Binding
 HELP = """\
 ## Activations
 
-The model reads a text, and qtui captures the input and output of the chosen weight's module: `c`
-reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
+The model reads a text, and qtui captures the input and output of the chosen weight's module: `r`
+reads the built-in text, `I` a prompt, `i` a file. The first half of the text is for
 **calibration**, the second is **held out**.
 
 *Dynamic* scales come from the values themselves, per token or per tensor. *Static* ranges are fixed
@@ -21,9 +21,9 @@ stored or under scheme A or B. `S` shows the input or the output in the whole pa
 """
 
 ACTIVATIONS_KEYS: tuple[Binding, ...] = (
-    Binding("c", "capture", "Capture", show=True, id="quantize.capture",
+    Binding("r", "capture", "Capture", show=True, id="quantize.capture",
             tooltip="Let the model read the built-in text"),
-    Binding("p", "type_text('prompt')", "Prompt", show=True, id="quantize.prompt",
+    Binding("I", "type_text('prompt')", "Prompt", show=True, id="quantize.prompt",
             tooltip="Let the model read a prompt", priority=True),
     Binding("i", "type_text('file')", "File", show=True, id="quantize.text_file",
             tooltip="Let the model read a text file", priority=True),

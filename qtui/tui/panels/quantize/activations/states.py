@@ -32,7 +32,7 @@ def state_sentence(state: CaptureState, trouble: str, tensor: str) -> str:
         case CaptureState.NOTHING if tensor:
             return (
                 f"The module of {tensor} is not captured yet. A product needs weights and "
-                f"activations: c lets the model read a text, which shows the activations."
+                f"activations: r lets the model read a text, which shows the activations."
             )
         case _:
             return ""
@@ -48,14 +48,14 @@ def state_words(state: CaptureState, trouble: str) -> Sequence[str]:
         case CaptureState.FAILED:
             return (
                 trouble,
-                "c reads the built-in text, p a prompt, i a file; v shows the other views, which "
+                "r reads the built-in text, I a prompt, i a file; v shows the other views, which "
                 "do not run the model.",
             )
         case _:
             return (
                 "The activations of this module are not captured yet.",
-                "c lets the model read the built-in text: the first half is for calibration, "
+                "r lets the model read the built-in text: the first half is for calibration, "
                 "the second half is held out.",
-                "p reads a prompt of yours, i a text file.",
+                "I reads a prompt of yours, i a text file.",
                 "The first capture imports torch, which takes a few seconds.",
             )

@@ -12,7 +12,7 @@ HELP = """\
 `-`); the **value**; the **scale** of the element's group; its **code**; and the **difference**, the
 magnitude of A's error less that of B's.
 
-`p` changes how the elements of a cell become one number: the largest magnitude (*max*, which keeps
+`Z` changes how the elements of a cell become one number: the largest magnitude (*max*, which keeps
 a single spike visible), the *mean*, the root mean square (*rms*), or the element in the middle
 (*nearest*). The title names it. Codes have only *nearest*.
 
@@ -20,7 +20,7 @@ a single spike visible), the *mean*, the root mean square (*rms*), or the elemen
 the edge moves the window, and so do Shift and the arrows. The title names the rows and columns of
 the window.
 
-`b` shows A and B side by side on one scale; a wide terminal also shows their difference. `.` moves
+`b` shows A and B side by side on one scale; a wide terminal also shows their difference. `*` moves
 the cursor to the largest magnitude.
 """
 
@@ -31,14 +31,14 @@ KEYS: tuple[Binding, ...] = (
             tooltip="Previous map"),
     Binding("b", "side", "A|B", id="quantize.side_by_side",
             tooltip="A and B side by side, or one map"),
-    Binding("p", "pooling", "Pooling", show=False, id="quantize.pooling",
+    Binding("Z", "pooling", "Pooling", show=False, id="quantize.pooling",
             tooltip="Pooling: max, mean, rms, nearest"),
-    Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", show=False, id="quantize.zoom_in",
+    Binding("plus", "zoom(0.5)", "Zoom in", show=False, id="quantize.zoom_in",
             tooltip="Zoom in around the cursor"),
     Binding("minus", "zoom(2)", "Zoom out", show=False, id="quantize.zoom_out",
             tooltip="Zoom out around the cursor"),
     Binding("0", "whole", "All", show=False, id="quantize.zoom_all",
             tooltip="Show the whole tensor again"),
-    Binding("c", "counts", "Log counts", show=False, id="quantize.counts",
+    Binding("F", "counts", "Log counts", show=False, id="quantize.counts",
             tooltip="Histogram: log or plain counts"),
 )  # fmt: skip

@@ -19,14 +19,14 @@ def model_sentence(run: ModelRun, parameters: int | None) -> str:
     if parameters is None:
         return ""
     if run.state is EvaluationState.NOTHING:
-        return f"Enter lets {_readers(run, parameters)}: then the divergence of each stands here."
+        return f"r lets {_readers(run, parameters)}: then the divergence of each stands here."
     if run.state is EvaluationState.FAILED:
-        return f"{run.trouble}{' c goes back to the CPU.' if run.gpu else ''}"
+        return f"{run.trouble}{' d goes back to the CPU.' if run.gpu else ''}"
     if run.state is EvaluationState.RUNNING:
         return _running(run)
     if run.found is None:
         lost = "The engine ended" if run.state is EvaluationState.LOST else "Stopped"
-        return f"{lost} before a scheme had read a window: Enter begins again."
+        return f"{lost} before a scheme had read a window: r begins again."
     return f"{run.found.conclusion}{_next(run, parameters)}"
 
 
@@ -42,29 +42,29 @@ def _running(run: ModelRun) -> str:
 
 
 def _next(run: ModelRun, parameters: int) -> str:
-    """What Enter does after an evaluation; empty if nothing is left to do."""
+    """What r does after an evaluation; empty if nothing is left to do."""
     if run.state is EvaluationState.LOST:
-        return " The engine ended, and with it what it had read: Enter begins again."
+        return " The engine ended, and with it what it had read: r begins again."
     if run.state is EvaluationState.STOPPED:
-        return " Enter goes on."
+        return " r goes on."
     if run.missing:
         are = "is" if len(run.missing) == 1 else "are"
         cost = _cost(run, parameters)
-        return f" {phrase(run.missing)} {are} not read yet: Enter does it, {cost}."
+        return f" {phrase(run.missing)} {are} not read yet: r does it, {cost}."
     if run.found is not None and run.found.windows == 1:
         return " + reads more."
     if run.taken_out:
-        return f" That counts {phrase(run.taken_out)}, taken out since: Enter concludes without."
+        return f" That counts {phrase(run.taken_out)}, taken out since: r concludes without."
     return ""
 
 
 def beginning(run: ModelRun, parameters: int) -> list[str]:
     """The paragraphs below a list of which nothing was read yet."""
     return [
-        f"Enter lets {_readers(run, parameters)}. The engine does it, and the screen goes on "
+        f"r lets {_readers(run, parameters)}. The engine does it, and the screen goes on "
         f"meanwhile; Esc stops and keeps what is done. Torch is loaded first, which takes seconds.",
         f"The text is {printable(run.text or 'one inside qtui')} (i), read on the "
-        f"{'GPU' if run.gpu else 'CPU'} (c). n adds schemes, N takes one out, + and - "
+        f"{'GPU' if run.gpu else 'CPU'} (d). b adds schemes, x takes one out, + and - "
         f"change the windows.",
     ]
 

@@ -214,14 +214,14 @@ class OutliersView(TensorView):
             if numbers is not None and numbers.detection == "threshold" and numbers.std:
                 how = f"by threshold of {numbers.limit / numbers.std:.2g} sigma"
             self.line.say(
-                f"{how};  m another way;  l , . limit;  i injects an outlier", injected=False
+                f"{how};  m another way;  : , . limit;  i injects an outlier", injected=False
             )
             return
         size = sigmas_text(inject, self.found.std) or "outlier"
         place = place_text(inject)
         value = format_value(inject.value, 4)
         self.line.say(
-            f"{size} at {place}: {value};  + doubles, - halves, I removes it", injected=True
+            f"{size} at {place}: {value};  + doubles, - halves, x removes it", injected=True
         )
 
     def focus_start(self) -> bool:

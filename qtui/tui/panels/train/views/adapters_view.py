@@ -27,7 +27,7 @@ class AdaptersView(TrainView):
         compared = state.adapters
         if compared is None:
             why = (
-                "Adapters are compared after the last step of a LoRA or QLoRA run; t sets the text."
+                "Adapters are compared after the last step of a LoRA or QLoRA run; I sets the text."
             )
             return nothing(state, why, canvas)
         half = max(24, min(44, canvas.width // 2))

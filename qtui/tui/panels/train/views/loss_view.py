@@ -89,4 +89,4 @@ def _learns(state: RunState) -> str:
         return "It learns; a real run saves what it learned, this one measures."
     if not state.over:
         return ""
-    return "It does not learn yet: n takes more steps, --data another text."
+    return "It does not learn yet: : takes more steps, --data another text."

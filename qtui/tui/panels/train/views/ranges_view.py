@@ -27,13 +27,13 @@ class RangesView(TrainView):
     HELP = """\
 **Ranges**: a histogram of the magnitudes of activations, gradients and weights of the linear
 layers, by power of two, above the ranges of formats. While this view is shown, each step measures
-them; the time that takes is not counted. `p` shows the next layer, `S` multiplies the gradients by
+them; the time that takes is not counted. `m` shows the next layer, `S` multiplies the gradients by
 the loss scale recommended for FP16.
 """
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        panel_binding("train", "p", "layer(1)", "Layer", "layer", "The next linear layer, or all",
+        panel_binding("train", "m", "layer(1)", "Layer", "layer", "The next linear layer, or all",
                       show=True),
-        panel_binding("train", "P", "layer(-1)", "Layer before", "layer_back", "The layer before"),
+        panel_binding("train", "M", "layer(-1)", "Layer before", "layer_back", "The layer before"),
         panel_binding("train", "S", "scale", "Loss scale", "loss_scale",
                       "Gradients with the loss scale for FP16, or without", show=True),
     )  # fmt: skip

@@ -24,7 +24,7 @@ class RunView(TrainView):
 **Run**: the predicted curve of a step in muted colours, stacked as in the Memory panel. Over it are
 the measured bytes: *allocated* by tensors, *reserved* by the allocator, *device* used by all
 processes. Time within a phase is stretched over the operations of the phase. A line shows the
-largest samples of the last steps; level lines are the exact peak of each phase. `f` leaves out the
+largest samples of the last steps; level lines are the exact peak of each phase. `F` leaves out the
 bytes that are always there. Without a GPU the lines are the bytes of live tensors, and the estimate
 has no workspaces.
 
