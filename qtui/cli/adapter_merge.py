@@ -38,9 +38,12 @@ def report_adapter(
     text: str | None,
     full: bool,
     all_tensors: bool,
-) -> Document:
-    """Merges, quantizes and measures; with a text, also runs the models. Raises what opening,
-    reading, merging and running raise."""
+) -> tuple[Document, QtuiError | KeyboardInterrupt | None]:
+    """Merges, quantizes and measures; with a text, also runs the models. With the report comes what
+    ended that run before its end, if anything did.
+
+    Raises what opening, reading and merging raise.
+    """
     from qtui.report.inspection.adapters import adapter_document
     from qtui_core.inspection.adapters.merging import merge_adapter
     from qtui_core.inspection.adapters.reading import read_adapter
@@ -62,9 +65,10 @@ def report_adapter(
             merge = merge_adapter(base, read_adapter(found))
             with progress_on_stderr("merging") as progress:
                 report = survey(merge, schemes, trained_on, full=full, progress=progress)
+        ended = None
         if text is not None and report.weights:
-            report = _with_divergence(report, model, adapter, schemes, trained_on, text)
-        return adapter_document(report, all_tensors=all_tensors)
+            report, ended = _with_divergence(report, model, adapter, schemes, trained_on, text)
+        return adapter_document(report, all_tensors=all_tensors), ended
 
 
 def _with_divergence(
@@ -74,7 +78,7 @@ def _with_divergence(
     schemes: Sequence[Scheme],
     trained_on: Scheme | None,
     text: str,
-) -> AdapterReport:
+) -> tuple[AdapterReport, QtuiError | KeyboardInterrupt | None]:
     from qtui.cli.evaluation_run import run_to_end
     from qtui_core.evaluation.merged import merged_divergence
     from qtui_core.evaluation.settings import EvaluationSettings
@@ -83,13 +87,27 @@ def _with_divergence(
     settings = EvaluationSettings(
         tuple(schemes), adapter=adapter, trained_on=trained_on, text=text
     ).settled()
-    outcome = run_to_end(model, settings, None)
-    if outcome.interrupted:
-        raise KeyboardInterrupt
-    if outcome.failed:
-        raise QtuiError("The models were not all run on the text: leave out --text, or try again.")
-    report = replace(report, divergence=merged_divergence(outcome.found.begun, outcome.parts))
-    return replace(report, conclusion=conclude_adapter(report))
+    ended: QtuiError | KeyboardInterrupt | None = None
+    why = "it was interrupted"
+    try:
+        outcome = run_to_end(model, settings, None)
+    except KeyboardInterrupt as interrupt:
+        ended = interrupt
+    except QtuiError as error:
+        ended, why = error, str(error).removesuffix(".")
+    else:
+        if outcome.interrupted:
+            ended = KeyboardInterrupt()
+        elif outcome.failed:
+            why = "its process ended early"
+            ended = QtuiError("The models were not all run on the text: try again.")
+        found = merged_divergence(outcome.found.begun, outcome.parts)
+        if found is not None:
+            report = replace(report, divergence=found)
+            early = "" if ended is None else "The text was not read to its end. "
+            return replace(report, conclusion=early + conclude_adapter(report)), ended
+    said = conclude_adapter(report, f"What the model loses on the text is unknown ({why}).")
+    return replace(report, conclusion=said), ended
 
 
 def check_text(text: str | None) -> None:

@@ -29,7 +29,7 @@ MOST_PARAMETERS: Final = 50_000_000
 class HeldAgainst:
     """How holding an assignment against its model ended: the judgement, or in `reason` why there is
     none ("" if the assignment is the model itself), `impossible` if the model cannot run; and what
-    `EvaluationOutcome` says."""
+    `EvaluationOutcome` says. What was asked for and could not be has failed too."""
 
     rivals: Rivals
     judgement: Judgement | None = None
@@ -54,13 +54,14 @@ def hold_against(
         text: the file by which the assignment was chosen; its second half is read.
         asked: whether it must be, or must not be; None leaves it to the size of the model.
 
-    Raises QtuiError if it was asked for and cannot be.
+    If it was asked for and cannot be, it has `failed`.
     """
     rivals = rivals_of(source, found)
     if not any(choice.scheme for choice in found.choices):
         return HeldAgainst(rivals)
-    if not asked and source.config is None:
-        return HeldAgainst(rivals, reason="there is no config.json to run it by", impossible=True)
+    if source.config is None:
+        reason = "there is no config.json to run it by"
+        return HeldAgainst(rivals, reason=reason, impossible=True, failed=bool(asked))
     if not asked and (reason := _left_out(source, asked)):
         return HeldAgainst(rivals, reason=reason)
     from qtui.cli.evaluation_run import run_to_end
@@ -73,10 +74,8 @@ def hold_against(
     except KeyboardInterrupt:
         return HeldAgainst(rivals, reason="it was interrupted", interrupted=True)
     except QtuiError as error:
-        if asked:
-            raise
         missing = isinstance(error, MissingLibrary)
-        return HeldAgainst(rivals, reason=str(error), impossible=not missing)
+        return HeldAgainst(rivals, reason=str(error), impossible=not missing, failed=bool(asked))
     ended = outcome.found.ended
     judgement = judge(outcome.found.begun, outcome.parts, rivals.kinds, ended)
     return HeldAgainst(rivals, judgement, interrupted=outcome.interrupted, failed=outcome.failed)

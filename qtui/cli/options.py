@@ -179,15 +179,19 @@ def write_gated(
 ) -> None:
     """Prints the report, with what became of the gates; without gates as `report.write` does.
 
-    Raises QtuiError (exit code 1) after it if rows fell, and UsageError before it for a baseline
-    that is of another model.
+    Raises QtuiError (exit code 1) after it if rows failed, and UsageError for a baseline of
+    another model and for a figure that the report has in another unit.
     """
     if gates is None:
         report.write(document, target)
         return
     from qtui.report.gates import with_gates
 
-    verdict = gates.judge(document.data)
+    try:
+        verdict = gates.judge(document.data)
+    except QtuiError:
+        report.write(document, target)  # what was measured is not lost
+        raise
     report.write(with_gates(document, verdict), target)
     if verdict.fallen:
         raise QtuiError(verdict.sentence)

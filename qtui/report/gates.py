@@ -14,20 +14,20 @@ TABLE_ROWS = 60
 
 
 def with_gates(document: Document, verdict: GateVerdict) -> Document:
-    """The report with a section on its gates, and with the rows that fell in its JSON: `gates`,
+    """The report with a section on its gates, and with the rows that failed in its JSON: `gates`,
     and `baseline` with the rows that only one of the two reports has."""
     fallen = verdict.fallen
-    held = "held" if not fallen else verdict.count
-    pairs = [(gate, f"held against {plural(count, 'row')}") for gate, count in verdict.checked]
-    blocks: list[Block] = [Facts((*pairs, ("all of them", held)))]
+    result = verdict.count if fallen else "all passed"
+    pairs = [(gate, f"checked on {plural(count, 'row')}") for gate, count in verdict.checked]
+    blocks: list[Block] = [Facts((*pairs, ("result", result)))]
     if fallen:
         more = len(fallen) - TABLE_ROWS
         blocks.append(
             Table(
-                columns=(Column("gate", key=True), Column("row"), Column("what fell")),
+                columns=(Column("gate", key=True), Column("row"), Column("why it failed")),
                 rows=tuple((r.expression, r.row or "–", r.sentence) for r in fallen[:TABLE_ROWS]),
                 tones=tuple("bad" for _ in fallen[:TABLE_ROWS]),
-                note=f"{plural(more, 'more row')} fell: --json lists all." if more > 0 else "",
+                note=f"{plural(more, 'more row')} failed: --json lists all." if more > 0 else "",
             )
         )
     data = {**document.data, "gates": printed(fallen)}

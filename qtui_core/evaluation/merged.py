@@ -141,9 +141,14 @@ def refuse_parts(ways: list[AdaptedWeights], whole: Collection[str]) -> None:
         )
 
 
-def merged_divergence(begun: EvaluationBegun, parts: Sequence[PartScored]) -> MergedDivergence:
-    """The divergences of an evaluation of `adapted` models."""
+def merged_divergence(
+    begun: EvaluationBegun, parts: Sequence[PartScored]
+) -> MergedDivergence | None:
+    """The divergences of an evaluation of `adapted` models, on the windows that all of them have
+    read; None if there is no such window."""
     windows, rows, compared = compare_candidates(begun, parts)
+    if len(rows) < len(begun.candidates):
+        return None
     base, found = None, []
     for row in rows:
         kind, _, name = row.name.partition(" ")
@@ -165,8 +170,11 @@ def merged_divergence(begun: EvaluationBegun, parts: Sequence[PartScored]) -> Me
                 )
             )
     text = begun.text
+    count = plural(windows, "window")
+    if windows < text.windows:
+        count = f"the {windows:,} of {plural(text.windows, 'window')} that all models read, each"
     words = (
-        f"{windows * text.scored:,} tokens of {text.origin} in {plural(windows, 'window')} of "
+        f"{windows * text.scored:,} tokens of {text.origin} in {count} of "
         f"{text.window:,}; embeddings and heads are not quantized. ± is the standard error, over "
         f"windows."
     )

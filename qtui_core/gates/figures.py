@@ -63,6 +63,7 @@ FIGURES: Final = {
         GateFigure("sqnr_db", "sqnr", "dB", falls=True, slack=0.05),
         GateFigure("relative_mse", slack=0.01, relative=True),
         GateFigure("relative_error", "error", slack=0.01, relative=True),
+        GateFigure("kl_sum", slack=0.02, relative=True),
         GateFigure("max_abs_error", slack=0.01, relative=True),
         GateFigure("bits_per_parameter", "bits", slack=0.001),
         GateFigure("bytes", unit="bytes"),
@@ -87,6 +88,10 @@ FIGURES: Final = {
         GateFigure("headroom_bytes", "headroom", "bytes", falls=True),
     )
 }
+
+#: The figures of an assignment of which its report has one or the other: an error is relative, or
+#: in nats, by its objective.
+INSTEAD: Final = {"sqnr_db": "kl_sum", "relative_error": "kl_sum", "kl_sum": "relative_error"}
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ _OF_ERRORS = ("sqnr_db", "relative_mse", "bits_per_parameter", "max_abs_error", 
               "overflowed")  # fmt: skip
 _OF_RUNS = ("resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
             "process_bytes")  # fmt: skip
-_OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "bits_per_parameter", "bytes")
+_OF_ASSIGNMENTS = ("sqnr_db", "relative_error", "kl_sum", "bits_per_parameter", "bytes")
 _OF_EVALUATIONS = ("kl_mean", "kl_median", "kl_p999", "loss", "perplexity", "top1_agreement",
                    "nonfinite", "bits_per_parameter", "bytes")  # fmt: skip
 _OF_MERGES = ("kept", "share", "error_over_update", "bits_per_parameter", "overflowed")
@@ -153,8 +158,8 @@ class Gated:
         rows: the lists. A figure that is named without its list belongs to the first list with it.
         marks: keys by which a report of this command is recognised: no other command has all.
         settings: keys of settings of the user; a baseline with other values gets a note.
-        needed: keys of settings; a baseline with other values is refused, because its figures
-            cannot be compared.
+        needed: keys of settings, with points between them; a baseline with other values is
+            refused, because its figures cannot be compared.
     """
 
     rows: tuple[GatedRows, ...]
@@ -190,6 +195,7 @@ GATED: Final = {
         ),
         ("tensors", "schemes", "sensitivity"),
         ("sample",),
+        needed=("sensitivity.weighed_by",),
     ),
     "inspect --headers": Gated((_A_RUN,), ("tensors", "schemes")),
     "inspect --against": Gated(

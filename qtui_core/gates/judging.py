@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
+from qtui_core.gates.figures import FIGURES, GATED, INSTEAD, GatedRows, GateFigure
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.quantities import plural
 
@@ -78,10 +78,10 @@ class GateVerdict:
 
     @property
     def count(self) -> str:
-        """How many rows fell, or how many checks if a row fell twice or the report has none."""
+        """How many rows failed, or how many checks if a row failed twice or the report has none."""
         count, rows = len(self.fallen), {row.row for row in self.fallen}
         whole = len(rows) == count and "" not in rows
-        return f"{plural(count, 'row' if whole else 'check')} fell"
+        return f"{plural(count, 'row' if whole else 'check')} failed"
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,14 @@ class Gates:
         """Checks a report of the command (`data`, as `--json` prints it).
 
         A missing figure (null, NaN) fails, and so does a gate without any row. Raises UsageError
-        for a baseline of another model.
+        for a baseline of another model, and for a figure that the report has in another unit.
         """
         checked, fallen = [], []
         for limit in self.limits:
             rows = list(limit.rows.found(data))
             checked.append((f"--fail-if '{limit.expression}'", len(rows)))
+            for _, each in rows:
+                _refuse_another_unit(limit, each)
             if not rows:
                 told = f"the report has no row of {limit.rows.name} for '{limit.expression}'"
                 fallen.append(FallenRow(limit.expression, "", None, limit.amount, told))
@@ -125,10 +127,10 @@ class Gates:
         gated = GATED[self.command]
         _refuse_another_model(self.file, baseline, data)
         for key in gated.needed:
-            if baseline.get(key) != data.get(key):
+            if _inside(baseline, key) != _inside(data, key):
                 raise UsageError(
-                    f"The baseline {quoted(self.file)} has another {key}, so that its figures "
-                    f"cannot be compared: make it again."
+                    f"The baseline {quoted(self.file)} has another {key.rpartition('.')[2]}, so "
+                    f"that its figures cannot be compared: make it again."
                 )
         missing: list[str] = []
         new: list[str] = []
@@ -191,7 +193,7 @@ def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
 def _held(limit: GateLimit, name: str, row: Mapping[str, Any]) -> Iterator[FallenRow]:
     figure, value = limit.figure, _figure_of(limit.figure, row)
     if value is None:
-        told = f"{name} has no {figure.key}, so that '{limit.expression}' cannot be held against it"
+        told = f"{name} has no {figure.key}, so that '{limit.expression}' cannot be checked"
     elif not limit.falls(value):
         return
     else:
@@ -227,6 +229,23 @@ def _beside(
         else:
             continue
         yield FallenRow(expression, name, now, limit, told)
+
+
+def _refuse_another_unit(limit: GateLimit, row: Mapping[str, Any]) -> None:
+    other = INSTEAD.get(limit.figure.key)
+    if other is not None and row.get(limit.figure.key) is None and row.get(other) is not None:
+        raise UsageError(
+            f"'{limit.expression}' cannot be checked: the report has {other} and no "
+            f"{limit.figure.key}, as its objective is {row.get('weighed_by')}. Limit {other}, or "
+            f"choose another --objective."
+        )
+
+
+def _inside(data: Any, path: str) -> Any:
+    """What a report has at keys with points between them; None if it has nothing there."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def _refuse_another_model(file: str, baseline: Mapping[str, Any], data: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from adapter_models import lora, write_adapter
 from every import every
 from packed_models import gptq_layer, save_model, under
 
+from qtui_core.errors import ModelError
+
 Q = "model.layers.0.self_attn.q_proj"
 
 
@@ -53,7 +55,7 @@ def test_gates_hold_what_is_left(qtui, merged):
     assert qtui(*asked, "--fail-if", "kept<0.1").returncode == 0
     fallen = qtui(*asked, "--fail-if", "error_over_update>0.0001", "--fail-if", "tensors.kept>0")
     assert fallen.returncode == 1
-    assert "2 rows fell" in fallen.stderr
+    assert "2 rows failed" in fallen.stderr
 
 
 def test_what_does_not_go_together_is_refused(qtui, merged):
@@ -101,6 +103,32 @@ def test_a_base_that_is_quantized_already_is_merged_and_not_run(qtui, tmp_path):
         assert f"{option[0]} needs the base as it was" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("ending", "code", "why"),
+    [
+        (KeyboardInterrupt(), 130, "it was interrupted"),
+        (ModelError("It has no tokenizer."), 3, "It has no tokenizer"),
+    ],
+)
+def test_what_was_measured_of_the_weights_is_printed(
+    qtui, merged, tmp_path, monkeypatch, ending, code, why
+):
+    def end(*_):
+        raise ending
+
+    text = tmp_path / "text.txt"
+    text.write_text("The cat sat on the mat.")
+    monkeypatch.setattr("qtui.cli.evaluation_run.run_to_end", end)
+    base, adapter = merged
+    done = qtui("inspect", base, "--adapter", adapter, "--text", str(text), "--json",
+                "--fail-if", "kept>0")  # fmt: skip
+    assert done.returncode == code
+    said = json.loads(done.stdout)["conclusion"]
+    assert "of the update is left" in said
+    assert said.endswith(f"What the model loses on the text is unknown ({why}).")
+    assert "--text" not in said
+
+
 @pytest.mark.slow
 def test_a_text_measures_what_the_model_loses(qtui, tmp_path):
     """Trained on the demo in nf4:dq, the adapter kept apart from that base is the trained model."""
@@ -114,7 +142,7 @@ def test_a_text_measures_what_the_model_loses(qtui, tmp_path):
     done = qtui("inspect", "demo", *asked, "--text", str(text), "--json",
                 "--fail-if", "kl>-1")  # fmt: skip
     assert done.returncode == 1
-    assert "2 rows fell" in done.stderr
+    assert "2 rows failed" in done.stderr
     found = json.loads(done.stdout)
     name = "nf4:block64:dq"
     merged, apart = found["divergence"]["merged"], found["divergence"]["apart"]

@@ -7,6 +7,7 @@ import math
 import operator
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from every import over
 from safetensors.numpy import save_file
 from told_truly import faults_of
 
+from qtui_core.errors import UsageError
 from qtui_core.gates.figures import FIGURES, GATED
 from qtui_core.gates.reading import read_gates
 
@@ -56,7 +58,7 @@ def test_rows_that_fall_are_those_of_the_json(qtui):
         }
     ]
     assert found == {**data, "gates": found["gates"]}
-    sentence = f"qtui: 1 row fell: {low['scheme']} has sqnr_db {low['sqnr_db']:.6g} dB, under the"
+    sentence = f"qtui: 1 row failed: {low['scheme']} has sqnr_db {low['sqnr_db']:.6g} dB, under the"
     assert done.stderr.startswith(sentence)
 
 
@@ -65,10 +67,10 @@ def test_a_row_that_falls_twice_is_one_row():
     rows = {"schemes": [{"scheme": "fp32", "sqnr_db": None, "relative_mse": 0, "bytes": 8}]}
     gates = read_gates("inspect", ["sqnr>9", "bytes>7B"], None, schema_version=1)
     said = gates.judge(rows).sentence
-    assert said.startswith("2 checks fell: fp32 has sqnr_db infinite dB, above the limit 9 dB (")
+    assert said.startswith("2 checks failed: fp32 has sqnr_db infinite dB, above the limit 9 dB (")
     assert not faults_of(said)
     none = read_gates("inspect", ["tensors.sqnr<9"], None, schema_version=1).judge(rows)
-    assert none.sentence.startswith("1 check fell: the report has no row of tensors for")
+    assert none.sentence.startswith("1 check failed: the report has no row of tensors for")
 
 
 def test_every_comparison_is_that_of_python(qtui):
@@ -104,7 +106,7 @@ def test_gates_are_in_every_face(qtui, tmp_path):
         done = qtui(*args)
         assert done.returncode == 1
         assert "the run of demo has peak" in done.stdout
-        assert "held against 1 row" in done.stdout
+        assert "checked on 1 row" in done.stdout
         assert "limit 1,048,576 bytes (1 MiB)" in done.stderr
         assert done.stderr.count("\n") == 1
     target = tmp_path / "report.json"
@@ -263,7 +265,7 @@ def test_another_report_is_refused(qtui, tmp_path, change, words):
     done = qtui("memory", "demo", "--baseline", str(path))
     assert done.returncode == 2
     assert words in done.stderr
-    assert done.stdout == ""
+    assert (done.stdout == "") == ("is of the model" not in words)  # what was measured is printed
 
 
 def test_the_baseline_is_not_overwritten(qtui, tmp_path):
@@ -342,3 +344,27 @@ def test_an_evaluation_has_gates_but_for_the_original(qtui, tmp_path):
 def test_exit_codes_of_the_real_program(qtui_process):
     for args, code in ((("--fail-if", "peak>1MiB"), 1), (("--fail-if", "peek>1MiB"), 2), ((), 0)):
         assert qtui_process("memory", "demo", *args).returncode == code
+
+
+def test_a_figure_in_another_unit_is_no_failure():
+    """An assignment that is chosen by the model has an error in nats, and no decibels."""
+    row = {"sqnr_db": None, "relative_error": None, "kl_sum": 0.25, "weighed_by": "kl"}
+    nats = {"model": "demo", "sensitivity": row}
+    by_weights = {"sqnr_db": 20.0, "relative_error": 0.01, "kl_sum": None, "weighed_by": "weights"}
+    decibels = {"model": "demo", "sensitivity": by_weights}
+
+    def gates(*limits, baseline=None):
+        read = read_gates("inspect --sensitivity", limits, None, schema_version=1)
+        return replace(read, file="before.json", baseline=baseline)
+
+    assert gates("kl_sum>0.2").judge(nats).sentence.startswith("1 row failed: sensitivity has kl_s")
+    assert not gates("kl_sum>0.3").judge(nats).fallen
+    for limit, data, words in (
+        ("sqnr<20", nats, "the report has kl_sum and no sqnr_db, as its objective is kl. Limit kl"),
+        ("error>0.1", nats, "the report has kl_sum and no relative_error"),
+        ("kl_sum>1", decibels, "has relative_error and no kl_sum, as its objective is weights"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            gates(limit).judge(data)
+    with pytest.raises(UsageError, match="has another weighed_by"):
+        gates(baseline=decibels).judge(nats)

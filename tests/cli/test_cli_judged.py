@@ -106,8 +106,8 @@ def test_a_model_that_takes_long_or_cannot_run_is_not_judged_unasked(qtui, engin
     said = squeezed(done.stdout)
     assert said.endswith("Nothing held this against the model (It has no tokenizer).")
     asked = qtui(*COMMAND, "--judge")
-    assert (asked.returncode, asked.stdout) == (3, "")
-    assert "It has no tokenizer." in asked.stderr
+    assert asked.returncode == 1  # what was asked for was not done, and the report is there
+    assert squeezed(asked.stdout) == said
 
 
 def test_ctrl_c_leaves_the_report(qtui, engine):

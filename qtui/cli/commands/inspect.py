@@ -159,7 +159,7 @@ def command(
     The options from --method on are a plan of a run. The report also has the memory of that run;
     `qtui memory` reports it in detail.
 
-    Exit code 1 means that a gate of --fail-if or --baseline fell.
+    Exit code 1 means that a gate of --fail-if or --baseline failed.
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")
@@ -194,10 +194,13 @@ def command(
         ways, base = merge_schemes(merge, trained_on)
         check_text(text)
         every = chosen != "text"
-        document = report_adapter(
+        document, ended = report_adapter(
             model, adapter, ways, base, text=text, full=full, all_tensors=every
         )
-        write_gated(report, document, target, gated)
+        # A report without all that was asked for is held against no gate.
+        write_gated(report, document, target, None if ended else gated)
+        if ended is not None:
+            raise ended
         return
     if against is not None:
         document = _compare(

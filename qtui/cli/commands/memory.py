@@ -65,7 +65,7 @@ def command(
 
     Every option has a default; the report prints all options.
 
-    Exit code 1 means that the run does not fit the named GPU, or that a gate fell.
+    Exit code 1 means that the run does not fit the named GPU, or that a gate failed.
     """
     # Nothing here makes reference cycles, so the collector would visit 100,000 events in vain.
     gc.disable()

@@ -29,24 +29,30 @@ ROUNDED = 0.3
 SMALL_BITS = 5.0
 
 
-def conclude_adapter(report: AdapterReport) -> str:
-    """What survives of the update, beside keeping the adapter apart, and what to do."""
+def conclude_adapter(report: AdapterReport, unread: str = "") -> str:
+    """What survives of the update, beside keeping the adapter apart, and what to do. `unread` is a
+    sentence that says why there is no divergence although a text was given."""
     matrices = [weight for weight in report.weights if weight.ways]
     if not report.weights:
         return (
             f"No tensor of {report.adapter} belongs to a weight of {report.base.model}: there is "
             f"nothing to merge."
         )
-    if report.relative is not None and not sum(weight.update for weight in report.weights):
+    moved = [weight for weight in report.weights if weight.update]
+    if not moved:
+        rows = ""
+        if any(weight.read < weight.parameters for weight in report.weights):
+            rows = " in every row that was read"
         return (
-            f"{report.adapter} changes nothing: its updates are zero, as before the first step of "
+            f"{report.adapter} changes nothing: its updates are zero{rows}, as before the first "
+            f"step of "
             f"a training, so check that the trained adapter was saved."
         )
     if not matrices or not report.ways[0].sums.update + report.ways[0].sums.lost:
-        changed = plural(len(report.weights), "weight")
         return (
-            f"{report.adapter} changes {changed}, and of these only norms, biases, embeddings or "
-            f"heads, which are not quantized: merging loses only the rounding to the stored dtype."
+            f"{report.adapter} changes {plural(len(moved), 'weight')}, and none that is quantized: "
+            f"norms, biases, embeddings and heads stay as stored, so merging loses only the "
+            f"rounding to the stored dtype."
         )
     lost = [way for way in report.ways if way.sums.lost]
     finite = [way for way in report.ways if way.kept is not None]
@@ -56,39 +62,44 @@ def conclude_adapter(report: AdapterReport) -> str:
         return said
     if report.divergence is not None:
         return said + _by_divergence(report, report.divergence, finite)
-    return said + _by_weights(report, finite)
+    return said + _by_weights(report, finite, unread)
 
 
 def _overflow(lost: Sequence[UpdateSurvival]) -> str:
     names = ", ".join(way.way.name for way in lost)
     most = max(way.sums.lost for way in lost)
+    makes = "makes" if len(lost) == 1 else "make up to"
     return (
-        f"{names} makes {plural(most, 'value')} infinite or NaN: leave out nosat or take a format "
-        f"that reaches further"
+        f"{names} {makes} {plural(most, 'value')} infinite or NaN: leave out nosat or take a "
+        f"format that reaches further"
     )
 
 
-def _by_weights(report: AdapterReport, finite: Sequence[UpdateSurvival]) -> str:
+def _by_weights(report: AdapterReport, finite: Sequence[UpdateSurvival], unread: str) -> str:
     most = WHOLE * max(way.kept or 0.0 for way in finite)
     best = min(finite, key=lambda way: ((way.kept or 0.0) < most, way.error or 0.0))
     said = (
         f"Merged and quantized to {best.way.name}, {_kept(best)} of the update is left in the "
-        f"weights, under a rounding error {_times(best.error)} its size"
+        f"weights, {_under(best.error)}"
     )
     more = f"{_erased(best, finite)}{_beside(report, best)}{_rounded(report)}"
-    return f"{said}{more}; give --text FILE to measure what the model loses."
+    end = f". {unread}" if unread else "; give --text FILE to measure what the model loses."
+    return said + more + end
 
 
 def _erased(best: UpdateSurvival, finite: Sequence[UpdateSurvival]) -> str:
     """Ways that bring the update back to the base."""
     if (best.kept or 0.0) < ERASED:
-        return ", so that most of it is rounded away"
+        most = "it" if _kept(best) == "none" else "most of it"
+        return f", so that {most} is rounded away"
     erased = [way for way in finite if way.kept is not None and way.kept < ERASED]
     if not erased:
         return ""
     worst = min(erased, key=lambda way: way.kept or 0.0)
-    others = f" and of {len(erased) - 1} more" if len(erased) > 1 else ""
-    return f"; of {worst.way.name}{others} only {_kept(worst)} is left"
+    others = f" (and less than half under {len(erased) - 1} more)" if len(erased) > 1 else ""
+    left = _kept(worst)
+    only = "nothing" if left == "none" else f"only {left}"
+    return f"; under {worst.way.name}{others} {only} is left"
 
 
 def _beside(report: AdapterReport, best: UpdateSurvival) -> str:
@@ -104,14 +115,14 @@ def _beside(report: AdapterReport, best: UpdateSurvival) -> str:
             "; kept apart from a base in that scheme it has as large an error beside it, so "
             "merging itself loses nothing"
         )
-    return f"; kept apart from a base in that scheme the error is {_times(apart)} its size"
+    return f"; kept apart from a base in that scheme the error is {_size(apart)}"
 
 
 def _rounded(report: AdapterReport) -> str:
     rounding = report.rounding_over_update or 0.0
     if rounding < ROUNDED:
         return ""
-    return f"; rounding the sum to the stored dtype alone has an error {_times(rounding)} its size"
+    return f"; rounding the sum to the stored dtype alone has an error {_size(rounding)}"
 
 
 def _by_divergence(
@@ -139,7 +150,7 @@ def _by_divergence(
         return f"{said}: {_worth(best, found) or 'merge it, if that is little enough'}."
     beside = f"is {_nats(apart)} from it" if apart.kl_mean else "is the trained model itself"
     said += f"; a base in {way.scheme} with the adapter kept apart {beside}"
-    return f"{said}: {_advice(best, apart, found)}{_larger(best, merged)}."
+    return f"{said}: {_advice(best, apart, found)}{_larger(best, merged, found.base)}."
 
 
 def _worth(row: DivergenceRow, found: MergedDivergence) -> str:
@@ -163,12 +174,14 @@ def _advice(best: DivergenceRow, apart: DivergenceRow, found: MergedDivergence) 
     return f"merge with {best.name}, which loses {_less(one, other)}"
 
 
-def _larger(best: DivergenceRow, merged: Sequence[DivergenceRow]) -> str:
-    """A merged model of more bits that loses much less."""
+def _larger(best: DivergenceRow, merged: Sequence[DivergenceRow], base: float | None) -> str:
+    """A merged model of more bits that loses much less, and less than leaving out the adapter."""
     found = [
         row
         for row in merged
-        if row.nbytes > best.nbytes and (row.kl_mean or 0.0) < (best.kl_mean or 0.0) / 2
+        if row.nbytes > best.nbytes
+        and (row.kl_mean or 0.0) < (best.kl_mean or 0.0) / 2
+        and (base is None or (row.kl_mean or 0.0) < base)
     ]
     if not found:
         return ""
@@ -190,10 +203,19 @@ def _nats(row: DivergenceRow) -> str:
 
 
 def _kept(way: UpdateSurvival) -> str:
-    return f"{way.kept or 0.0:.1%}"
+    """How much of the update is left, as the subject of a sentence."""
+    kept = way.kept or 0.0
+    if kept < 0.0005:  # rounding may even move the weights the other way
+        return "none"
+    return f"all ({kept:.1%})" if kept > 1.0005 else f"{min(kept, 1.0):.1%}"
 
 
-def _times(size: float | None) -> str:
-    """`14 times`; beyond a hundred without decimals."""
+def _under(error: float | None) -> str:
+    return f"under a rounding error {_size(error)}" if error else "without a rounding error"
+
+
+def _size(size: float | None) -> str:
+    """`14 times its size`; beyond a hundred without decimals."""
     value = size or 0.0
-    return f"{value:,.0f} times" if value >= 100 else f"{value:.2g} times"
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    return "of its own size" if text == "1" else f"{text} times its size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qtui_core.errors import ModelError
@@ -60,16 +60,15 @@ def refused(status: int, headers: Mapping[str, str], subject: str) -> ModelError
     return ModelError(f"The hub answered {status} when asked for {name}.")
 
 
-def unreachable(subject: str, endpoint: str, error: BaseException) -> Unreachable:
-    """The sentence for a hub that gave no answer."""
+def unreachable(subject: str, endpoint: str, causes: Sequence[BaseException]) -> Unreachable:
+    """The sentence for a hub that gave no answer. `causes`: as `chain` gives them."""
     name = quoted(subject)
-    causes = chain(error)
     if any(type(cause).__name__ == "OfflineModeIsEnabled" for cause in causes):
         variable = next(
             (v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)),
             "HF_HUB_OFFLINE",
         )
-        return Unreachable(f"{name} is not in the hub cache, and {variable} forbids to fetch it.")
+        return Unreachable(f"{name} is not in the hub cache, and {variable} forbids fetching it.")
     return Unreachable(
         f"Could not get {name} from {endpoint} ({reason_of(causes[-1])}). Check the network "
         f"connection, or open a model that is already on this machine."
@@ -82,13 +81,17 @@ def reason_of(error: BaseException) -> str:
     return quoted(text, 120)[1:-1]
 
 
-def explained(error: Exception, subject: str, endpoint: str) -> ModelError:
+def explained(
+    error: Exception, subject: str, endpoint: str, handled: BaseException | None = None
+) -> ModelError:
     """The sentence for whatever huggingface_hub raised.
 
     It passes on the exceptions of its HTTP library (requests, httpx or httpx2, by version),
-    so the response decides where there is one, and its absence where there is none.
+    so the response decides where there is one, and its absence where there is none. `handled` is
+    what `sys.exception()` gave before the hub was asked: it is not why the hub failed.
     """
-    for cause in chain(error):
+    causes = chain(error, handled)
+    for cause in causes:
         response: Any = getattr(cause, "response", None)
         if response is not None:
             return refused(response.status_code, response.headers, subject)
@@ -97,14 +100,16 @@ def explained(error: Exception, subject: str, endpoint: str) -> ModelError:
                 f"The hub cache cannot be used: {quoted(cause.filename)}: {cause.strerror}. "
                 f"HF_HOME says where it is."
             )
-    return unreachable(subject, endpoint, error)
+    return unreachable(subject, endpoint, causes)
 
 
-def chain(error: BaseException) -> list[BaseException]:
-    """An exception and what led to it, the root cause last."""
+def chain(error: BaseException, handled: BaseException | None = None) -> list[BaseException]:
+    """An exception and what led to it, the root cause last. Python notes as a context whatever was
+    being handled at the time, so the chain ends before `handled`."""
     causes: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in causes:
+    while current is not None and current is not handled and current not in causes:
         causes.append(current)
-        current = current.__cause__ or current.__context__
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context
     return causes

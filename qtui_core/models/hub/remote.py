@@ -7,6 +7,7 @@ huggingface_hub's. What is done here is what it does not offer: reading part of 
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
-from qtui_core.models.hub.errors import refused, unreachable
+from qtui_core.models.hub.errors import chain, refused, unreachable
 from qtui_core.models.quoting import quoted
 
 #: Bytes asked for at once when reading a header; most headers fit.
@@ -78,6 +79,7 @@ class RemoteFile:
     def _fetch(self, begin: int, end: int, *, exact: bool) -> tuple[memoryview, int]:
         transfer = _Transfer(self.name, begin, end, exact)
         waits = iter(RETRY_WAITS)
+        handled = sys.exception()
         while True:
             try:
                 self._attempt(transfer)
@@ -87,7 +89,8 @@ class RemoteFile:
             except _Passing as error:
                 wait = next(waits, None)
                 if wait is None:
-                    raise unreachable(self.name, self.endpoint, error) from error
+                    causes = chain(error, handled)
+                    raise unreachable(self.name, self.endpoint, causes) from error
                 time.sleep(wait)
 
     def _attempt(self, transfer: _Transfer) -> None:
@@ -139,7 +142,7 @@ class RemoteFile:
         # Failures arrive as the exceptions of whichever HTTP library this huggingface_hub
         # uses (requests, httpx, httpx2); they share no base class.
         if type(error).__name__ == "OfflineModeIsEnabled":
-            return unreachable(self.name, self.endpoint, error)
+            return unreachable(self.name, self.endpoint, chain(error))
         return _Passing(type(error).__name__)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,7 @@ def list_files(hub_id: HubId) -> Listing:
     check_settings()
     from huggingface_hub import HfApi, constants
 
+    handled = sys.exception()
     try:
         with _quiet():
             info = HfApi().model_info(
@@ -74,7 +76,7 @@ def list_files(hub_id: HubId) -> Listing:
             )
     except Exception as error:
         # Whatever its HTTP library, or its reading of a reply that is no hub's, raises.
-        raise explained(error, str(hub_id), endpoint()) from error
+        raise explained(error, str(hub_id), endpoint(), handled) from error
     if not info.sha:
         raise ModelError(f"The hub does not say which commit {quoted(hub_id)} is.")
     names = (s.rfilename for s in info.siblings or ())
@@ -90,11 +92,12 @@ def fetch_small(hub_id: HubId, name: str) -> Path:
     load_library()
     from huggingface_hub import hf_hub_download
 
+    handled = sys.exception()
     try:
         with _quiet():
             return Path(hf_hub_download(hub_id.repo, name, revision=hub_id.revision))
     except Exception as error:
-        raise explained(error, str(hub_id), endpoint()) from error
+        raise explained(error, str(hub_id), endpoint(), handled) from error
 
 
 def cached_file(hub_id: HubId, name: str, commit: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""Quantization kernels compiled by torch: the same bytes as the plain path in half the time.
+"""Quantization kernels compiled by torch: the same bytes as the plain path.
 
 They exist for the most common cases: the 4-bit codebooks, symmetric integers and scaled floats,
 rounding to nearest, scales of consecutive elements or of the whole tensor, values in memory in

@@ -9,12 +9,13 @@ import pytest
 from adapter_models import lora, write_adapter
 from every import every
 from packed_models import save_model
+from told_truly import faults_of
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.inspection.adapters.conclude import conclude_adapter
 from qtui_core.inspection.adapters.merging import merge_adapter
 from qtui_core.inspection.adapters.reading import read_adapter
-from qtui_core.inspection.adapters.report import DivergenceRow, MergedDivergence
+from qtui_core.inspection.adapters.report import DivergenceRow, MergedDivergence, SurvivalSums
 from qtui_core.inspection.adapters.survival import survey
 from qtui_core.models import open_model
 from qtui_core.models.opening_adapter import open_adapter
@@ -94,7 +95,7 @@ def test_a_fine_scheme_keeps_all_and_a_scheme_of_zeros_nothing(tmp_path):
     base[0, 0] = 1e6
     coarse = surveyed(tmp_path / "b", {NAME: base}, lora(Q, 64, 128), "int4:tensor")
     assert coarse.ways[0].kept == pytest.approx(0, abs=0.01)
-    assert "most of it is rounded away" in coarse.conclusion
+    assert "it is rounded away" in coarse.conclusion
 
 
 def test_worst_weights_come_first_and_layers_add_up(tmp_path):
@@ -158,7 +159,7 @@ def test_the_sentence_is_true_in_every_state(tmp_path):
     large = weight() * np.float32(1e6)
     cases = {
         "changes nothing": ({NAME: weight()}, still, "nf4"),
-        "only norms, biases, embeddings or heads": (norm, scale, "nf4"),
+        "changes 1 weight, and none that is quantized": (norm, scale, "nf4"),
         "nothing to merge": (norm, {"score.weight": np.ones((2, 4), np.float32)}, "nf4"),
         "infinite or NaN": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat,nf4"),
         "nothing is known": ({NAME: large}, lora(Q, 64, 128), "fp16:nosat"),
@@ -172,6 +173,34 @@ def test_the_sentence_is_true_in_every_state(tmp_path):
         assert "None" not in said
 
     every(cases.items(), check)
+
+
+def test_what_is_left_is_a_share_of_the_update(tmp_path):
+    """A projection may be above 1 and below 0: then all is left, or nothing."""
+    report = surveyed(tmp_path, {NAME: weight()}, lora(Q, 64, 128), "nf4,int4")
+
+    def said(*along, error=1.0, apart=1.0, lost=0):
+        sums = [SurvivalSums(1.0, 1.0, share, error, apart, lost) for share in along]
+        ways = zip(report.ways, sums, strict=True)
+        ways = tuple(replace(way, sums=sum_) for way, sum_ in ways)
+        return conclude_adapter(replace(report, ways=ways))
+
+    cases = (
+        ("all (104.0%) of the update is left", said(1.04, 0.2)),
+        ("under int4:group64 only 20.0% is left", said(1.04, 0.2)),
+        ("under int4:group64 nothing is left", said(0.99, -0.2)),
+        ("none of the update is left in the weights, under", said(-0.01, -0.2)),
+        ("so that it is rounded away", said(-0.01, -0.2)),
+        ("so that most of it is rounded away", said(0.3, 0.2)),
+        ("in the weights, without a rounding error", said(1.0, 1.0, error=0.0, apart=0.0)),
+        ("int4:group64 make up to 7 values", said(1.0, 1.0, lost=7)),
+    )
+
+    def check(words, sentence):
+        assert words in sentence
+        assert not faults_of(sentence)
+
+    every(cases, check)
 
 
 def test_the_sentence_recommends_what_loses_less(tmp_path):

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from fake_hub import COMMIT
-from hub_models import BIG, COLUMNS, CONFIG, SMALL, repository, says
+from hub_models import BIG, COLUMNS, CONFIG, SMALL, go_offline, repository, says
 from huggingface_hub import constants
 from safetensors.numpy import save
 
@@ -211,6 +211,16 @@ def test_a_config_on_the_hub_that_is_not_an_object(hub):
 def test_a_cache_that_cannot_be_written(hub, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     says("org/one", "The hub cache cannot be used")
+
+
+def test_what_the_caller_was_handling_is_no_cause(hub, tmp_path, monkeypatch):
+    """A hub that is asked where a file could not be opened fails for a reason of its own."""
+    go_offline(monkeypatch)
+    try:
+        (tmp_path / "not here").open()
+    except OSError:
+        said = says("org/one", "HF_HUB_OFFLINE forbids fetching it")
+    assert "cannot be used" not in said
 
 
 def test_a_listing_that_makes_no_sense(hub, monkeypatch):
