@@ -72,6 +72,9 @@ LONGEST = (
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# No test reads where the user of this machine was, or changes it.
+os.environ["QTUI_STATE"] = "0"
+
 # Estimates and apps create so many objects that the garbage collector, which finds nothing, took a
 # third of the time of a test. It runs less often here.
 gc.set_threshold(400_000, 10, 20)

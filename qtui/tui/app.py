@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,16 +27,18 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copied
 from qtui.tui.config import Settings
-from qtui.tui.engines import device_of, headline_of, new_engine, new_estimator, try_model
+from qtui.tui.engines import looked, new_engine, new_estimator, try_model
 from qtui.tui.first import screen as first_screen
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
+from qtui.tui.session.last import LastSession
+from qtui.tui.session.place import chosen_before, go_on, keep_place, show_last_view
 from qtui.tui.terminal import PRINTABLE, Colourless, Failure, no_color, terminal_console
 from qtui.tui.theme import checked_theme, theme_variable_defaults, themes
-from qtui_core.errors import ModelError, QtuiError
+from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -81,8 +82,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         debug: bool = False,
         look_ahead: bool = True,
         recording: Path | str | None = None,
+        session: LastSession | None = None,
     ) -> None:
         self.config = config or Settings()
+        self.session = session or LastSession()
         depth = resolve_depth(color if color != "auto" else self.config.color)
         keymap = checked_keymap(self.config.keys)
         with no_color(depth is Depth.NONE):
@@ -95,8 +98,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         """Why `model` could not be opened; "" if it was."""
         self.recording = Path(recording) if recording is not None else None
         """The recording that the Train panel will open; None if there is none."""
-        self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
-        """The plan and the GPU that the panels share; None until one is chosen."""
         self.looked_at: tuple[str, Subject] | None = None
         """The model and the subject that the Quantize panel shows; None if it shows none."""
         self.ended_by = 0
@@ -106,10 +107,12 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.show_tracebacks = debug
         self.looks_ahead = look_ahead
         self.drawn = False  # whether anything is
-        self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
+        self._start_panel = start_panel or self.session.panel(self.config, self.recording)
         for theme in themes(depth):
             self.register_theme(theme)
         self.theme = checked_theme(self.config.theme, self.available_themes)
+        if self.offers_theme(last := self.session.theme(self.config)):
+            self.theme = last
         self._parsed_with = self.get_css_variables()
         self.stylesheet.set_variables(self._parsed_with)
         self.set_keymap(dict(keymap))
@@ -130,6 +133,17 @@ class QtuiApp(App[None], inherit_bindings=False):
         used = {"engine", "estimator"} & self.__dict__.keys()
         await asyncio.gather(*(getattr(self, name).close() for name in used))
 
+    # From session to session
+
+    @cached_property
+    def chosen(self) -> tuple[RunPlan, GpuChoice | None] | None:
+        """The plan and the GPU that the panels share; None until one is chosen."""
+        return chosen_before(self.session.state)
+
+    def exit(self, *result: Any, **options: Any) -> None:
+        keep_place(self.session, self)
+        super().exit(*result, **options)
+
     # Screens and panels
 
     def get_driver_class(self) -> type[Driver]:
@@ -147,7 +161,8 @@ class QtuiApp(App[None], inherit_bindings=False):
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
 
     def get_default_screen(self) -> Screen[Any]:
-        return ShellScreen(self._new_panel(self._start_panel), self.model, self.size)
+        panel = self._new_panel(self._start_panel)
+        return ShellScreen(panel, self.model, self.session.state, self.size)
 
     def _new_panel(self, panel_id: str) -> Panel:
         return panel_entry(panel_id).load()(id=widget_id(panel_id))
@@ -175,11 +190,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         return key_in_ascii(display) if self.drawing.ascii else display
 
     def offers_theme(self, name: str) -> bool:
-        """Whether a theme keeps its colours at this depth; other themes than ours do only at 24
-        bits."""
-        if name.startswith("qtui"):
-            return True
-        theme = self.available_themes[name]
+        """Whether a theme keeps its colours at this depth; others than ours do only at 24 bits."""
+        theme = self.available_themes.get(name)
+        if theme is None or name.startswith("qtui"):
+            return theme is not None
         return self.drawing.depth is Depth.TRUECOLOR and not theme.ansi
 
     @property
@@ -212,6 +226,7 @@ class QtuiApp(App[None], inherit_bindings=False):
             for signum in ending_signals():
                 asyncio.get_running_loop().add_signal_handler(signum, self.end_by, signum)
         self.theme_changed_signal.subscribe(self, self._restyle)
+        go_on(self.session, self)
 
     async def action_show_panel(self, panel_id: str) -> None:
         """Shows a panel; makes it the first time."""
@@ -220,15 +235,18 @@ class QtuiApp(App[None], inherit_bindings=False):
         shell.query_one(TabBar).active = panel_id
         shell.unzoom()
         if not switcher.query_children(f"#{widget_id(panel_id)}"):
-            await switcher.add_content(self._new_panel(panel_id))
-            shell.query_one(f"#{widget_id(panel_id)}", Panel).open_model(self.model)
+            panel = self._new_panel(panel_id)
+            await switcher.add_content(panel)
+            panel.open_model(self.model)
+            show_last_view(panel, self.session.state)
         switcher.current = widget_id(panel_id)
         shell.set_focus(None)
         if self.panel is not None:
             self.panel.activate()
         shell.refresh_bindings()
 
-    def _restyle(self, _theme: Theme) -> None:
+    def _restyle(self, theme: Theme) -> None:
+        self.session.themed(theme.name, self.config)
         for panel in self.shell.query(Panel):
             panel.drawing_changed()
 
@@ -244,19 +262,9 @@ class QtuiApp(App[None], inherit_bindings=False):
             _: Worker[None] = self.run_worker(self._look, group="model", exclusive=True)
 
     async def _look(self) -> None:
-        from qtui.engine.client import RequestCancelled
-
-        model = self.model
-        with suppress(RequestCancelled):  # a panel opens it
-            try:
-                self.set_device(await device_of(self.engine))
-                show = partial(self.shell.query_one(HeaderLine).show_opening, model)
-                headline = await headline_of(self.engine, model, show)
-                self.post_message(ModelOpened(model, headline))
-            except QtuiError as error:
-                if isinstance(error, ModelError):
-                    self.post_message(ModelFailed(model, str(error)))
-                self.tell(str(error), "error")
+        header = self.shell.query_one(HeaderLine)
+        if found := await looked(self.engine, self.model, header, self.tell):
+            self.post_message(found)
 
     def open_model(self, model: str) -> None:
         """Opens `model` for all panels, if it can be opened."""
@@ -264,19 +272,22 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     async def _open(self, model: str) -> None:
         header = self.shell.query_one(HeaderLine)
-        show = partial(header.show_opening, model)
-        show(0)
         try:
-            headline = await try_model(model, show)
+            headline = await try_model(model, partial(header.show_opening, model))
         except QtuiError as error:
             header.note = NOT_OPENED if self.model_failure else ""
             self.tell(f"{error}\nWhat was open stays open: {printable(self.model)}.", "error")
             return
-        self.model, self.model_failure = model, ""
-        header.model, header.note = headline, ""
-        self.model_opened = True
+        self.model = model
+        self._is_open(headline)
         for panel in self.shell.query(Panel):
             panel.open_model(model)
+
+    def _is_open(self, headline: str) -> None:
+        self.model_opened, self.model_failure = True, ""
+        self.session.opened(self.model)
+        header = self.shell.query_one(HeaderLine)
+        header.model, header.note = headline, ""
 
     # Messages
 
@@ -290,14 +301,15 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def on_model_opened(self, message: ModelOpened) -> None:
         if message.model == self.model:
-            self.model_opened, self.model_failure = True, ""
-            header = self.shell.query_one(HeaderLine)
-            header.model, header.note = message.title, ""
+            self._is_open(message.title)
 
     def on_model_failed(self, message: ModelFailed) -> None:
         if message.model == self.model:
             self.model_failure = message.sentence
             self.shell.query_one(HeaderLine).note = NOT_OPENED
+            if self.session.went_on:  # nobody named it today
+                self.session.went_on = False
+                self.open_model("demo")
 
     def on_device_seen(self, message: DeviceSeen) -> None:
         self.set_device(message.text)

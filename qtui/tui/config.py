@@ -8,6 +8,7 @@ The file is `config.toml` in the folder that platformdirs gives for qtui (on Lin
     ascii = false
     start_panel = "formats"
     export_folder = "."    # where `e` writes
+    state = true           # whether the app goes on where it was left (qtui/tui/state.py)
 
     [keys]                 # a binding's id = its keys
     "app.quit" = "q,ctrl+q"
@@ -45,6 +46,7 @@ class Settings:
     ascii: bool = False
     start_panel: str = "formats"
     export_folder: str = "."
+    state: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from qtui.screen.messages import ModelFailed, ModelOpened
+from qtui.screen.panel.host import Severity
 from qtui.tui.config import log_file
+from qtui.tui.header import HeaderLine
+from qtui_core.errors import ModelError, QtuiError
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient
@@ -52,6 +56,24 @@ async def headline_of(
     return from_plain(ModelIndex, {**reply.data, "tensors": []}).headline
 
 
+async def looked(
+    engine: EngineClient, model: str, header: HeaderLine, tell: Callable[[str, Severity], None]
+) -> ModelOpened | ModelFailed | None:
+    """Names the device in the header line, and opens the model for its headline; None if a panel
+    opened it meanwhile, or if it is not known why it did not open. What fails is told."""
+    from qtui.engine.client import RequestCancelled
+
+    show = partial(header.show_opening, model)
+    try:
+        header.device = await device_of(engine)
+        return ModelOpened(model, await headline_of(engine, model, show))
+    except RequestCancelled:
+        return None
+    except QtuiError as error:
+        tell(str(error), "error")
+        return ModelFailed(model, str(error)) if isinstance(error, ModelError) else None
+
+
 async def device_of(engine: EngineClient) -> str:
     """The first GPU that the engine sees and its memory, in words; "no GPU" if there is none.
 
@@ -77,6 +99,7 @@ async def try_model(model: str, on_fraction: Callable[[float], None]) -> str:
     """`headline_of` in a separate engine, so that the other model cannot disturb current work,
     whatever it does to the process that reads it. Raises QtuiError."""
     engine = new_engine()
+    on_fraction(0)
     try:
         return await headline_of(engine, model, on_fraction)
     finally:

@@ -12,6 +12,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.tui.keymap import MOVEMENT_KEYS, PALETTE_TITLES
 from qtui.tui.panels import PANELS
+from qtui.tui.state import recent_models
 
 if TYPE_CHECKING:
     from qtui.tui.app import QtuiApp
@@ -37,11 +38,15 @@ class QtuiCommands(Provider):
                     f"Key {entry.number}",
                     partial(self.qtui.action_show_panel, entry.id),
                 )
+        for model in recent_models(self.qtui.session.state):
+            if model != self.qtui.session.state.model:
+                run = partial(self.qtui.open_model, model)
+                yield PaletteEntry(f"model: Open {model}", "It was open before", run)
         for name in sorted(self.qtui.available_themes, key=lambda n: (not n.startswith("qtui"), n)):
             if name != self.qtui.theme and self.qtui.offers_theme(name):
                 yield PaletteEntry(
                     f"theme: Switch to {name}",
-                    "For this session; `theme` in the configuration keeps it",
+                    "Kept until you choose another, here or in the configuration",
                     partial(setattr, self.qtui, "theme", name),
                 )
 

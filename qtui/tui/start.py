@@ -15,6 +15,7 @@ from typing import Final
 
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
+from qtui.tui.session.last import LastSession
 from qtui.tui.terminal import start_log
 from qtui_core.errors import ModelError
 
@@ -23,23 +24,27 @@ PATIENCE: Final = 3.0
 
 
 def run(
-    model: str = "demo",
+    model: str = "",
     *,
     color: str = "auto",
     ascii: bool = False,
     debug: bool = False,
     recording: Path | str | None = None,
 ) -> int:
-    """Runs the app in this terminal and returns its exit code.
+    """Runs the app in this terminal and returns its exit code. Without a `model` it goes on where
+    the last session ended.
 
     There must be a terminal, which the command line checks. Raises UsageError for a wrong
     configuration, and at the end ModelError if no model could be opened; a recording needs none.
     """
     from qtui.ending import Ended, say
 
+    config = load_config()
+    session = LastSession.of(config)
     app = QtuiApp(
-        model, config=load_config(), color=color, ascii=ascii, debug=debug, recording=recording
-    )
+        session.model(model), config=config, color=color, ascii=ascii, debug=debug,
+        recording=recording, session=session,
+    )  # fmt: skip
     # Imported objects live as long as the app. Without this the collector would visit them often
     # during the start, which took a fifth of its processor time.
     gc.freeze()

@@ -13,12 +13,12 @@ from qtui_core.errors import UsageError
 
 
 @click.command("app", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", default="demo")
+@click.argument("model", default="")
 @appearance
 @click.pass_context
 def command(ctx: click.Context, model: str, color: str, ascii: bool, debug: bool) -> None:
     """Open the terminal app on MODEL."""
-    require_terminal(model)
+    require_terminal(model or "demo")
     import_asyncio()
     from qtui.tui.start import run
 

@@ -113,6 +113,10 @@ class PlanPanel(AskingPanel):
             shown.gpus = (*shown.live, *shown.gpus)
             if shown.live and shown.gpu is None and self.qtui.chosen is None:
                 shown.gpu = shown.live[0]
+            if shown.gpu is not None and "label" in shown.gpu.params:
+                # Of the last session: its memory has changed, or it was in another machine.
+                here = (each for each in shown.live if each.label == shown.gpu.label)
+                shown.gpu = next(here, None)
         if shown.facts.unknown:
             self.not_built_in(shown.facts)
             return

@@ -8,6 +8,7 @@ from typing import Any, Final
 from qtui.screen.depth import Depth, resolve_depth
 from qtui.tui.config import load_config
 from qtui.tui.panels import tabs
+from qtui.tui.session.last import LastSession
 from qtui.tui.theme import theme_parts
 
 #: The least columns and lines in which the app shows panels.
@@ -22,8 +23,11 @@ def first_lines(model: str, color: str, ascii: bool, width: int, height: int) ->
     Raises UsageError for a wrong configuration or color.
     """
     config = load_config()
+    last = LastSession.of(config)
+    model, first_panel = last.model(model), last.panel(config)
     depth = resolve_depth(color if color != "auto" else config.color)
-    theme = next((parts for parts in theme_parts(depth) if parts["name"] == config.theme), None)
+    named = last.theme(config)
+    theme = next((parts for parts in theme_parts(depth) if parts["name"] == named), None)
     if theme is None:
         return ""
     pens = _Pens(theme, depth)
@@ -37,8 +41,8 @@ def first_lines(model: str, color: str, ascii: bool, width: int, height: int) ->
         if model.isascii() and model.isprintable() and len(model) <= width - 9:
             drawn.append(model)
         drawn.append("\x1b[2;1H\x1b[K")
-        for _, entry, text in tabs(width, config.start_panel):
-            if entry.id == config.start_panel:
+        for _, entry, text in tabs(width, first_panel):
+            if entry.id == first_panel:
                 plain = depth in (Depth.C16, Depth.NONE)
                 drawn.append(pens.of("foreground", "background", "1;7" if plain else "1"))
                 drawn.append(text)

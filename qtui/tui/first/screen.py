@@ -66,8 +66,8 @@ def leave() -> None:
 def read_arguments(
     arguments: Sequence[str], commands: Collection[str]
 ) -> tuple[str, dict[str, str]] | None:
-    """The model and the options that open the app; None for a command, for what prints something
-    and ends, and for what is wrong."""
+    """The model, "" if none is named, and the options that open the app; None for a command, for
+    what prints something and ends, and for what is wrong."""
     words: list[str] = []
     options: dict[str, str] = {}
     rest = iter(arguments)
@@ -83,7 +83,7 @@ def read_arguments(
             words.append(word)
     if len(words) > 1 or set(words) & set(commands):
         return None
-    return (words or ["demo"])[0], options
+    return (words or [""])[0], options
 
 
 def starting(driver: type[LinuxDriver]) -> type[LinuxDriver]:
