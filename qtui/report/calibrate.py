@@ -8,7 +8,7 @@ from typing import Any
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
-from qtui_core.quantities import format_bytes
+from qtui_core.quantities import format_bytes, plural
 
 
 def calibrate_document(profile: Profile, path: Path | None) -> Document:
@@ -29,7 +29,7 @@ def calibrate_document(profile: Profile, path: Path | None) -> Document:
 
 def _gpu(profile: Profile) -> Facts:
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
-    pairs = [("device", profile.device), ("driver", profile.driver or "not told")]
+    pairs = [("device", profile.device), ("driver", profile.driver or "unknown")]
     if profile.total_memory is not None:
         pairs.append(("memory", format_bytes(profile.total_memory)))
     return Facts((*pairs, ("versions", versions), ("made", profile.made)))
@@ -37,7 +37,11 @@ def _gpu(profile: Profile) -> Facts:
 
 def _measured(profile: Profile) -> Facts:
     def size(value: int | None) -> str:
-        return "not told by the driver" if value is None else f"{format_bytes(value)} ({value:,} B)"
+        return (
+            "not reported by the driver"
+            if value is None
+            else f"{format_bytes(value)} ({value:,} B)"
+        )
 
     pairs = [
         ("context, first tensor", size(profile.context_first)),
@@ -47,7 +51,7 @@ def _measured(profile: Profile) -> Facts:
         ("workspaces, training", size(profile.workspace_training)),
     ]
     if profile.context_basis:
-        pairs.insert(0, ("process known by", profile.context_basis))
+        pairs.insert(0, ("process found by", profile.context_basis))
     for nbytes, reserved in profile.segments.items():
         pairs.append((f"segment for {format_bytes(int(nbytes))}", format_bytes(reserved)))
     settings = ", ".join(f"{name}={value}" for name, value in profile.allocator.items())
@@ -90,11 +94,19 @@ def _conclusion(profile: Profile, path: Path | None) -> str:
     context = profile.calibration.context
     if context is None:
         what = (
-            "The driver does not tell what a process has, so the context stays a published figure"
+            "The driver does not report the memory of a process, so estimates keep the published "
+            "figure for the context"
         )
     else:
         what = f"A process takes {format_bytes(context)} besides its segments"
     both = profile.workspace_training
     kept = "no workspace stays" if not both else f"workspaces of {format_bytes(both)} stay"
     where = "nothing was written" if path is None else f"estimates for this GPU use it from {path}"
-    return f"{what}; {kept} after a backward pass. {where[0].upper()}{where[1:]}."
+    failed = sum(bool(step.failure) for step in profile.steps)
+    steps = ""
+    if failed:
+        whose = "its" if failed == 1 else "their"
+        steps = (
+            f"; {failed} of {plural(len(profile.steps), 'run')} failed, and {whose} reason is above"
+        )
+    return f"{what}; {kept} after a backward pass{steps}. {where[0].upper()}{where[1:]}."

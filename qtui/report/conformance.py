@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qtui.report.document import Column, Facts, Section, Table, Tone
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Outcome, Verdict
-from qtui_core.conformance.findings import Finding, LibraryFindings
+from qtui_core.conformance.findings import Finding, LibraryFindings, same_version
 from qtui_core.extras import install_command
 from qtui_core.quantities import plural
 
@@ -50,15 +50,10 @@ def _section(found: LibraryFindings, details: bool) -> Section:
     if notes:
         blocks.append(Facts(notes))
     version = found.report.version or "of unknown version"
-    tested = "" if _same(version, found.library.tested) else (
+    tested = "" if same_version(version, found.library.tested) else (
         f", expectations measured with {found.library.tested}"
     )  # fmt: skip
     return Section(f"{found.library.name} {version} next to qtui{tested}", tuple(blocks))
-
-
-def _same(version: str, tested: str) -> bool:
-    """Whether two versions are the same, apart from a local build tag (`2.13.0+cpu`)."""
-    return version.partition("+")[0] == tested
 
 
 def _table(findings: Sequence[Finding], note: str) -> Table:
@@ -92,7 +87,7 @@ def _share(outcome: Outcome) -> str:
     if outcome.compared == 0:
         return "refused" if outcome.verdict is Verdict.DIFFERS else "–"
     if outcome.different == 0 and outcome.values_different:
-        return f"{outcome.values_different:,} values"
+        return plural(outcome.values_different, "value")
     return f"{outcome.different:,} of {outcome.compared:,}"
 
 
@@ -120,7 +115,7 @@ def _explain_fully(finding: Finding) -> str:
         parts.append(_sentence(convention.why))
     parts.append(f"There: {convention.theirs}.")
     if outcome.verdict is Verdict.FAILED:
-        parts.append(f"Failed: {outcome.message}.")
+        parts.append(f"Failed: {outcome.message.rstrip('.')}.")
     elif figures := _figures(outcome):
         parts.append(f"{figures}.")
     return " ".join(parts)
@@ -129,7 +124,8 @@ def _explain_fully(finding: Finding) -> str:
 def _figures(outcome: Outcome) -> str:
     parts = []
     if outcome.different:
-        parts.append(f"{outcome.different:,} of {outcome.compared:,} codes differ")
+        verb = "differs" if outcome.different == 1 else "differ"
+        parts.append(f"{outcome.different:,} of {plural(outcome.compared, 'code')} {verb}")
     if outcome.scales_different:
         parts.append(plural(outcome.scales_different, "scale or zero point differs",
                             "scales or zero points differ"))  # fmt: skip
@@ -137,7 +133,7 @@ def _figures(outcome: Outcome) -> str:
         by = ""
         if outcome.largest_difference:
             by = f", by at most {outcome.largest_difference * 100:.2g}% of the largest magnitude"
-        parts.append(f"{plural(outcome.values_different, 'value')} differ{by}")
+        parts.append(plural(outcome.values_different, "value differs", "values differ") + by)
     if outcome.example:
         parts.append(outcome.example)
     return "; ".join(parts)

@@ -21,13 +21,14 @@ SMALLEST = (60, 16)
 @dataclass(frozen=True)
 class Warning:
     """Something that will go wrong on this machine: the part it concerns, what is wrong, the
-    consequence, and what to do."""
+    consequence, and what to do; `refuses` if the app does not start."""
 
     about: str
     says: str
     consequence: str
     remedy: str
     detail: str = ""
+    refuses: bool = False
 
     PRINTED = ("about", "says", "consequence", "remedy", ("detail", or_null("detail")))
 
@@ -44,7 +45,10 @@ def doctor_document(
         sections.append(Section("Warnings", (_warnings(warnings),)))
     if checked is not None:
         sections += conformance_sections(checked, details=details)
-    conclusion = conclude(checked) if checked is not None else _conclude_without(around)
+    conclusion = _conclude_without(around) if checked is None else conclude(checked)
+    refused = [warning for warning in warnings if warning.refuses]
+    if checked is not None and refused:
+        conclusion += f" {_refused(refused[0])}."
     data = {
         **printed(around),
         "conformance": printed(checked),
@@ -96,6 +100,7 @@ def _terminal_warnings(terminal: Terminal) -> list[Warning]:
                     f"TERM is {terminal.term!r}",
                     "the app cannot draw and refuses to start",
                     "set TERM to what the terminal is, for example xterm-256color",
+                    refuses=True,
                 )
             )
     if not terminal.unicode and terminal.columns is not None:
@@ -140,6 +145,7 @@ def _machine_warnings(around: Surroundings) -> list[Warning]:
                 around.files.config_error.rstrip("."),
                 "the app does not start",
                 f"correct {around.files.config}, or remove it",
+                refuses=True,
             )
         )
     return found
@@ -212,9 +218,10 @@ def _versions(versions: Mapping[str, str | None]) -> Table:
 
 def _files(files: Files) -> Facts:
     state = "" if files.config_exists else " (none yet: defaults)"
-    cache = (
-        "N/A" if files.cache is None else f"{files.cache} ({plural(files.models or 0, 'model')})"
-    )
+    cache = "N/A"
+    if files.cache is not None:
+        held = "cannot be read" if files.models is None else plural(files.models, "model")
+        cache = f"{files.cache} ({held})"
     hub = files.endpoint or "N/A"
     pairs = (
         ("configuration", f"{files.config}{state}"),
@@ -243,8 +250,18 @@ def _conclude_without(around: Surroundings) -> str:
     colours = "without colour" if terminal.depth == "none" else f"in {terminal.depth} colours"
     colours = colours.replace("truecolor colours", "true colour")
     where = f"qtui will draw {colours}, in {'Unicode' if terminal.unicode else 'ASCII'}"
+    refused = [warning for warning in find_warnings(around, ()) if warning.refuses]
+    if refused:
+        where = _refused(refused[0])
+    elif terminal.columns is None:
+        where = "stdout is no terminal, so the app does not start here"
+    where = where if where.startswith("qtui") else where[0].upper() + where[1:]
     gpus = plural(len(around.devices), "GPU") if around.devices else "no GPU"
     return (
-        f"{where}, on {plural(around.machine.cores, 'core')} and {gpus}; no library was asked what "
-        f"it does: leave out --no-conformance to know."
+        f"{where}; this machine has {plural(around.machine.cores, 'core')} and {gpus}; no library "
+        f"was asked what it does: leave out --no-conformance to know."
     )
+
+
+def _refused(warning: Warning) -> str:
+    return f"The app does not start, because {warning.says}: {warning.remedy}"

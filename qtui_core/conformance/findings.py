@@ -17,6 +17,7 @@ from qtui_core.conformance.convention import (
     Verdict,
 )
 from qtui_core.dataclass import dataclass
+from qtui_core.quantities import plural
 
 
 def _where_compared(name: str) -> Callable[[Any], Any]:
@@ -27,11 +28,12 @@ def _where_compared(name: str) -> Callable[[Any], Any]:
 @dataclass(frozen=True)
 class Finding:
     """A convention and what was found about it. `holds` is None if nothing was expected to be equal
-    in this version, or nothing was compared."""
+    in this version, or nothing was compared; `applies` is whether it says anything of it."""
 
     convention: Convention
     outcome: Outcome
     holds: bool | None
+    applies: bool = True
 
     PRINTED = (
         ("id", "convention.id"),
@@ -118,8 +120,9 @@ def findings_of(library: Library, report: LibraryReport) -> LibraryFindings:
     findings = []
     for convention in library.conventions:
         outcome = by_id[convention.id]
-        holds = outcome.holds(convention) if convention.applies_to(report.version) else None
-        findings.append(Finding(convention, outcome, holds))
+        applies = convention.applies_to(report.version)
+        holds = outcome.holds(convention) if applies else None
+        findings.append(Finding(convention, outcome, holds, applies))
     faults = {fault.id: fault for fault in library.faults}
     probed = tuple((faults[found.id], found) for found in report.faults)
     return LibraryFindings(library, report, tuple(findings), probed)
@@ -129,8 +132,9 @@ def conclude(checked: Sequence[LibraryFindings]) -> str:
     """One sentence: whether the installed libraries can be trusted, and what to do."""
     here = [s for s in checked if s.installed]
     if not here:
-        names = ", ".join(s.library.name for s in checked)
-        return f"None of {names} is installed, so there is nothing to compare qtui with."
+        names = [s.library.name for s in checked]
+        none = f"None of {', '.join(names)} is" if len(names) > 1 else f"{names[0]} is not"
+        return f"{none} installed, so there is nothing to compare qtui with."
     broken = [(s, s.broken) for s in here if s.broken]
     if broken:
         parts = "; ".join(
@@ -138,29 +142,46 @@ def conclude(checked: Sequence[LibraryFindings]) -> str:
             for s, found in broken
         )
         tested = _listed([f"{s.library.name} {s.library.tested}" for s, _ in broken])
+        advice = (
+            f"they were equal with {tested}, so compare results with that version before you trust "
+            f"either side"
+        )
+        if all(same_version(s.report.version or "", s.library.tested) for s, _ in broken):
+            advice = (
+                f"they were equal with {tested} on another machine, so it is not the version: "
+                f"trust neither side before you know why"
+            )
         return (
             f"qtui disagrees with the installed libraries where it should be equal ({parts}); "
-            f"they were equal with {tested}, so compare results with that version before you "
-            f"trust either side."
+            f"{advice}."
         )
-    failed = sum(len(s.failed) for s in here)
-    if failed:
+    opening = _agreement(here)
+    if failed := sum(len(s.failed) for s in here):
         first = next(s.failed[0] for s in here if s.failed)
-        opening = (
-            f"{_agreement(here)}, but {failed} could not be checked (the first, "
-            f"{first.convention.id}: {first.outcome.message.rstrip('.')})"
+        where = "" if opening else f" of {_libraries(here)}"
+        opening += (
+            f"{', but ' if opening else ''}{plural(failed, 'convention')}{where} could not be "
+            f"checked (the first, {first.convention.id}: "
+            f"{first.outcome.message.rstrip('.')})"
         )
-    else:
-        opening = _agreement(here)
     return f"{opening}; {_faults(here)}."
 
 
-def _agreement(here: Sequence[LibraryFindings]) -> str:
-    one = len(here) == 1
-    names = f"The {len(here)} installed libraries"
+def same_version(version: str, tested: str) -> bool:
+    """Whether two versions are the same, apart from a local build tag (`2.13.0+cpu`)."""
+    return version.partition("+")[0] == tested
+
+
+def _libraries(here: Sequence[LibraryFindings]) -> str:
     if len(here) <= 2:
-        names = _listed([f"{s.library.name} {s.report.version}" for s in here])
-    agree, differ = ("agrees", "differs") if one else ("agree", "differ")
+        return _listed([f"{s.library.name} {s.report.version or ''}".rstrip() for s in here])
+    return f"the {len(here)} installed libraries that were asked"
+
+
+def _agreement(here: Sequence[LibraryFindings]) -> str:
+    """Where the libraries agree with qtui and where they differ; "" if nothing was compared."""
+    names = _libraries(here)
+    agree, differ = ("agrees", "differs") if len(here) == 1 else ("agree", "differ")
     counts = {verdict: sum(s.count(verdict) for s in here) for verdict in Verdict}
     equal: list[str] = []
     for verdict, how in ((Verdict.BYTE_EQUAL, "byte for byte"), (Verdict.VALUE_EQUAL, "in value")):
@@ -168,9 +189,20 @@ def _agreement(here: Sequence[LibraryFindings]) -> str:
             noun = "" if equal else " convention" if count == 1 else " conventions"
             equal.append(f"{how} in {count}{noun}")
     parts = [f"{agree} with qtui {' and '.join(equal)}"] if equal else []
-    if counts[Verdict.DIFFERS]:
-        parts.append(f"{differ} for a known reason in {counts[Verdict.DIFFERS]}")
-    return f"{names} {', and '.join(parts) or 'could not be compared'}"
+    # What holds for later versions only may differ for any reason.
+    known = sum(
+        f.outcome.verdict is Verdict.DIFFERS and f.applies for s in here for f in s.findings
+    )
+    for count, why in (
+        (known, "for a known reason"),
+        (len(differing) - known, "in a version of before they were measured"),
+    ):
+        if count:
+            noun = "" if parts else " convention" if count == 1 else " conventions"
+            parts.append(f"{differ} {why} in {count}{noun}")
+    if not parts:
+        return ""
+    return f"{names.replace('the ', 'The ', 1) if len(here) > 2 else names} {', and '.join(parts)}"
 
 
 def _faults(here: Sequence[LibraryFindings]) -> str:
@@ -178,8 +210,13 @@ def _faults(here: Sequence[LibraryFindings]) -> str:
     faults = [(s.library.name, fault) for s in here for fault, _ in s.faults]
     if not any(s.library.faults for s in here):
         return f"no fault of {whose} is known"
+    unprobed = sum(len(s.unprobed) for s in here)
+    unknown = f"{plural(unprobed, 'known fault')} of {whose} could not be looked for"
     if not faults:
-        return f"no known fault of {whose} is on this machine"
+        if not unprobed:
+            return f"no known fault of {whose} is on this machine"
+        found = any(known.present is False for s in here for _, known in s.probed)
+        return f"{unknown}{', and no other is on this machine' if found else ''}"
     name, first = faults[0]
     what = first.says[0].lower() + first.says[1:] if first.says[1:2].islower() else first.says
     if len(faults) == 1:

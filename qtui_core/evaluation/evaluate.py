@@ -231,11 +231,11 @@ def _notes_on(model: StreamedModel, assignments: Iterable[Iterable[str]]) -> lis
     if not model.unnamed:
         return []
     whole = {weight.info.name for weight in model.weights} - set(model.unnamed)
-    lost = [name for names in assignments for name in names if name not in whole]
+    lost = dict.fromkeys(name for names in assignments for name in names if name not in whole)
     if lost:
         raise ModelError(
-            f"The model that runs has {listed(lost)} as a part of a larger tensor, so the "
-            f"assignment cannot be given to it: --schemes can."
+            f"The model that runs does not have {listed(list(lost))} as tensors of their own, so "
+            f"no assignment can be given to it: only one scheme for all, with --schemes."
         )
     return [
         f"transformers puts {listed(list(model.unnamed))} together from tensors of the checkpoint: "

@@ -136,8 +136,8 @@ def refuse_parts(ways: list[AdaptedWeights], whole: Collection[str]) -> None:
     lost = [name for name in ways[0].changed if name not in whole]
     if lost:
         raise ModelError(
-            f"The model that runs has {listed(lost)} as a part of a larger tensor, so the adapter "
-            f"cannot be merged into it: leave out --text."
+            f"The model that runs does not have {listed(lost)} as tensors of their own, so the "
+            f"adapter cannot be merged into it: leave out --text."
         )
 
 

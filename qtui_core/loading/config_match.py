@@ -52,11 +52,13 @@ def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
     return ""
 
 
-def spellings(model: Any, name: str) -> tuple[str, str, str]:
+def spellings(model: Any, name: str) -> tuple[str, ...]:
     """The names that a checkpoint may have for a parameter: a base model and a model with a head
-    name it with and without a prefix."""
+    name it with and without a prefix, and transformers 5 calls the head of GPT-NeoX otherwise than
+    its checkpoints do."""
     prefix = f"{model.base_model_prefix}."
-    return name, prefix + name, name.removeprefix(prefix)
+    head = ("embed_out.weight",) if name == "lm_head.weight" else ()
+    return name, prefix + name, name.removeprefix(prefix), *head
 
 
 def has_own_names(source: ModelSource, model_class: Any, config: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_calibration import CONTEXTS, MIB
+from told_truly import faults_of
 
 from qtui.engine.calibration import profile as calibration
 from qtui.engine.calibration.profile import CONFIG, GRID, Commands, make_profile
@@ -230,11 +231,24 @@ class TestMeasuring:
         assert failures[0] == "It was not done in time."
         assert set(failures[1:]) == {"There was no time left for it."}
 
+    def test_the_sentence_counts_what_failed(self) -> None:
+        whole = replace(PROFILE, steps=PROFILE.steps[:1])
+        two = replace(PROFILE, steps=2 * PROFILE.steps[-1:], workspace_training=0)
+        states = (
+            ("workspaces of 64 MiB stay after a backward pass. Nothing was written.", whole),
+            ("; 1 of 4 runs failed, and its reason is above.", PROFILE),
+            ("; no workspace stays after a backward pass; 2 of 2 runs failed, and their", two),
+        )
+        for words, profile in states:
+            said = calibrate_document(profile, None).conclusion
+            assert words in said
+            assert not faults_of(said)
+
     def test_hidden_processes_leave_the_context_unknown(self) -> None:
         profile = make_profile("cuda", lambda _: None, commands("hidden", "hidden"))
         assert profile.calibration.context is None
         assert profile.workspace_training == 64 * MIB
-        assert "The driver does not tell" in calibrate_document(profile, None).conclusion
+        assert "The driver does not report" in calibrate_document(profile, None).conclusion
 
     @pytest.mark.parametrize(
         ("wrong", "sentence"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from every import every
+from told_truly import faults_of
 
 from qtui.cli.surroundings import installed_versions, read_terminal
 from qtui.report.doctor import Surroundings, doctor_document, find_warnings
@@ -67,8 +70,6 @@ def test_each_trouble_has_its_warning():
         assert warning.remedy
         return warning.about, warning.says
 
-    from dataclasses import replace
-
     assert about(terminal=replace(TERMINAL, columns=50)) == (
         "terminal", "50 x 40 cells is less than 60 x 16")  # fmt: skip
     assert about(terminal=replace(TERMINAL, term="dumb"))[0] == "terminal"
@@ -78,6 +79,29 @@ def test_each_trouble_has_its_warning():
     found = about(devices=(gpu,), versions={"torch": "2.13.0+cpu"})
     assert found == ("torch", "2.13.0+cpu is a build for the CPU, and this machine has 1 GPU")
     assert about(files=replace(FILES, config_error="It is wrong."))[1] == "It is wrong"
+
+
+def test_the_sentence_says_whether_the_app_starts():
+    """And the cache that cannot be read has no count of models."""
+    broken = replace(FILES, config_error="It is wrong.", models=None)
+    cases = (
+        ("qtui will draw in", {}),
+        ("Stdout is no terminal, so the app does not", {"terminal": replace(TERMINAL, columns=None)}),
+        ("The app does not start, because TERM is 'dumb': set TERM to", {
+            "terminal": replace(TERMINAL, term="dumb")}),
+        ("The app does not start, because It is wrong: correct", {"files": broken}),
+    )  # fmt: skip
+
+    def check(words, state):
+        document = doctor_document(around(**state), None, details=False)
+        assert document.conclusion.startswith(words)
+        assert "this machine has 8 cores and no GPU" in document.conclusion
+        assert not faults_of(document.conclusion)
+
+    every(cases, check)
+    document = doctor_document(around(files=broken), (), details=False)
+    assert document.conclusion.endswith("correct /c.toml, or remove it.")
+    assert "(cannot be read)" in dict(document.sections[3].blocks[0].pairs)["cache of the hub"]
 
 
 def test_unknown_values_are_shown_as_such():

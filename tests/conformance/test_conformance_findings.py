@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from every import every
+from told_truly import faults_of
 
 from qtui_core.conformance.convention import (
     Convention,
@@ -80,7 +82,9 @@ def test_what_there_is_none_of_is_not_counted():
         "lib 1.0 agrees with qtui byte for byte in 3 conventions; no known fault"
     )
     failed = conclude([findings(*(Verdict.FAILED,) * 3)])
-    assert failed.startswith("lib 1.0 could not be compared, but 3 could not be checked")
+    assert failed.startswith(
+        "3 conventions of lib 1.0 could not be checked (the first, lib.a: lib.so"
+    )
 
 
 def test_a_fault_comes_with_what_to_do():
@@ -93,6 +97,41 @@ def test_a_probe_that_failed_is_no_fault():
     found = findings(EQUAL, VALUE, DIFFERS, faults=(None, False))
     assert found.faults == ()
     assert [fault.id for fault, _ in found.unprobed] == ["lib.f"]
+
+
+def test_the_sentence_is_true_in_every_state():
+    def others(*verdicts, since=""):
+        rows = [Convention(f"lib.{n}", n, DIFFERS, "int4", "", "", "", since) for n in "ab"]
+        library = Library("lib", "lib", "1.0", tuple(rows[: len(verdicts)]))
+        outcomes = [Outcome(c.id, v, 10) for c, v in zip(rows, verdicts, strict=False)]
+        return findings_of(library, LibraryReport("lib", "1.0", tuple(outcomes)))
+
+    nowhere = Verdict.NOT_INSTALLED
+    cases = (
+        ("lib 1.0 differs for a known reason in 2 conventions; no fault of it is known", [
+            others(DIFFERS, DIFFERS)]),
+        ("lib 1.0 differs for a known reason in 1 convention;", [others(DIFFERS)]),
+        ("lib 1.0 differs in a version of before they were measured in 2", [
+            others(DIFFERS, DIFFERS, since="2.0")]),
+        ("; 1 known fault of it could not be looked for, and no other is on this machine.", [
+            findings(EQUAL, VALUE, DIFFERS, faults=(None, False))]),
+        ("; 2 known faults of it could not be looked for.", [
+            findings(EQUAL, VALUE, DIFFERS, faults=(None, None))]),
+        ("but 1 convention could not be checked (", [findings(Verdict.FAILED, VALUE, DIFFERS)]),
+        ("lib is not installed, so", [findings(nowhere, nowhere, nowhere)]),
+        ("None of lib, lib is installed", [findings(nowhere, nowhere, nowhere)] * 2),
+        ("The 3 installed libraries that were asked agree", [findings(EQUAL, VALUE, DIFFERS)] * 3),
+        ("were equal with lib 1.0 on another machine, so it is not the version: trust neither", [
+            findings(DIFFERS, VALUE, DIFFERS, version="1.0+cpu")]),
+    )  # fmt: skip
+
+    def check(words, checked):
+        said = conclude(checked)
+        assert words in said
+        assert said[0].isupper() or said.startswith(("lib", "qtui", "1", "3"))
+        assert not faults_of(said)
+
+    every(cases, check)
 
 
 def test_a_disagreement_comes_before_everything_else():

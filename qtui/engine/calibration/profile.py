@@ -136,7 +136,7 @@ def _ask(command: Sequence[str], seconds: float) -> GpuMeasurement:
             f"The GPU was not measured within {seconds:.0f} s; is another program using it?"
         ) from error
     if done.returncode or not done.stdout.strip():
-        last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "without a word"
+        last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "it printed nothing"
         raise QtuiError(f"The measurement ended with code {done.returncode}: {last}")
     answer = from_plain(GpuMeasurement, json.loads(done.stdout))
     if answer.error:

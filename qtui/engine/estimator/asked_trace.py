@@ -81,7 +81,7 @@ def trace(
             process.kill()
             raise
     if process.returncode:
-        last = " ".join(errors.strip().splitlines()[-_LINES:]) or "without a word"
+        last = " ".join(errors.strip().splitlines()[-_LINES:]) or "it printed nothing"
         raise QtuiError(f"The trace ended with code {process.returncode}: {last}")
     answer = json.loads(output)
     if "error" in answer:

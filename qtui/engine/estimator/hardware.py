@@ -90,7 +90,7 @@ def _measure(task: Task[RatesRequest], stderr: IO[str]) -> RatesMeasured:
     if child.returncode:
         stderr.seek(0)
         words = stderr.read().strip().splitlines()
-        last = " ".join(words[-_LINES:]) or "without a word"
+        last = " ".join(words[-_LINES:]) or "it printed nothing"
         raise QtuiError(f"The measurement ended with code {child.returncode}: {last}")
     return RatesMeasured(device, tuple(rates))
 

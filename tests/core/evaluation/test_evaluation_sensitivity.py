@@ -87,6 +87,7 @@ def test_every_tensor_of_every_family_is_that_of_an_evaluation(tmp_path) -> None
         "Gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
         "Bloom": {"n_layer": 2, "n_head": 4},
         "Mamba": {},
+        "GPTNeoX": {},
     }
 
     def one(family: str) -> None:
