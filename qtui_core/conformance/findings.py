@@ -190,9 +190,8 @@ def _agreement(here: Sequence[LibraryFindings]) -> str:
             equal.append(f"{how} in {count}{noun}")
     parts = [f"{agree} with qtui {' and '.join(equal)}"] if equal else []
     # What holds for later versions only may differ for any reason.
-    known = sum(
-        f.outcome.verdict is Verdict.DIFFERS and f.applies for s in here for f in s.findings
-    )
+    differing = [f for s in here for f in s.findings if f.outcome.verdict is Verdict.DIFFERS]
+    known = sum(f.applies for f in differing)
     for count, why in (
         (known, "for a known reason"),
         (len(differing) - known, "in a version of before they were measured"),

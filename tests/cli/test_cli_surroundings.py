@@ -86,7 +86,8 @@ def test_the_sentence_says_whether_the_app_starts():
     broken = replace(FILES, config_error="It is wrong.", models=None)
     cases = (
         ("qtui will draw in", {}),
-        ("Stdout is no terminal, so the app does not", {"terminal": replace(TERMINAL, columns=None)}),
+        ("Stdout is no terminal, so the app does not start here;", {
+            "terminal": replace(TERMINAL, columns=None)}),
         ("The app does not start, because TERM is 'dumb': set TERM to", {
             "terminal": replace(TERMINAL, term="dumb")}),
         ("The app does not start, because It is wrong: correct", {"files": broken}),
