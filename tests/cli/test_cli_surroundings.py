@@ -13,6 +13,8 @@ from qtui.cli.surroundings import installed_versions, read_terminal
 from qtui.report.doctor import Surroundings, doctor_document, find_warnings
 from qtui.report.surroundings import Files, Terminal
 from qtui.screen.depth import Depth
+from qtui_core.conformance.convention import Library, LibraryReport
+from qtui_core.conformance.findings import findings_of
 from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
 
@@ -100,7 +102,8 @@ def test_the_sentence_says_whether_the_app_starts():
         assert not faults_of(document.conclusion)
 
     every(cases, check)
-    document = doctor_document(around(files=broken), (), details=False)
+    absent = findings_of(Library("lib", "lib", "1.0", ()), LibraryReport("lib", None, ()))
+    document = doctor_document(around(files=broken), [absent], details=False)
     assert document.conclusion.endswith("correct /c.toml, or remove it.")
     assert "(cannot be read)" in dict(document.sections[3].blocks[0].pairs)["cache of the hub"]
 
