@@ -66,6 +66,9 @@ def conclude_number(
     head, joint = _head(shown, fates.exact, rows, aside), ";"
     if len(rows) == 1 and rows[0].outcome is not FormatOutcome.ROUNDED:
         head, joint = shown, ":"
+    elif len(rows) == 1:
+        (row,) = rows
+        head = f"{row.format.title} makes {shown_value(row)} of {shown}, off by {percent(row)}"
     elif near := _near(rows):
         head += f": {near}"
     return f"{head}{joint} {'; '.join(clauses)}."
@@ -107,8 +110,6 @@ def _head(
         return f"{shown} is exact in {narrowest.format.title} and {len(exact) - 1} more"
     if exact:
         return f"{shown} is exact in {names(exact, rows)}{' only' if len(exact) == 1 else ''}"
-    if len(rows) == 1:
-        return f"{rows[0].format.title} does not hold {shown} exactly"
     return f"No format here holds {shown} exactly"
 
 
@@ -221,7 +222,7 @@ def _where_in_range(
     if any(isinstance(f, IntFormat) for f in inexact):
         wanted.append("a smaller step")
     but = f" but that of {names(aside, aside)}" if aside else ""
-    where = f"it is inside every range{but}"
+    where = "it is inside its range" if len(rows) == 1 else f"it is inside every range{but}"
     if fates.beyond:
         first = max(_first_choice(fates.beyond), key=lambda r: abs(_end(asked, r.format)))
         others = f" and inside every other range{but}" if len(rows) > len(fates.beyond) else ""

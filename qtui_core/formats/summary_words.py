@@ -58,10 +58,12 @@ def is_whole(fmt: Format) -> bool:
     return isinstance(fmt, IntFormat) and fmt.step == 1
 
 
-def percent(row: FormatRow) -> str:
-    """The magnitude of the relative error: "1.6%"; above 100% in whole percent."""
+def percent(row: FormatRow, digits: int = 2) -> str:
+    """The magnitude of the relative error, to `digits` digits: "1.6%"; with two of them,
+    above 100% in whole percent."""
     size = 100 * abs(row.relative_error or Fraction(0))
-    return f"{format_rounded(Fraction(round(size)) if size > 100 else size, 2)}%"
+    whole = size > 100 and digits == 2
+    return f"{format_rounded(Fraction(round(size)) if whole else size, digits)}%"
 
 
 def shown_value(row: FormatRow) -> str:

@@ -185,7 +185,38 @@ async def test_text_that_is_no_number_is_explained_and_kept(running: Running) ->
         await pilot.press("escape")
         await settled(pilot)
         assert field.value == "0.1"
-        assert "No format here holds 0.1 exactly" in screen_text(pilot.app)
+        assert "E4M3 makes 0.10156 of 0.1" in screen_text(pilot.app)
+
+
+# A pinned format
+
+
+async def test_a_pinned_format_stays_beside_the_one_under_the_cursor(running: Running) -> None:
+    async with running(size=(120, 40)) as pilot:
+        panel = panel_of(pilot)
+        assert panel.sentence.startswith("E4M3 makes 0.10156 of 0.1, off by 1.6%")
+        await pilot.press("P")
+        assert panel.sentence.endswith("Choose another format to compare it with this pinned one.")
+        await choose(pilot, "E3M2")
+        text = screen_text(pilot.app)
+        assert "P E4M3" in text
+        for parts in (("bits", "0 000 10", "0 0011 101"), ("relative", "+25%", "+1.56%"),
+                      ("below", "0.0625", "0.09375"), ("largest", "28", "448")):  # fmt: skip
+            assert any(all(part in line for part in parts) for line in text.splitlines()), parts
+        assert panel.sentence.startswith("E4M3 comes 16 times closer to 0.1 than E3M2")
+        ruler = panel.query_one(NumberLine).ruler
+        assert ruler.tracks[1].name == "E4M3"
+        # E4M3 makes 13/128 of it, E3M2 1/8; a step of E3M2 is 1/16.
+        assert ruler.pinned_at < ruler.tracks[0].at
+        line = next(line for line in text.splitlines() if line.strip().startswith("E3M2  "))
+        mark = next(line for line in screen_text(pilot.app).splitlines() if "\u25c6" in line)
+        assert mark == line
+        assert mark.index("P") < mark.index("\u25c6")
+        await choose(pilot, "E4M3")
+        await pilot.press("P")
+        assert panel.state.pinned is None
+        assert ruler is not panel.query_one(NumberLine).ruler
+        assert panel.query_one(NumberLine).ruler.pinned_at is None
 
 
 @given(st.sampled_from(FORMAT_LIST), st.data())
@@ -325,6 +356,8 @@ async def test_unusual_values_are_drawn_in_every_format(running: Running, parts:
 
     async with running() as pilot:
         panel = panel_of(pilot)
+        await choose(pilot, "FP64")
+        await pilot.press("P")
         texts = ("nan", "inf", "-inf", "-0", "0", "1e-60", "1e400", "-3")
         for text in texts:
             panel.show_value(parse_value(text), "here")

@@ -62,9 +62,20 @@ async def test_formats_screen(running: Running) -> None:
 
 async def test_ranges_screen(running: Running) -> None:
     async with running(size=(80, 24)) as pilot:
-        await pilot.press("t")
+        await pilot.press("v")
         await still(pilot)
         check_golden("formats_ranges_80x24", screen_text(pilot.app))
+
+
+async def test_pinned_screen(running: Running) -> None:
+    with goldens() as check:
+        async with running(size=(80, 24)) as pilot:
+            await pilot.press("P", "down")
+            for size in ((80, 24), (120, 40)):
+                await resized(pilot, size)
+                pilot.app.set_device("no GPU")
+                await settled(pilot)
+                check(f"formats_pinned_{size[0]}x{size[1]}", screen_text(pilot.app))
 
 
 async def test_too_small_is_one_message(running: Running) -> None:

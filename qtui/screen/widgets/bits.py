@@ -32,11 +32,13 @@ class BitField:
 
 @dataclass(frozen=True)
 class BitRow:
-    """One format: its name, the fields of its code, and a cell for every column."""
+    """One format: its name, the fields of its code, a cell for every column, and a letter before
+    the name."""
 
     name: str
     fields: tuple[BitField, ...]
     cells: tuple[str, ...]
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,7 @@ class BitGrid(Widget, can_focus=True):
     def _draw_row(self, line: Line, index: int) -> None:
         row = self.rows[index]
         chosen = index == self.chosen
-        if chosen:
-            line.put(0, self.glyphs.pointer, self._style("name"))
+        line.put(0, self.glyphs.pointer if chosen else row.mark, self._style("name"))
         line.put(2, shortened(row.name, self.name_width - 1), self._style("name"))
         self._draw_bits(line, row, index)
         at = self._cells_start()

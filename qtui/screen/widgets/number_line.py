@@ -51,6 +51,8 @@ class Ruler:
     span: CellSpan | None
     left: str
     right: str
+    #: The cell of the number that the pinned format makes of the value.
+    pinned_at: int | None = None
 
 
 class NumberLine(Widget):
@@ -105,6 +107,10 @@ class NumberLine(Widget):
             return line.strip()
         if y == 0:
             self._draw_track(line, ruler.tracks[0])
+            if ruler.pinned_at is not None:
+                both = ruler.pinned_at == ruler.tracks[0].at
+                mark = self.drawing.glyphs.outlier if both else "P"
+                line.put(self.LABEL_WIDTH + ruler.pinned_at, mark, self._style("here"))
         elif y == 1:
             self._draw_span(line, ruler)
         elif y <= len(ruler.tracks):

@@ -201,8 +201,8 @@ CLAIMS = {
     r"( and inside every other range(?: but that of (.*))?)?"
     r"(?:, so (.*) would bring it closer, not a wider range| and rounds to that, as between two "
     r"steps)",
-    "inside": r"it is inside every range(?: but that of (.*))?, so (.*) would bring it closer, "
-    r"not a wider range",
+    "inside": r"it is inside (?:its|every) range(?: but that of (.*))?, so (.*) would bring it "
+    r"closer, not a wider range",
 }
 
 
@@ -211,10 +211,15 @@ def check_head(head: str, table: Table, exact: set[str]) -> None:
     if found := re.fullmatch(r"\S+ is exact in (.*?)( only)?", head):
         table.all_of(found[1], exact)
         assert bool(found[2]) <= (len(exact) == 1)
-    else:
-        assert re.fullmatch(r"No format here holds \S+ exactly|.* does not hold \S+ exactly", head)
+    elif found := re.fullmatch(r"(.*) makes (\S+) of \S+, (off by \S+%)", head):
+        assert set(table.by_title) - table.of("aside") == {found[1]}
+        assert found[2] == format_rounded(table.by_title[found[1]].value, 5)
+        near = f"{found[1]} {found[3]}"
         assert not exact
-    for title, shown in re.findall(r"(?:^|, )(.*?) (?:is off )?by (\S+) %", near):
+    else:
+        assert re.fullmatch(r"No format here holds \S+ exactly", head)
+        assert not exact
+    for title, shown in re.findall(r"(?:^|, )(.*?) (?:(?:is )?off )?by (\S+)%", near):
         row = table.by_title[title]
         assert row.relative_error is not None
         size = 100 * abs(row.relative_error)
@@ -269,7 +274,7 @@ def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -
         asked_of = [r for t, r in table.by_title.items() if table.fates[t] != "aside"]
         inside = [r.format.min <= asked <= r.format.max for r in asked_of]
         assert all(inside) == ("inside" in said_of)
-        if all(inside) or any(inside):
+        if any(inside) and len(inside) > 1:
             assert (but or "") == ", ".join(table.of("aside"))
         if "beyond" in said_of:
             assert any(inside) == bool(found[4])

@@ -62,11 +62,12 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("inf", TRAINING, ["inf survives in FP32, BF16 and 2 more",
                            "E4M3 cuts it to the largest number (448)"]),
         ("200", (INT8,), ["200: INT8 cannot reach it", "ends at 127"]),
-        ("7", (E2M1,), ["E2M1 is off by 14%", "half a step or less beyond the end of E2M1 "
-                         "(E2M1 ends at 6), so more mantissa bits"]),
+        ("7", (E2M1,), ["E2M1 makes 6 of 7, off by 14%", "half a step or less beyond the end of "
+                         "E2M1 (E2M1 ends at 6), so more mantissa bits"]),
         ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448) and inside every other"]),
         ("127.4", (INT8,), ["half a step or less beyond", "ends at 127", "a smaller step would"]),
-        ("2.4", (INT8,), ["INT8 does not hold 2.4 exactly", "17%", "a smaller step"]),
+        ("2.4", (INT8,), ["INT8 makes 2 of 2.4, off by 17%; it is inside its range, so a "
+                           "smaller step"]),
         ("0.5", None, ["0.5 is exact in every floating-point format here; the integers give "
                        "0, so multiply by 2 or more"]),
         ("-0.5", None, ["every floating-point format here but E8M0; the integers give 0"]),
@@ -142,7 +143,7 @@ def test_the_scale_it_advises_brings_the_value_into_range(text: str, fmt) -> Non
 def test_inside_every_range_is_said_of_values_inside(fmt) -> None:
     end = Fraction(fmt.max)
     for value in (end * Fraction(k, 64) for k in range(-72, 73)):
-        if "inside every range" in summarize(describe_value(value, formats=[fmt])):
+        if "inside its range" in summarize(describe_value(value, formats=[fmt])):
             assert fmt.min <= value <= fmt.max
 
 

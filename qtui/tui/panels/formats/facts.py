@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from qtui.screen.widgets.facts import Fact
-from qtui.tui.panels.formats.rows import LOST, compact, fitted, percent
+from qtui.tui.panels.formats.rows import LOST, compact, fitted
 from qtui.tui.panels.formats.state import FormatsState
 from qtui_core.formats import (
     Exact,
@@ -17,6 +17,7 @@ from qtui_core.formats import (
     rounding_interval,
 )
 from qtui_core.formats.decimals import exact_fraction_text, format_rounded
+from qtui_core.formats.pair import relative_text
 from qtui_core.formats.table import FormatRow
 
 
@@ -81,7 +82,7 @@ def _error_fact(row: FormatRow) -> Fact:
 
 
 def _relative(row: FormatRow) -> str:
-    return "" if row.relative_error is None else f"({percent(row.relative_error * 100)})"
+    return "" if row.relative_error is None else f"({relative_text(row)})"
 
 
 def _neighbour(value: Exact | None, room: int) -> str:

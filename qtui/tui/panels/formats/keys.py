@@ -15,6 +15,14 @@ marks the format whose bits gave the value.
 Type a number (`0.1`, `-1/3`, `1e-3`, `0x1.8p3`, `inf`, `nan`), or the bits of the chosen format
 as hex (`0x3d`) or binary (`0b00111101`); `e4m3:0x3d` names the format itself.
 
+`P` pins the chosen format: it stays beside the one under the cursor, with its bits, its error, its
+neighbours and its range, and the sentence compares both. `P` marks it in the list, and its number
+on the line. `P` on the pinned format takes the pin away.
+
+An error is exact, absolute and relative: as a part of the value that was asked for. "infinite" is
+the relative error where 0 became a number or a number became infinite, "none" where there is no
+such ratio.
+
 The line at the bottom shows the numbers of several formats around the value. A tick is one number;
 a bar is several, and grows with each doubling of their count. The ◆ is the number that the value
 becomes, and the bracket marks all values that become this number.
@@ -44,6 +52,8 @@ FORMATS_BINDINGS: list[BindingType] = [
              show=True),
     _binding("C", "next_saturation", "Saturate", "saturation",
              "Choose what happens to values that are too large", show=True),
+    _binding("P", "pin", "Pin", "pin", "Keep this format beside the others, or let it go",
+             show=True),
     _binding("r", "draw", "Draw", "draw", "Draw new bits for stochastic rounding", show=True),
     _binding("v", "ranges", "Ranges", "view", "Show the range of each format", show=True),
     _binding("full_stop", "zoom(-1)", "Zoom in", "zoom_in", "Zoom the number line in"),

@@ -13,6 +13,7 @@ from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, dec
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.rounding import Rounding
 from qtui_core.formats.scalar import is_finite, unbounded_code
+from qtui_core.formats.table import FormatRow
 
 # Unzoomed, the line shows about this many steps of the chosen format.
 STEPS_SHOWN = 12
@@ -122,9 +123,10 @@ def track(fmt: Format, window: LineWindow, represented: Exact | None) -> FormatT
     return FormatTrack(fmt.title, counts, at, note)
 
 
-def companions(chosen: Format, count: int) -> list[Format]:
-    """The formats drawn under the chosen one."""
-    names = [*FIRST_COMPANIONS, *(name for name in FORMATS if name not in FIRST_COMPANIONS)]
+def companions(chosen: Format, pinned: Format | None, count: int) -> list[Format]:
+    """The formats drawn under the chosen one; the pinned one is the first of them."""
+    first = FIRST_COMPANIONS if pinned is None else (pinned.name, *FIRST_COMPANIONS)
+    names = dict.fromkeys((*first, *FORMATS))
     return [FORMATS[name] for name in names if name != chosen.name][: max(0, count)]
 
 
@@ -137,14 +139,24 @@ def ruler(
     *,
     cells: int,
     zoom: int,
+    pinned: FormatRow | None = None,
 ) -> Ruler | None:
-    """The number line around `value`; None for NaN."""
+    """The number line around `value`; None for NaN. What `pinned` makes of the value is marked on
+    the track of the chosen format."""
     if isinstance(value, float) and math.isnan(value):
         return None
     window = window_around(chosen, value, cells, zoom)
     tracks = [track(chosen, window, represented)]
     tracks += [track(fmt, window, shown) for fmt, shown in others]
     title = f"a step of {chosen.title} is {format_exact(window.spacing, 6)}"
+    pinned_at = None
+    if pinned is not None and pinned.format is not chosen:
+        if pinned.value is not None and is_finite(pinned.value):
+            pinned_at = window.cell_of(Fraction(pinned.value))
+        title += f" · P is {pinned.format.title}"
+        if pinned_at is None:
+            became = "no code" if pinned.value is None else format_rounded(pinned.value, 4)
+            title += f", {became}"
     return Ruler(
         title=title,
         tracks=tuple(tracks),
@@ -152,6 +164,7 @@ def ruler(
         span=_span(window, interval),
         left=format_rounded(window.edge(0), 4),
         right=format_rounded(window.edge(window.cells), 4),
+        pinned_at=pinned_at,
     )
 
 

@@ -25,6 +25,7 @@ from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.number_line import NumberLine
 from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture
 from qtui.tui.panels.formats import state as verbs
+from qtui.tui.panels.formats.beside import pair_lines
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
@@ -32,6 +33,7 @@ from qtui.tui.panels.formats.rows import bit_row, grid_layout, table_text
 from qtui.tui.panels.formats.state import FORMAT_LIST, SATURATION, FormatsState, initial_state
 from qtui_core.errors import UsageError
 from qtui_core.formats import Exact, Rounding
+from qtui_core.formats.pair import compare_pair
 from qtui_core.formats.summary import summarize
 from qtui_core.formats.table import FormatRow
 from qtui_core.formats.text import Typed
@@ -113,8 +115,13 @@ class FormatsPanel(Panel):
         self.query_one("#formats-facts", TextPicture).update()
         self._show_line()
         self._show_origin(f"from {self.state.origin}")
-        self.sentence = summarize(self.rows)
+        self.sentence = self._meaning()
         self.refresh_bindings()
+
+    def _meaning(self) -> str:
+        """Of the format under the cursor, and of the pinned one beside it."""
+        chosen, pinned = self.chosen_row, self.pinned_row
+        return compare_pair(chosen, pinned) if pinned else summarize((chosen,))
 
     def _show_origin(self, text: str) -> None:
         label = self.query_one("#formats-origin", Label)
@@ -124,6 +131,11 @@ class FormatsPanel(Panel):
     @property
     def chosen_row(self) -> FormatRow:
         return self.rows[FORMAT_LIST.index(self.state.chosen)]
+
+    @property
+    def pinned_row(self) -> FormatRow | None:
+        pinned = self.state.pinned
+        return None if pinned is None else self.rows[FORMAT_LIST.index(pinned)]
 
     def _show_rows(self) -> None:
         grid, state = self.grid, self.state
@@ -135,12 +147,18 @@ class FormatsPanel(Panel):
         grid.bits_width = layout.bits_width
         grid.columns = layout.columns
         grid.rows = tuple(
-            bit_row(row, layout, pinned=row.format is state.source) for row in self.rows
+            bit_row(
+                row, layout, source=row.format is state.source, pinned=row.format is state.pinned
+            )
+            for row in self.rows
         )
         grid.chosen = FORMAT_LIST.index(state.chosen)
         grid.bit = min(grid.bit, state.chosen.bits - 1)
 
     def _facts(self, canvas: Canvas) -> list[TextLine]:
+        pinned = self.pinned_row
+        if pinned is not None and pinned is not self.chosen_row:
+            return pair_lines(self.chosen_row, pinned, canvas)
         columns = max(1, canvas.width // 38) if canvas.width > 60 else 1
         facts = value_facts(self.state, self.chosen_row, canvas.width // columns)
         return fact_lines(facts + limit_facts(self.state.chosen), columns, canvas)
@@ -150,7 +168,8 @@ class FormatsPanel(Panel):
         if not line.size.width:
             return
         shown = {row.format: row.value for row in self.rows}
-        others = [(fmt, shown[fmt]) for fmt in companions(row.format, line.track_room - 1)]
+        beside = companions(row.format, self.state.pinned, line.track_room - 1)
+        others = [(fmt, shown[fmt]) for fmt in beside]
         line.ruler = ruler(
             row.format,
             self.state.value,
@@ -159,6 +178,7 @@ class FormatsPanel(Panel):
             others,
             cells=line.cells,
             zoom=self.zoom,
+            pinned=self.pinned_row,
         )
 
     # Setting the value
@@ -187,7 +207,7 @@ class FormatsPanel(Panel):
     def action_leave(self) -> None:
         self.screen.set_focus(self.grid)
         self._set(self.state)
-        self.sentence = summarize(self.rows)
+        self.sentence = self._meaning()
 
     def on_paste(self, event: events.Paste) -> None:
         """Takes text that is pasted outside the field as a value."""
@@ -258,6 +278,9 @@ class FormatsPanel(Panel):
 
     def action_next_saturation(self) -> None:
         self.query_one("#formats-saturate", Choice).action_step(1)
+
+    def action_pin(self) -> None:
+        self.state = verbs.with_pin(self.state)
 
     def action_draw(self) -> None:
         self.state = verbs.with_new_draw(self.state)

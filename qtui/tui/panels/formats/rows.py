@@ -8,6 +8,7 @@ from qtui.screen.widgets.bits import BitField, BitRow, BitsColumn
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded
+from qtui_core.formats.pair import relative_text
 from qtui_core.formats.table import FormatOutcome, FormatRow
 
 # The word in place of an error, for outcomes where its size does not matter.
@@ -33,7 +34,10 @@ _FP32_BITS = 4 + 11 + 2 + 23
 _FP64_BITS = 4 + 14 + 2 + 52
 
 _ERROR = BitsColumn("error", 10, right=True)
-_RELATIVE = BitsColumn("relative", 11, right=True)
+_RELATIVE = BitsColumn("relative", 10, right=True)
+#: The one column of errors where there is no room for two: of all formats the same part of the
+#: absolute one.
+_OFF = BitsColumn("off by", 10, right=True)
 _ULP = BitsColumn("ulp", 9, right=True)
 _HEX = BitsColumn("hex", 18)
 _CLASS = BitsColumn("class", 9)
@@ -47,41 +51,52 @@ _RANGE = (
 
 
 def grid_layout(width: int, *, ranges: bool) -> GridLayout:
-    """The parts that fit: always names, bits, value and error; with more room the ranges, all bits
-    of FP64, ulp, class, relative error and hex."""
+    """The parts that fit: always names, bits, value and relative error; with more room the error,
+    the ranges, all bits of FP64, ulp, class and hex."""
     name = 12 if width >= 76 else 9
     left = width - 2 - name - 1
     if ranges and width < 160:
         bits = _FP32_BITS if left >= _FP32_BITS + 50 else 0
-        return GridLayout(name, 8, bits, _RANGE)
+        off = (_OFF,) * (left - bits >= _width(_RANGE) + _OFF.width + 2)
+        return GridLayout(name, 8, bits, (*off, *_RANGE))
     value = 14
-    bits = max(12, min(_FP32_BITS, left - value - 1 - _ERROR.width))
-    columns = [BitsColumn("value", min(value, left - bits)), _ERROR]
-    room = left - bits - sum(column.width + 1 for column in columns) + 1
-    limits = sum(column.width + 1 for column in _RANGE)
+    bits = max(12, min(_FP32_BITS, left - value - 1 - _OFF.width))
+    columns = [BitsColumn("value", min(value, left - bits)), _OFF]
+    room = left - bits - _width(columns) + 1
+    if room >= _ERROR.width + 1:
+        columns[1:] = [_ERROR, _RELATIVE]
+        room -= _ERROR.width + 1
+    limits = _width(_RANGE)
     exponent = 8
     if room >= limits:
         columns += _RANGE
         room -= limits
     if room >= _FP64_BITS - bits:
         exponent, room, bits = 11, room - (_FP64_BITS - bits), _FP64_BITS
-    for extra in (_ULP, _CLASS, _RELATIVE):
+    errors = len(columns) - len(_RANGE) if columns[-1] is _RANGE[-1] else len(columns)
+    for extra in (_ULP, _CLASS):
         if room >= extra.width + 1:
-            columns.insert(2, extra)
+            columns.insert(errors, extra)
             room -= extra.width + 1
     if room >= _HEX.width + 1:
-        columns.insert(2, _HEX)
+        columns.insert(errors, _HEX)
         room -= _HEX.width + 1
     widest = max(columns[0].width, min(columns[0].width + room, 26))
     columns[0] = BitsColumn("value", widest)
     return GridLayout(name, exponent, bits, tuple(columns))
 
 
-def bit_row(row: FormatRow, layout: GridLayout, *, pinned: bool) -> BitRow:
-    """One line of the grid. `pinned` marks the format whose bits gave the value."""
+def _width(columns: Sequence[BitsColumn]) -> int:
+    """The cells that columns take, with a space before each."""
+    return sum(column.width + 1 for column in columns)
+
+
+def bit_row(row: FormatRow, layout: GridLayout, *, source: bool, pinned: bool) -> BitRow:
+    """One line of the grid. A star marks the `source`, the format whose bits gave the value."""
     cells = tuple(_CELLS[column.title](row, column.width) for column in layout.columns)
-    name = row.format.title + ("*" if pinned else "")
-    return BitRow(name, fields_of(row) if layout.bits_width else (), cells)
+    name = row.format.title + ("*" if source else "")
+    fields = fields_of(row) if layout.bits_width else ()
+    return BitRow(name, fields, cells, "P" if pinned else "")
 
 
 def fields_of(row: FormatRow) -> tuple[BitField, ...]:
@@ -131,15 +146,10 @@ def _error(row: FormatRow, _width: int) -> str:
     return "" if row.error is None else format_rounded(row.error, 3, signed=True)
 
 
-def _relative(row: FormatRow, _width: int) -> str:
-    if row.relative_error is None:
-        return ""
-    return percent(row.relative_error * 100)
-
-
-def percent(value: Exact) -> str:
-    text = format_rounded(value, 3, signed=True)
-    return f"{text}%"
+def _off(row: FormatRow, _width: int) -> str:
+    if row.outcome in LOST and row.code is not None:
+        return LOST[row.outcome]
+    return "" if row.code is None else relative_text(row)
 
 
 def _class(row: FormatRow, _width: int) -> str:
@@ -166,7 +176,8 @@ def _limit(name: str) -> Callable[[FormatRow, int], str]:
 _CELLS: dict[str, Callable[[FormatRow, int], str]] = {
     "value": _value,
     "error": _error,
-    "relative": _relative,
+    "off by": _off,
+    "relative": lambda row, _: relative_text(row),
     "ulp": _ulp,
     "hex": lambda row, _: row.hex,
     "class": _class,
@@ -181,12 +192,12 @@ _CELLS: dict[str, Callable[[FormatRow, int], str]] = {
 def table_text(rows: Sequence[FormatRow]) -> str:
     """The table as plain text for the clipboard: a line for each format, columns separated by
     tabs."""
-    lines = ["format\tbits\thex\tvalue\terror\tulp\tclass"]
+    lines = ["format\tbits\thex\tvalue\terror\trelative\tulp\tclass"]
     for row in rows:
         bits = " ".join(field.bits for field in fields_of(row) if field.kind != "padding")
         value = "" if row.value is None else format_exact(row.value, 40)
         lines.append(
-            "\t".join((row.format.title, bits, row.hex, value, _error(row, 0), _ulp(row, 12)))
-            + f"\t{_class(row, 0)}"
+            "\t".join((row.format.title, bits, row.hex, value, _error(row, 0), relative_text(row)))
+            + f"\t{_ulp(row, 12)}\t{_class(row, 0)}"
         )
     return "\n".join(lines)

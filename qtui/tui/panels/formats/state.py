@@ -46,6 +46,8 @@ class FormatsState:
     chosen: Format = E4M3
     source: Format | None = None
     code: int | None = None
+    #: The format that stays beside the chosen one.
+    pinned: Format | None = None
     random_bits: int = 1 << (RANDOM_BIT_COUNT - 1)
 
     def rows(self) -> tuple[FormatRow, ...]:
@@ -59,8 +61,8 @@ class FormatsState:
         )
         if self.source is None or self.code is None:
             return rows
-        pinned = describe_code(self.source, self.code)
-        return tuple(pinned if row.format is self.source else row for row in rows)
+        given = describe_code(self.source, self.code)
+        return tuple(given if row.format is self.source else row for row in rows)
 
     def row(self, fmt: Format) -> FormatRow:
         """The value in one format."""
@@ -143,6 +145,11 @@ def landmarks(fmt: Format) -> list[tuple[str, Exact]]:
 
 def with_chosen(state: FormatsState, fmt: Format) -> FormatsState:
     return replace(state, chosen=fmt)
+
+
+def with_pin(state: FormatsState) -> FormatsState:
+    """Pins the chosen format, or unpins it where it is the pinned one."""
+    return replace(state, pinned=None if state.pinned is state.chosen else state.chosen)
 
 
 def with_rounding(state: FormatsState, rounding: Rounding) -> FormatsState:
