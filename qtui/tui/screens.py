@@ -204,6 +204,7 @@ class HelpScreen(ModalScreen[None]):
             "dismiss",
             "Close",
             id="help.close",
+            priority=True,
             tooltip="Close the help",
         ),
         Binding("j", "scroll_down", "Down", show=False, id="help.down", tooltip="Scroll down"),
@@ -246,7 +247,14 @@ class OpenModelScreen(ModalScreen[str | None]):
     """Asks for a model: a hub id, a folder, a file, or demo."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Cancel", id="open.cancel", tooltip="Keep the open model"),
+        Binding(
+            "escape",
+            "dismiss",
+            "Cancel",
+            id="open.cancel",
+            priority=True,
+            tooltip="Keep the open model",
+        ),
     ]
 
     def compose(self) -> ComposeResult:

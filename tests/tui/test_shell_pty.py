@@ -53,6 +53,23 @@ def test_keys_sent_in_one_burst_are_taken_in_order(tmp_path: Path) -> None:
         assert terminal.exit_code() == 0
 
 
+def test_esc_and_the_next_key_of_the_same_packet_are_two_keys(tmp_path: Path) -> None:
+    with program(tmp_path, "-m", "qtui") as terminal:
+        terminal.wait_for("0.1015625")
+        terminal.send("i99\x1b\x1b[B")  # leaves the field, and goes to the next format
+        terminal.wait_for("value 0.1 ")
+        terminal.send("?")
+        terminal.wait_for("Esc closes")
+        terminal.send("\x1b4")
+        terminal.wait_for("process 554 MiB")
+        terminal.send("\r")
+        terminal.wait_for("batch 1   ")
+        terminal.send("\x1bv")
+        terminal.wait_for("▸Parts")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+
+
 def test_no_color_sends_no_colour_and_keeps_the_terminals_background(tmp_path: Path) -> None:
     with program(tmp_path, "-m", "qtui", NO_COLOR="1", COLORTERM="truecolor") as terminal:
         terminal.wait_for("0.1015625")

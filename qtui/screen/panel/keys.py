@@ -18,7 +18,9 @@ def panel_binding(
     key_display: str | None = None,
 ) -> Binding:
     """A binding whose id, such as "quantize.filter", the configuration can rebind. The footer shows
-    it only with `show`; the help always does."""
+    it only with `show`; the help always does. A key that opens or leaves a field has `priority`:
+    Textual then runs its action before it handles the next key of the same packet, which would
+    otherwise still go to where the focus was."""
     return Binding(
         key,
         action,

@@ -55,7 +55,7 @@ class FormBody(Container):
     @property
     def typing(self) -> bool:
         """Whether keys are text for the field."""
-        return self.field.has_focus
+        return self.field.takes_keys
 
     def start_typing(self, what: str, text: str) -> None:
         self.what.update(what)

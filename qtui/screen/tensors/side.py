@@ -81,7 +81,7 @@ class TensorSide(Vertical):
 
     @property
     def typing(self) -> bool:
-        return self.field.has_focus
+        return self.field.takes_keys
 
     def start_filter(self) -> None:
         self.add_class("-filtering")

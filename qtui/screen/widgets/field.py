@@ -15,6 +15,12 @@ class Field(Input):
     but looks up bindings only after a key has bubbled to the screen. If "Ctrl+U 448" arrives in one
     burst, as over a slow line, Ctrl+U would come last and delete the 448."""
 
+    @property
+    def takes_keys(self) -> bool:
+        """Whether the next key goes to this field. (`has_focus` changes later, once the field has
+        handled a message.)"""
+        return self.is_attached and self.screen.focused is self
+
     async def on_key(self, event: events.Key) -> None:
         action = _ACTIONS.get(event.key)
         if action is not None and await self.app.run_action(action, self):

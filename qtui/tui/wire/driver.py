@@ -8,10 +8,12 @@ from threading import RLock
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Resize
 from textual.message import Message
 
+from qtui.tui.wire.key_parser import KeyParser
 from qtui.tui.wire.last_screen import LastScreen
 
 if TYPE_CHECKING:
@@ -61,6 +63,11 @@ class TerminalDriver(LinuxDriver):
     def _behind(self) -> bool:
         """Whether something waits besides what is being written."""
         return self._writer_thread is not None and not self._writer_thread._queue.empty()
+
+    def run_input_thread(self) -> None:
+        # Textual makes its parser by this name, in the middle of the loop that reads keys.
+        vars(linux_driver)["XTermParser"] = KeyParser
+        super().run_input_thread()
 
     def redraw(self) -> None:
         """Sends the whole screen, as something else may have written to the terminal."""

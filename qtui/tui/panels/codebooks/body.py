@@ -74,14 +74,14 @@ class CodebooksBody(TensorBody):
 
     @property
     def typing(self) -> bool:
-        return self.field.has_focus or super().typing
+        return self.field.takes_keys or super().typing
 
     def stop_typing(self) -> None:
         self.field.close()
         self.show_picture()
 
     def leave(self) -> None:
-        if self.field.has_focus:
+        if self.field.takes_keys:
             self.stop_typing()
         else:
             super().leave()

@@ -23,7 +23,8 @@ URGENT_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart",
              "Start the engine again, or read again", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
-    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
+    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True,
+             priority=True),
 ]  # fmt: skip
 CODEBOOKS_BINDINGS: list[BindingType] = [
     _binding("equals_sign", "equal_bits", "Equal bits", "equal_bits",

@@ -44,7 +44,7 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("i", "edit", "Type", "edit", "Type a number, hex (0x) or bits (0b)",
              show=True, priority=True),
     _binding("escape", "leave", "Back", "leave", "Leave the field and keep the value",
-             show=True, key_display="Esc"),
+             show=True, key_display="Esc", priority=True),
     _binding("plus", "step(1)", "Next", "next", "Go to the next larger number",
              show=True, key_display="+"),
     _binding("minus", "step(-1)", "Previous", "previous", "Go to the next smaller number"),

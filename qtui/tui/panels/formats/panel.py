@@ -293,7 +293,7 @@ class FormatsPanel(Panel):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action is possible now; the footer shows only keys of such actions."""
-        typing = self.is_mounted and self.query_one(Input).has_focus
+        typing = self.is_mounted and self.query_one(Field).takes_keys
         if typing or action == "leave":
             return typing and action in ("leave", "move_row")
         if action in ("flip", "move_bit"):

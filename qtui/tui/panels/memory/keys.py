@@ -28,7 +28,7 @@ MEMORY_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart", "Start the estimator again, or open the model "
              "again", show=True),
     _binding("escape", "back", "Back", "back",
-             "Leave the field, stop a trace, or go back to the form", show=True),
+             "Leave the field, stop a trace, or go back to the form", show=True, priority=True),
     _binding("left,h", "step(-1)", "Change", "less", "The previous value, or left in the map",
              show=True, key_display="←→"),
     _binding("right,l", "step(1)", "More", "more", "The next value, or right in the map"),

@@ -42,7 +42,7 @@ FORM_BINDINGS: list[BindingType] = [
              key_display="Enter"),
     _binding("backspace", "usual", "As usual", "usual", "The usual value of the setting"),
     _binding("o", "open", "Open", "open", "Open a recording of an experiment"),
-    _binding("escape", "back", "Back", "back", "Leave the field"),
+    _binding("escape", "back", "Back", "back", "Leave the field", show=True, priority=True),
 ]  # fmt: skip
 
 PICTURE_KEYS: tuple[Binding, ...] = (

@@ -130,10 +130,10 @@ class QuantizeBody(TensorBody):
 
     @property
     def typing(self) -> bool:
-        return self.controls.field.has_focus or self.view.typing or super().typing
+        return self.controls.field.takes_keys or self.view.typing or super().typing
 
     def leave(self) -> None:
-        if self.controls.field.has_focus:
+        if self.controls.field.takes_keys:
             self.controls.field.close()
             self.focus_start()
         elif self.view.typing:

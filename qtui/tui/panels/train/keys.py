@@ -33,7 +33,7 @@ _binding = partial(panel_binding, "train")
 
 TRAIN_BINDINGS: list[BindingType] = [
     _binding("escape", "back", "Back", "back", "Leave the field, or go back to the form",
-             show=True),
+             show=True, priority=True),
     _binding("r", "run", "Run", "run", "Run the plan, or play the recording from its start",
              show=True),
     _binding("space", "pause", "Pause", "pause", "Pause the run, or resume it", show=True,

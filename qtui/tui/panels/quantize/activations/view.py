@@ -176,7 +176,7 @@ class ActivationsView(TensorView):
 
     @property
     def typing(self) -> bool:
-        return self.field.has_focus
+        return self.field.takes_keys
 
     def leave(self) -> None:
         self.field.close()

@@ -109,7 +109,7 @@ class ModelView(TensorView):
 
     @property
     def typing(self) -> bool:
-        return self.field.has_focus
+        return self.field.takes_keys
 
     def leave(self) -> None:
         self.field.close()

@@ -51,7 +51,7 @@ class TypingLine(Horizontal):
 
     @property
     def typing(self) -> bool:
-        return self.field.has_focus
+        return self.field.takes_keys
 
     def say(self, words: str, *, injected: bool) -> None:
         self.words.set_class(injected, "-injected")
