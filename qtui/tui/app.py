@@ -23,8 +23,9 @@ from qtui.screen.depth import Depth, resolve_depth
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue
 from qtui.screen.panel.base import Panel
 from qtui.screen.panel.host import Severity
+from qtui.screen.plan.history import Choice, PlanHistory
 from qtui.screen.widgets.drawing import Drawing
-from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
+from qtui.tui.ascii_only import key_in_ascii, line_filters
 from qtui.tui.clipboard import copied
 from qtui.tui.config import Settings
 from qtui.tui.engines import looked, new_engine, new_estimator, try_model
@@ -36,16 +37,14 @@ from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
 from qtui.tui.session.place import chosen_before, go_on, keep_place, show_last_view
-from qtui.tui.terminal import PRINTABLE, Colourless, Failure, no_color, terminal_console
+from qtui.tui.terminal import Failure, no_color, terminal_console
 from qtui.tui.theme import checked_theme, theme_variable_defaults, themes
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable, printable_lines
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient
-    from qtui.screen.plan.shown import GpuChoice
     from qtui.screen.tensors.subject import Subject
-    from qtui_core.memory.plan.run_plan import RunPlan
 
 log = logging.getLogger("qtui.tui")
 
@@ -98,6 +97,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         """Why `model` could not be opened; "" if it was."""
         self.recording = Path(recording) if recording is not None else None
         """The recording that the Train panel will open; None if there is none."""
+        self.history = PlanHistory()
         self.looked_at: tuple[str, Subject] | None = None
         """The model and the subject that the Quantize panel shows; None if it shows none."""
         self.ended_by = 0
@@ -136,7 +136,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     # From session to session
 
     @cached_property
-    def chosen(self) -> tuple[RunPlan, GpuChoice | None] | None:
+    def chosen(self) -> Choice | None:
         """The plan and the GPU that the panels share; None until one is chosen."""
         return chosen_before(self.session.state)
 
@@ -177,13 +177,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         return theme_variable_defaults(self.current_theme)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        filters = [PRINTABLE, *super().get_line_filters()]
-        if self.drawing.depth is Depth.NONE:
-            # Textual's own filter would send the code of a default colour.
-            filters = [PRINTABLE, Colourless()]
-        if self.drawing.ascii:
-            filters.append(AsciiOnly())
-        return filters
+        return line_filters(self.drawing, super().get_line_filters())
 
     def get_key_display(self, binding: Binding) -> str:
         display = super().get_key_display(binding)
@@ -286,6 +280,11 @@ class QtuiApp(App[None], inherit_bindings=False):
     def _is_open(self, headline: str) -> None:
         self.model_opened, self.model_failure = True, ""
         self.session.opened(self.model)
+        if self.session.first:
+            from qtui.tui.session.hint import first_hint
+
+            self.session.first = False
+            self.tell(first_hint(headline, self.config.keys))
         header = self.shell.query_one(HeaderLine)
         header.model, header.note = headline, ""
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
+
+from qtui.screen.depth import Depth
+from qtui.screen.widgets.drawing import Drawing
+from qtui.tui.terminal import PRINTABLE, Colourless
 
 _PAIRS = {
     "─━═╌┄┈╍▔▁": "-",
@@ -65,3 +70,14 @@ class AsciiOnly(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
+
+
+def line_filters(drawing: Drawing, usual: Sequence[LineFilter]) -> Sequence[LineFilter]:
+    """What every line passes on its way to the terminal; `usual` are Textual's own filters."""
+    filters = [PRINTABLE, *usual]
+    if drawing.depth is Depth.NONE:
+        # Textual's own filter would send the code of a default colour.
+        filters = [PRINTABLE, Colourless()]
+    if drawing.ascii:
+        filters.append(AsciiOnly())
+    return filters

@@ -40,7 +40,7 @@ def run(
     from qtui.ending import Ended, say
 
     config = load_config()
-    session = LastSession.of(config)
+    session = LastSession.of(config, goes_on=recording is None)
     app = QtuiApp(
         session.model(model), config=config, color=color, ascii=ascii, debug=debug,
         recording=recording, session=session,

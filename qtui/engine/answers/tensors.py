@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qtui_core.answers.tensors import OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes, format_count
 from qtui_core.telemetry.device import GpuReading
+
+#: The end of the headline of a model of which there is only the configuration.
+NO_WEIGHTS: Final = "no weights"
 
 
 class TensorEntry(NamedTuple):
@@ -69,7 +72,7 @@ class ModelIndex:
         sizes = []
         if self.parameters is not None:
             sizes.append(f"{format_count(self.parameters)} parameters")
-        sizes.append(format_bytes(self.nbytes) if self.nbytes else "no weights")
+        sizes.append(format_bytes(self.nbytes) if self.nbytes else NO_WEIGHTS)
         return f"{printable(self.id)}  {architecture}{', '.join(sizes)}"
 
     @property

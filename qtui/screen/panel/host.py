@@ -9,9 +9,8 @@ from qtui.screen.widgets.drawing import Drawing
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient
-    from qtui.screen.plan.shown import GpuChoice
+    from qtui.screen.plan.history import Choice, PlanHistory
     from qtui.screen.tensors.subject import Subject
-    from qtui_core.memory.plan.run_plan import RunPlan
 
 Severity = Literal["information", "warning", "error"]
 
@@ -25,8 +24,10 @@ class Host(Protocol):
     """Whether the app starts child processes before their first request."""
     recording: Path | None
     """The recording that the Train panel will open; None if there is none."""
-    chosen: tuple[RunPlan, GpuChoice | None] | None
+    chosen: Choice | None
     """The plan and the GPU that the panels share; None until one is chosen."""
+    history: PlanHistory
+    """The changes of that plan."""
     looked_at: tuple[str, Subject] | None
     """The model and the subject that the Quantize panel shows; None if it shows none."""
     farewell: str

@@ -26,6 +26,7 @@ from qtui.screen.plan.fields import (
     value_text,
 )
 from qtui.screen.plan.form import PlanForm
+from qtui.screen.plan.history import Choice, PlanHistory
 from qtui.screen.plan.shown import GpuChoice, Shown, catalogue
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
@@ -36,8 +37,6 @@ from qtui_core.quantities import parse_memory
 #: Seconds until the whole estimate is requested: while a key is held down, only the last plan
 #: counts.
 PAUSE_SECONDS = 0.12
-#: How many changes can be undone.
-REMEMBERED = 100
 ESTIMATE = "estimate"
 
 
@@ -54,7 +53,9 @@ class PlanPanel(AskingPanel):
         self.shown = Shown(self.qtui.model, gpus=catalogue())
         self._possible: RunPlan | None = None
         """The last plan that was estimated; it replaces a plan that proves impossible."""
-        self._past: list[tuple[RunPlan, GpuChoice | None]] = []
+        self._of_case = PlanHistory()
+        self._undone = ""
+        """What the last key undid or did again, until the next change."""
         self._asked_live = False
 
     # The plan of the app
@@ -70,7 +71,7 @@ class PlanPanel(AskingPanel):
         shown, chosen = self.shown, self.qtui.chosen
         if shown.case or chosen is None or chosen == (shown.plan, shown.gpu):
             return False
-        self._past.clear()
+        self._undone = ""
         shown.plan, shown.gpu = chosen
         shown.before, shown.change, shown.gpu_change = None, "", ""
         return True
@@ -217,6 +218,7 @@ class PlanPanel(AskingPanel):
             return
         self.refusal = sentence
         self.shown.plan = self._possible
+        self.history.refused((self.shown.plan, self.shown.gpu))
         self._choose()
         self.phase = AskingPhase.READY
         self.draw()
@@ -273,8 +275,9 @@ class PlanPanel(AskingPanel):
         shown = self.shown
         if (plan, gpu) == (shown.plan, shown.gpu):
             return
+        self._undone = ""
         if remember:
-            self._past = [*self._past[-REMEMBERED:], (shown.plan, shown.gpu)]
+            self.history.record((shown.plan, shown.gpu))
         answer = shown.answer
         if answer and shown.current and (answer.stage == "full" or shown.before is None):
             # Quick changes are reported together: only the answer before them is known at every
@@ -294,10 +297,35 @@ class PlanPanel(AskingPanel):
         else:
             self._estimate()
 
+    @property
+    def history(self) -> PlanHistory:
+        """The changes of the plan that the panels share, or of that of a worked case."""
+        return self._of_case if self.shown.case else self.qtui.history
+
     def action_undo(self) -> None:
-        if self._past:
-            plan, gpu = self._past.pop()
-            self.change(plan, gpu, remember=False)
+        self._go_to(self.history.undo((self.shown.plan, self.shown.gpu)), "Undone", back=True)
+
+    def action_redo(self) -> None:
+        self._go_to(self.history.redo((self.shown.plan, self.shown.gpu)), "Done again")
+
+    def _go_to(self, choice: Choice | None, verb: str, *, back: bool = False) -> None:
+        """Goes to a choice of the history, and says which change that undid or did again."""
+        if choice is None:
+            return
+        shown = self.shown
+        ends = [(resolved(shown), shown.gpu)]
+        self.change(*choice, remember=False)
+        ends.append((resolved(shown), shown.gpu))
+        (plan, gpu), (after, gpu_after) = reversed(ends) if back else ends
+        names = [each.label if each else "any" for each in (gpu, gpu_after)]
+        of_gpu = f"GPU {names[0]} → {names[1]}" if gpu != gpu_after else ""
+        self._undone = f"{verb}: {', '.join(filter(None, (of_gpu, difference(plan, after))))}."
+        self.speak()
+
+    def speak(self) -> None:
+        super().speak()
+        if self._undone and not self.refusal:
+            self.sentence = f"{self._undone} {self.sentence}".strip()
 
     def tell(self, sentence: str) -> None:
         """Shows why nothing was changed, until the next action."""

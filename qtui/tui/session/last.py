@@ -44,9 +44,13 @@ class LastSession:
         self.state = self._kept = found or AppState()
 
     @classmethod
-    def of(cls, settings: Settings) -> LastSession:
-        """The last session, unless the settings keep none."""
-        return cls(state_file() if settings.state else None)
+    def of(cls, settings: Settings, *, goes_on: bool = True) -> LastSession:
+        """The last session, unless the settings keep none. With `goes_on` false it stays the last:
+        nothing of this one is kept."""
+        found = cls(state_file() if settings.state else None)
+        if not goes_on:
+            found._file, found.first = None, False
+        return found
 
     def model(self, named: str) -> str:
         """The model to open: the one that was named, else the last one, else the demo."""

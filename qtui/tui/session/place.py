@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.base import Panel
+from qtui.screen.plan.history import Choice
 from qtui.tui.session.last import LastSession
 from qtui.tui.state import AppState
 
 if TYPE_CHECKING:
-    from qtui.screen.plan.shown import GpuChoice
     from qtui.tui.app import QtuiApp
-    from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Between two looks whether where the user is has changed, and is to be kept.
 LOOK_SECONDS = 5.0
-Chosen = tuple["RunPlan", "GpuChoice | None"]
 
 
 def go_on(session: LastSession, app: QtuiApp) -> None:
@@ -29,13 +27,13 @@ def go_on(session: LastSession, app: QtuiApp) -> None:
 
 
 def keep_place(session: LastSession, app: QtuiApp) -> None:
-    """Keeps where the user is, if it changed. A recording that is played is no such place."""
-    if app.drawn and app.recording is None:
+    """Keeps where the user is, if it changed."""
+    if app.drawn:
         session.state = _with_place(session.state, app, app.__dict__.get("chosen"))
         session.keep()
 
 
-def _with_place(state: AppState, app: QtuiApp, chosen: Chosen | None) -> AppState:
+def _with_place(state: AppState, app: QtuiApp, chosen: Choice | None) -> AppState:
     switcher = app.screen_stack[0].query_one("#panels")
     shown = {panel.PANEL_ID: panel.view.TITLE for panel in switcher.query(AskingPanel)}
     now = next((panel.PANEL_ID for panel in switcher.query(Panel) if panel.display), state.panel)
@@ -60,7 +58,7 @@ def show_last_view(panel: Panel, state: AppState) -> None:
         panel.show_view(view)
 
 
-def chosen_before(state: AppState) -> Chosen | None:
+def chosen_before(state: AppState) -> Choice | None:
     """The plan and the GPU of the state; None if none was chosen, or if they are none today."""
     if not state.plan and state.gpu is None:
         return None

@@ -43,7 +43,9 @@ MEMORY_BINDINGS: list[BindingType] = [
 ]  # fmt: skip
 LATER_BINDINGS: list[BindingType] = [
     _binding("d", "gpu(1)", "GPU", "gpu", "The next larger GPU", show=True),
-    _binding("u", "undo", "Undo", "undo", "Undo the last change", show=True),
+    _binding("u", "undo", "Undo", "undo", "Undo the last change of the plan",
+             show=True),
+    _binding("U", "redo", "Redo", "redo", "Do again what was undone"),
     _binding("backspace", "usual", "As usual", "usual",
              "Set the usual value of the method"),
     _binding("x", "own", "Own model", "own", "Close the worked case and go back to the model",

@@ -14,6 +14,7 @@ from qtui.engine.estimator.answers import ModelFacts
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.export import curve_table, panel_data
+from qtui.screen.plan.history import PlanHistory
 from qtui.screen.plan.levels import headline, level_lines
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.widgets.text_picture import TextPicture
@@ -207,13 +208,12 @@ class MemoryPanel(PlanPanel):
         if not self.shown.case:
             self._own_plan = self.shown.plan
         self.shown.case, self.shown.plan = case.key, case.plan
-        self._past.clear()
+        self._of_case, self._undone = PlanHistory(), ""
         self.show_view(self.view_of(StepView))
         self._open_subject()
 
     def action_own(self) -> None:
-        self.shown.case, self.shown.plan = "", self._own_plan
-        self._past.clear()
+        self.shown.case, self.shown.plan, self._undone = "", self._own_plan, ""
         self._adopt()
         self._open_subject()
 
@@ -239,8 +239,8 @@ class MemoryPanel(PlanPanel):
             return False
         if action == "own":
             return bool(self.shown.case)
-        if action == "undo":
-            return bool(self._past)
+        if action in ("undo", "redo"):
+            return self.history.undoes if action == "undo" else self.history.redoes
         if action == "trace":
             facts = self.shown.facts
             idle = self.phase in (AskingPhase.READY, AskingPhase.FAILED) and not self.trace.goes_on

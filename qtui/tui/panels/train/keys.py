@@ -67,7 +67,8 @@ LATER_BINDINGS: list[BindingType] = [
     _binding("d", "gpu(1)", "GPU", "gpu", "The next larger GPU to estimate for"),
     _binding("B", "largest", "Largest batch", "largest",
              "Take the largest batch that fits, if the plan does not fit", show=True),
-    _binding("u", "undo", "Undo", "undo", "Undo the last change"),
+    _binding("u", "undo", "Undo", "undo", "Undo the last change of the plan"),
+    _binding("U", "redo", "Redo", "redo", "Do again what was undone"),
     _binding("backspace", "usual", "As usual", "usual",
              "Set the usual value of the method"),
 ]  # fmt: skip

@@ -394,6 +394,7 @@ class TrainPanel(PlanPanel):
             return not (run.live or replayed)
         if action == "largest":
             return bool(run.largest) and run.largest_of == self.shown.asked and not run.there
-        if action == "undo":
-            return bool(self._past) and not (run.live or replayed)
+        if action in ("undo", "redo"):
+            known = self.history.undoes if action == "undo" else self.history.redoes
+            return known and not (run.live or replayed)
         return super().offers(action, parameters)
