@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qtui.report.surroundings import Files, Terminal
-from qtui.screen.depth import resolve_depth
+from qtui.screen.depth import NOTHING_SAID, TerminalSays, depth_of, light_of
 from qtui.tui.config import config_file, load_config, log_file
 from qtui_core.errors import QtuiError
 from qtui_core.extras import installed_version
@@ -28,9 +28,13 @@ _MULTIPLEXERS = (("TMUX", "tmux"), ("ZELLIJ", "Zellij"), ("STY", "GNU screen"))
 
 
 def read_terminal(
-    environment: Mapping[str, str] | None = None, color: str = "auto", ascii: bool = False
+    environment: Mapping[str, str] | None = None,
+    color: str = "auto",
+    ascii: bool = False,
+    says: TerminalSays = NOTHING_SAID,
 ) -> Terminal:
-    """The terminal of stdout, and how the app would use it with these options."""
+    """The terminal of stdout, which `says` this, and how the app would use it with these
+    options."""
     env = os.environ if environment is None else environment
     out = sys.stdout
     size = shutil.get_terminal_size() if out is not None and out.isatty() else None
@@ -39,18 +43,30 @@ def read_terminal(
     multiplexer = next((name for variable, name in _MULTIPLEXERS if env.get(variable)), None)
     if multiplexer is None and term.startswith(("screen", "tmux")):
         multiplexer = term.partition("-")[0]
+    depth, depth_why = depth_of(_chosen_color(color), env, says)
+    light, light_why = light_of(env, says)
     return Terminal(
         columns=size.columns if size else None,
         lines=size.lines if size else None,
         term=term,
         colorterm=env.get("COLORTERM", ""),
         no_color=bool(env.get("NO_COLOR")),
-        depth=resolve_depth(_chosen_color(color), env),
+        depth=depth,
         unicode="utf" in encoding and not ascii,
         encoding=encoding,
         multiplexer=multiplexer,
         ssh=bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY")),
+        depth_why=depth_why,
+        light=light,
+        light_why=light_why,
     )
+
+
+def ask_terminal(color: str) -> TerminalSays:
+    """What the terminal answers, as the app asks it; nothing if stdin or stdout is none."""
+    from qtui.tui.first.screen import ask
+
+    return ask(_chosen_color(color))
 
 
 def _chosen_color(option: str) -> str:

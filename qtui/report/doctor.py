@@ -112,14 +112,14 @@ def _terminal_warnings(terminal: Terminal) -> list[Warning]:
                 "set LANG to a UTF-8 locale, for example C.UTF-8",
             )
         )
-    if terminal.multiplexer == "tmux" and terminal.depth == "256" and not terminal.colorterm:
+    if terminal.depth == "256" and "no RGB" in terminal.depth_why:
         found.append(
             Warning(
                 "tmux",
-                "COLORTERM is not set inside tmux",
+                "tmux names no RGB for the terminal around it",
                 "maps use 256 colours where the terminal may have 16 million",
-                "if it has, run with --color truecolor and put "
-                "`set -as terminal-features ',*:RGB'` into ~/.tmux.conf",
+                "if it has, put `set -as terminal-features ',*:RGB'` into ~/.tmux.conf, "
+                "and detach and attach again",
             )
         )
     return found
@@ -156,18 +156,23 @@ def _terminal(terminal: Terminal) -> Facts:
     if terminal.columns is not None:
         size = f"{terminal.columns} x {terminal.lines} cells"
     colours = {"truecolor": "16 million", "256": "256", "16": "16", "none": "none"}
-    why = " (NO_COLOR is set)" if terminal.no_color else ""
+    background = "light" if terminal.light else "dark"
     return Facts(
         (
             ("size", size),
             ("TERM", terminal.term or "not set"),
             ("COLORTERM", terminal.colorterm or "not set"),
-            ("colours qtui will use", colours[terminal.depth] + why),
+            ("colours qtui will use", _because(colours[terminal.depth], terminal.depth_why)),
+            ("background", _because(background, terminal.light_why)),
             ("drawing", "Unicode" if terminal.unicode else f"ASCII ({terminal.encoding})"),
             ("inside", terminal.multiplexer or "no multiplexer"),
             ("over SSH", "yes" if terminal.ssh else "no"),
         )
     )
+
+
+def _because(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
 
 
 def _machine(around: Surroundings) -> Facts:

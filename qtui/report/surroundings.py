@@ -14,7 +14,7 @@ from qtui_core.telemetry.machine import Machine
 @dataclass(frozen=True)
 class Terminal:
     """The terminal. `columns` and `lines` are None if stdout is no terminal; `depth` is the number
-    of colours that qtui will use."""
+    of colours that qtui will use, `light` whether its background is light, each with the reason."""
 
     columns: int | None
     lines: int | None
@@ -26,6 +26,9 @@ class Terminal:
     encoding: str
     multiplexer: str | None
     ssh: bool
+    depth_why: str = ""
+    light: bool = False
+    light_why: str = ""
 
     PRINTED = (
         "columns",
@@ -38,6 +41,9 @@ class Terminal:
         "encoding",
         "multiplexer",
         "ssh",
+        ("colors_why", "depth_why"),
+        ("light_background", "light"),
+        ("background_why", "light_why"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from textual.theme import Theme
 from textual.widgets import ContentSwitcher
 from textual.worker import Worker
 
-from qtui.screen.depth import Depth, resolve_depth
+from qtui.screen.depth import NOTHING_SAID, Depth, TerminalSays, depth_of
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue
 from qtui.screen.panel.base import Panel
 from qtui.screen.panel.host import Severity
@@ -38,7 +39,7 @@ from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScre
 from qtui.tui.session.last import LastSession
 from qtui.tui.session.place import chosen_before, go_on, keep_place, show_last_view
 from qtui.tui.terminal import Failure, no_color, terminal_console
-from qtui.tui.theme import checked_theme, theme_variable_defaults, themes
+from qtui.tui.theme import AUTO, ThemeChoice, theme_variable_defaults, themes
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable, printable_lines
 
@@ -60,8 +61,8 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     `model` is what the user typed: a hub id, a folder, a file, "demo". `color` is one of
     depth.COLOR_CHOICES. `look_ahead` starts the engine once the first screen is drawn, before
-    anything needs it. `recording` is the recording of a run to play in the Train panel. Raises
-    UsageError for a configuration with unknown names.
+    anything needs it. `recording` is the recording of a run to play in the Train panel. `says` is
+    what the terminal answered before. Raises UsageError for a configuration with unknown names.
     """
 
     TITLE = "qtui"
@@ -82,10 +83,11 @@ class QtuiApp(App[None], inherit_bindings=False):
         look_ahead: bool = True,
         recording: Path | str | None = None,
         session: LastSession | None = None,
+        says: TerminalSays = NOTHING_SAID,
     ) -> None:
         self.config = config or Settings()
         self.session = session or LastSession()
-        depth = resolve_depth(color if color != "auto" else self.config.color)
+        depth, _ = depth_of(color if color != "auto" else self.config.color, os.environ, says)
         keymap = checked_keymap(self.config.keys)
         with no_color(depth is Depth.NONE):
             super().__init__()
@@ -110,9 +112,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         self._start_panel = start_panel or self.session.panel(self.config, self.recording)
         for theme in themes(depth):
             self.register_theme(theme)
-        self.theme = checked_theme(self.config.theme, self.available_themes)
-        if self.offers_theme(last := self.session.theme(self.config)):
-            self.theme = last
+        self.theme_choice = ThemeChoice(self, depth, says)
+        self.theme_choice.choose(self.config.theme)
+        if (last := self.session.theme(self.config)) == AUTO or self.theme_choice.offers(last):
+            self.theme_choice.choose(last)
         self._parsed_with = self.get_css_variables()
         self.stylesheet.set_variables(self._parsed_with)
         self.set_keymap(dict(keymap))
@@ -183,13 +186,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         display = super().get_key_display(binding)
         return key_in_ascii(display) if self.drawing.ascii else display
 
-    def offers_theme(self, name: str) -> bool:
-        """Whether a theme keeps its colours at this depth; others than ours do only at 24 bits."""
-        theme = self.available_themes.get(name)
-        if theme is None or name.startswith("qtui"):
-            return theme is not None
-        return self.drawing.depth is Depth.TRUECOLOR and not theme.ansi
-
     @property
     def shell(self) -> ShellScreen:
         """The screen below any dialog."""
@@ -240,7 +236,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         shell.refresh_bindings()
 
     def _restyle(self, theme: Theme) -> None:
-        self.session.themed(theme.name, self.config)
+        self.session.themed(AUTO if self.theme_choice.follows else theme.name, self.config)
         for panel in self.shell.query(Panel):
             panel.drawing_changed()
 

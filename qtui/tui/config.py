@@ -3,7 +3,7 @@
 The file is `config.toml` in the folder that platformdirs gives for qtui (on Linux
 `~/.config/qtui/config.toml`), or the file that QTUI_CONFIG names:
 
-    theme = "qtui-light"
+    theme = "qtui-light"   # or "auto": light or dark as the terminal's background
     color = "256"          # auto, truecolor, 256, 16, none
     ascii = false
     start_panel = "formats"
@@ -41,7 +41,7 @@ _FALSE = ("0", "false", "no", "off", "")
 class Settings:
     """The settings of the terminal app, all with defaults."""
 
-    theme: str = "qtui-dark"
+    theme: str = "auto"
     color: str = "auto"
     ascii: bool = False
     start_panel: str = "formats"

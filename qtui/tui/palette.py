@@ -13,6 +13,7 @@ from qtui.screen.panel.hooks import PaletteEntry
 from qtui.tui.keymap import MOVEMENT_KEYS, PALETTE_TITLES
 from qtui.tui.panels import PANELS
 from qtui.tui.state import recent_models
+from qtui.tui.theme import AUTO
 
 if TYPE_CHECKING:
     from qtui.tui.app import QtuiApp
@@ -43,12 +44,18 @@ class QtuiCommands(Provider):
                 run = partial(self.qtui.open_model, model)
                 yield PaletteEntry(f"model: Open {model}", "It was open before", run)
         for name in sorted(self.qtui.available_themes, key=lambda n: (not n.startswith("qtui"), n)):
-            if name != self.qtui.theme and self.qtui.offers_theme(name):
+            if name != self.qtui.theme and self.qtui.theme_choice.offers(name):
                 yield PaletteEntry(
                     f"theme: Switch to {name}",
                     "Kept until you choose another, here or in the configuration",
-                    partial(setattr, self.qtui, "theme", name),
+                    partial(self.qtui.theme_choice.choose, name),
                 )
+        if not self.qtui.theme_choice.follows:
+            yield PaletteEntry(
+                "theme: Switch to auto",
+                "Light or dark, as the terminal's background is",
+                partial(self.qtui.theme_choice.choose, AUTO),
+            )
 
     def _bindings(self) -> Iterator[PaletteEntry]:
         keys: dict[str, list[str]] = {}

@@ -15,6 +15,7 @@ from typing import Final
 
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
+from qtui.tui.first import screen as first_screen
 from qtui.tui.session.last import LastSession
 from qtui.tui.terminal import start_log
 from qtui_core.errors import ModelError
@@ -43,7 +44,7 @@ def run(
     session = LastSession.of(config, goes_on=recording is None)
     app = QtuiApp(
         session.model(model), config=config, color=color, ascii=ascii, debug=debug,
-        recording=recording, session=session,
+        recording=recording, session=session, says=first_screen.heard(color, config),
     )  # fmt: skip
     # Imported objects live as long as the app. Without this the collector would visit them often
     # during the start, which took a fifth of its processor time.

@@ -9,13 +9,15 @@ the common kinds of colour blindness.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from qtui.screen.depth import Depth
+from qtui.screen.depth import Depth, TerminalSays, light_of
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from textual.app import App
     from textual.theme import Theme
 
 #: Each part's colour in the dark theme, the light one and that of high contrast, then in the dark
@@ -44,6 +46,8 @@ _PARTS: Final[Mapping[str, tuple[str, str, str, str, str]]] = {
         "#7aa6da 35%", "#20578f 25%", "#5f5f5f", "#005f87", "#afd7ff",
     ),
 }  # fmt: skip
+#: The setting that takes qtui-dark or qtui-light, as the terminal's background is.
+AUTO: Final = "auto"
 _FIELDS: Final = ("field-sign", "field-exponent", "field-mantissa")
 _OF_A_THEME: Final = (
     "primary", "secondary", "accent", "error", "success", "foreground", "background", "surface",
@@ -67,11 +71,53 @@ def theme_variable_defaults(theme: Theme) -> dict[str, str]:
     return {**fields, "quiet": quiet, "faint": faint, "cursor": cursor}
 
 
+def named_theme(setting: str, env: Mapping[str, str], says: TerminalSays) -> str:
+    """The theme of a setting: what it names, or for "auto" the one for the background."""
+    return setting if setting != AUTO else f"qtui-{'light' if light_of(env, says)[0] else 'dark'}"
+
+
 def checked_theme(name: str, known: Collection[str]) -> str:
     """The name of a theme. Raises UsageError if it is not `known`."""
     if name not in known:
-        raise UsageError(f"Unknown theme {name!r}; known are {', '.join(sorted(known))}.")
+        names = ", ".join((AUTO, *sorted(known)))
+        raise UsageError(f"Unknown theme {name!r}; known are {names}.")
     return name
+
+
+class ThemeChoice:
+    """Which theme an app wears. Raises UsageError for an unknown one.
+
+    follows: whether it is always the one for the terminal's background.
+    """
+
+    def __init__(self, app: App[Any], depth: Depth, says: TerminalSays) -> None:
+        self._app = app
+        self._depth = depth
+        self._says = says
+        self.follows = False
+
+    def choose(self, name: str) -> None:
+        """The theme of a setting, from now on."""
+        self.follows = name == AUTO
+        if self.follows:
+            getattr(self._app._driver, "follow_background", bool)()
+        named = named_theme(name, os.environ, self._says)
+        self._app.theme = checked_theme(named, self._app.available_themes)
+
+    def offers(self, name: str) -> bool:
+        """Whether a theme keeps its colours at this depth; other themes than ours do only at 24
+        bits."""
+        theme = self._app.available_themes.get(name)
+        if theme is None or name.startswith("qtui"):
+            return theme is not None
+        return self._depth is Depth.TRUECOLOR and not theme.ansi
+
+    def hear(self, says: TerminalSays) -> None:
+        """The terminal answered late, or its background changed. Its number of colours stays that
+        of the start."""
+        self._says = says
+        if self.follows:
+            self._app.theme = named_theme(AUTO, os.environ, says)
 
 
 def themes(depth: Depth) -> tuple[Theme, ...]:

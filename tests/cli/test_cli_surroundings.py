@@ -76,7 +76,8 @@ def test_each_trouble_has_its_warning():
         "terminal", "50 x 40 cells is less than 60 x 16")  # fmt: skip
     assert about(terminal=replace(TERMINAL, term="dumb"))[0] == "terminal"
     assert "latin-1" in about(terminal=replace(TERMINAL, unicode=False, encoding="latin-1"))[1]
-    assert about(terminal=replace(TERMINAL, multiplexer="tmux"))[0] == "tmux"
+    no_rgb = replace(TERMINAL, multiplexer="tmux", depth_why="tmux names no RGB for it")
+    assert about(terminal=no_rgb)[0] == "tmux"
     gpu = GpuReading(0, "L4", 1 << 30, 24 << 30)
     found = about(devices=(gpu,), versions={"torch": "2.13.0+cpu"})
     assert found == ("torch", "2.13.0+cpu is a build for the CPU, and this machine has 1 GPU")

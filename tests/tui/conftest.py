@@ -117,7 +117,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for name in ("TMUX", "NO_COLOR"):
+    for name in ("TMUX", "NO_COLOR", "COLORFGBG"):
         monkeypatch.delenv(name, raising=False)
 
     @asynccontextmanager

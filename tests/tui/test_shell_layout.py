@@ -19,7 +19,7 @@ from screens import (
 )
 from textual.pilot import Pilot
 
-from qtui.screen.depth import Depth, detect_depth, resolve_depth
+from qtui.screen.depth import Depth, depth_of
 from qtui.tui.ascii_only import to_ascii
 from qtui.tui.config import Settings
 from qtui_core.errors import UsageError
@@ -142,7 +142,9 @@ async def test_every_depth_and_theme_draws_the_same_text(running: Running, color
 
 async def test_every_theme_the_palette_offers_can_be_worn(running: Running) -> None:
     async with running(size=(80, 24)) as pilot:
-        offered = [name for name in pilot.app.available_themes if pilot.app.offers_theme(name)]
+        offered = [
+            name for name in pilot.app.available_themes if pilot.app.theme_choice.offers(name)
+        ]
         assert {"qtui-dark", "qtui-light", "qtui-contrast", "nord"} <= set(offered)
         for name in offered:
             pilot.app.theme = name
@@ -234,30 +236,9 @@ async def test_without_colours_what_is_chosen_is_reversed(running: Running, them
         await until(pilot, lambda: any("theme: Switch" in text for text in reversed_text()))
 
 
-def test_no_color_wins_over_colorterm() -> None:
-    env = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    assert detect_depth(env) is Depth.TRUECOLOR
-    assert detect_depth({**env, "NO_COLOR": "1"}) is Depth.NONE
-    assert detect_depth({**env, "NO_COLOR": ""}) is Depth.TRUECOLOR
-
-
-@pytest.mark.parametrize(
-    ("term", "depth"),
-    [
-        ("xterm-256color", Depth.C256),
-        ("tmux-256color", Depth.C256),
-        ("xterm-kitty", Depth.TRUECOLOR),
-        ("linux", Depth.C16),
-        ("dumb", Depth.NONE),
-    ],
-)
-def test_depth_follows_term_where_colorterm_is_not_forwarded(term: str, depth: Depth) -> None:
-    assert detect_depth({"TERM": term}) is depth
-
-
 def test_a_wrong_depth_names_the_choices() -> None:
     with pytest.raises(UsageError, match="truecolor, 256, 16, none"):
-        resolve_depth("8")
+        depth_of("8", {})
 
 
 async def test_the_console_writes_the_chosen_depth(running: Running) -> None:

@@ -43,7 +43,7 @@ def command(
     """
     from dataclasses import replace
 
-    from qtui.cli.surroundings import installed_versions, read_files, read_terminal
+    from qtui.cli.surroundings import ask_terminal, installed_versions, read_files, read_terminal
     from qtui.report.doctor import around_document, doctor_document
     from qtui.report.surroundings import Surroundings
     from qtui_core.conformance.catalogue import LIBRARIES, find_library
@@ -56,7 +56,9 @@ def command(
     chosen = list(dict.fromkeys(map(find_library, libraries))) or list(LIBRARIES)
     target = report.target()
     around = Surroundings(
-        terminal=read_terminal(color=report.color, ascii=report.ascii),
+        terminal=read_terminal(
+            color=report.color, ascii=report.ascii, says=ask_terminal(report.color)
+        ),
         machine=read_machine(),
         driver=read_driver(),
         devices=read_devices(),

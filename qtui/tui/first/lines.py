@@ -3,13 +3,14 @@ the app draws them a moment later, on the background of the panel."""
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
-from qtui.screen.depth import Depth, resolve_depth
+from qtui.screen.depth import NOTHING_SAID, Depth, TerminalSays, depth_of
 from qtui.tui.config import load_config
 from qtui.tui.panels import tabs
 from qtui.tui.session.last import LastSession
-from qtui.tui.theme import theme_parts
+from qtui.tui.theme import named_theme, theme_parts
 
 #: The least columns and lines in which the app shows panels.
 SMALLEST: Final = (60, 16)
@@ -17,7 +18,14 @@ SMALLEST: Final = (60, 16)
 _ANSI: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
-def first_lines(model: str, color: str, ascii: bool, width: int, height: int) -> str:
+def first_lines(
+    model: str,
+    color: str,
+    ascii: bool,
+    width: int,
+    height: int,
+    says: TerminalSays = NOTHING_SAID,
+) -> str:
     """What to write; "" for a theme that is not ours, of which only Textual knows the colours.
 
     Raises UsageError for a wrong configuration or color.
@@ -25,8 +33,8 @@ def first_lines(model: str, color: str, ascii: bool, width: int, height: int) ->
     config = load_config()
     last = LastSession.of(config)
     model, first_panel = last.model(model), last.panel(config)
-    depth = resolve_depth(color if color != "auto" else config.color)
-    named = last.theme(config)
+    depth, _ = depth_of(color if color != "auto" else config.color, os.environ, says)
+    named = named_theme(last.theme(config), os.environ, says)
     theme = next((parts for parts in theme_parts(depth) if parts["name"] == named), None)
     if theme is None:
         return ""

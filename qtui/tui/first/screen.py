@@ -9,12 +9,28 @@ from collections.abc import Collection, Sequence
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from qtui.screen.depth import TerminalSays
+from qtui.tui.first.asking import (
+    FIRST_WAIT,
+    FOLLOW_SCHEME,
+    LAST_WAIT,
+    LISTENER,
+    UNFOLLOW_SCHEME,
+    to_ask,
+    told_beside,
+)
+from qtui.tui.theme import AUTO
+
 if TYPE_CHECKING:
     from textual.drivers.linux_driver import LinuxDriver
     from textual.message import Message
 
+    from qtui.tui.config import Settings
+
 #: Seconds between two checks whether the app is drawn.
 LOOK_SECONDS = 0.005
+#: Seconds after which a key that may begin a longer one is taken for itself, as in Textual.
+READ_SECONDS = 0.1
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
@@ -36,20 +52,67 @@ def begin(arguments: Sequence[str], commands: Collection[str]) -> None:
     import termios
     from shutil import get_terminal_size
 
+    from qtui.tui.config import load_config
     from qtui.tui.first.lines import first_lines
     from qtui_core.errors import QtuiError
 
     model, options = asked
+    color, ascii = options.get("--color", "auto"), "--ascii" in options
+    size = get_terminal_size()
     try:
-        color, ascii = options.get("--color", "auto"), "--ascii" in options
-        drawn = first_lines(model, color, ascii, *get_terminal_size())
+        # Drawn without answers, it tells whether anything is.
+        config = load_config()
+        drawn = first_lines(model, color, ascii, *size)
         modes = termios.tcgetattr(0)
     except (QtuiError, termios.error):
         return
     if drawn:
         _before = modes
         termios.tcsetattr(0, termios.TCSANOW, _waiting(modes))
-        _write(ENTER + HIDE_CURSOR + drawn)
+        # On the other screen, which is cleared: whatever a terminal prints of questions that it
+        # does not know is gone.
+        _write(ENTER + HIDE_CURSOR + _questions(color, config))
+        LISTENER.listen(0, FIRST_WAIT)
+        says = heard(color, config)
+        _write(first_lines(model, color, ascii, *size, says))
+
+
+def _questions(color: str, config: Settings) -> str:
+    from qtui.tui.session.last import LastSession
+
+    theme = LastSession.of(config).theme(config)
+    return LISTENER.ask(*to_ask(os.environ, _setting(color, config), theme))
+
+
+def heard(color: str, config: Settings) -> TerminalSays:
+    """What the terminal answered by now, with what tmux and terminfo say."""
+    stdin = sys.__stdin__
+    if stdin is None or not stdin.isatty():  # in the page of a browser
+        return LISTENER.says
+    LISTENER.listen(0, 0)
+    LISTENER.says = told_beside(os.environ, _setting(color, config), LISTENER.says)
+    return LISTENER.says
+
+
+def ask(color: str) -> TerminalSays:
+    """What the terminal answers with a setting of colours, where no app is. Keys that are typed
+    meanwhile are lost."""
+    import termios
+
+    streams = (sys.__stdin__, sys.__stdout__)
+    if os.environ.get("TERM", "") not in ("", "dumb") and all(s and s.isatty() for s in streams):
+        modes = termios.tcgetattr(0)
+        termios.tcsetattr(0, termios.TCSANOW, _waiting(modes))
+        try:
+            os.write(1, LISTENER.ask(*to_ask(os.environ, color, AUTO)).encode())
+            LISTENER.listen(0, LAST_WAIT)
+        finally:
+            termios.tcsetattr(0, termios.TCSANOW, modes)
+    return told_beside(os.environ, color, LISTENER.says)
+
+
+def _setting(color: str, config: Settings) -> str:
+    return color if color != "auto" else config.color
 
 
 def leave() -> None:
@@ -59,6 +122,8 @@ def leave() -> None:
         import termios
 
         modes, _before = _before, None
+        if LISTENER.waits:
+            LISTENER.listen(0, LAST_WAIT)
         _write(LEAVE + SHOW_CURSOR)
         termios.tcsetattr(0, termios.TCSANOW, modes)
 
@@ -88,8 +153,13 @@ def read_arguments(
 
 def starting(driver: type[LinuxDriver]) -> type[LinuxDriver]:
     """The driver, which goes on with the first screen if there is one: it does not enter the other
-    screen again, which would clear it, and brings back the modes from before it. No key is read
-    before the app is `drawn`: there would be no panel yet to take it."""
+    screen again, which would clear it, and brings back the modes from before it. No key is taken
+    before the app is `drawn`: there would be no panel yet to take it. What the terminal answers is
+    no key."""
+    from codecs import getincrementaldecoder
+    from select import select
+
+    from textual._xterm_parser import XTermParser
 
     class Starting(driver):  # type: ignore[valid-type,misc]
         def write(self, data: str) -> None:
@@ -101,6 +171,41 @@ def starting(driver: type[LinuxDriver]) -> type[LinuxDriver]:
             super().start_application_mode()
             if _before is not None:
                 self.attrs_before, _before = _before, None
+            if self._app.theme_choice.follows:
+                self.follow_background()
+
+        def follow_background(self) -> None:
+            """The app hears of the background from now on, also of its changes."""
+            self.write(FOLLOW_SCHEME)
+            if LISTENER.says.background is None and LISTENER.asked is None:
+                self.write(LISTENER.ask(*to_ask(os.environ, "none", AUTO)))
+
+        def stop_application_mode(self) -> None:
+            self.write(UNFOLLOW_SCHEME)
+            while LISTENER.waits:  # the thread that reads keys still does
+                sleep(LOOK_SECONDS)
+            super().stop_application_mode()
+
+        def run_input_thread(self) -> None:
+            parser = XTermParser(self._debug)
+            decode = getincrementaldecoder("utf-8")("replace").decode
+            keys, LISTENER.typed = bytes(LISTENER.typed), bytearray()
+            said = LISTENER.says
+            while True:
+                if text := decode(keys):
+                    for message in parser.feed(text):
+                        self.process_message(message)
+                for message in parser.tick():
+                    self.process_message(message)
+                if LISTENER.says is not said:
+                    said = LISTENER.says
+                    self._loop.call_soon_threadsafe(self._app.theme_choice.hear, said)
+                if self.exit_event.is_set():
+                    return
+                if select([self.fileno], [], [], READ_SECONDS)[0]:
+                    keys = LISTENER.keys_of(os.read(self.fileno, 4096))
+                else:
+                    keys = LISTENER.keys_held()
 
         def process_message(self, message: Message) -> None:  # in the thread that reads keys
             while not (self._app.drawn or self.exit_event.is_set()):
