@@ -236,7 +236,7 @@ def test_what_is_named_wins(tmp_path: Path) -> None:
     path = write(
         tmp_path / "state.json",
         {"version": 1, "panel": "memory", "model": "/gone/m", "theme": "nord",
-         "configured": "qtui-dark"},
+         "configured": "auto"},
     )  # fmt: skip
     session = LastSession(path)
     assert session.model("org/other") == "org/other"
@@ -304,7 +304,7 @@ async def test_the_app_goes_on_where_it_was(running: Running, tmp_path: Path) ->
         await idle(pilot)
         await pilot.press("plus")
         await idle(pilot)
-        pilot.app.theme = "qtui-light"
+        pilot.app.theme_choice.choose("qtui-light")
         shown = pilot.app.panel.shown
         plan, view = shown.plan, pilot.app.panel.view.TITLE
         await pilot.press("q")
