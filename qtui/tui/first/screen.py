@@ -106,6 +106,7 @@ def ask(color: str) -> TerminalSays:
         try:
             os.write(1, LISTENER.ask(*to_ask(os.environ, color, AUTO)).encode())
             LISTENER.listen(0, LAST_WAIT)
+            os.write(1, b"\r\x1b[K")  # what a terminal prints of questions that it does not know
         finally:
             termios.tcsetattr(0, termios.TCSANOW, modes)
     return told_beside(os.environ, color, LISTENER.says)
