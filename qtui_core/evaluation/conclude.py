@@ -82,7 +82,9 @@ def conclude_evaluation(
                 "Stopped before the first candidate had read a window, so nothing is known: run it "
                 "again, or continue a recording with --resume."
             )
-        start = f"Stopped after {windows:,} of {windows_of(begun.text.windows)}. "
+        count = len(begun.candidates) - 1
+        some = f"{len(rows) - 1} of {count} candidates had read " if len(rows) <= count else ""
+        start = f"Stopped after {some}{windows:,} of {windows_of(begun.text.windows)}. "
     elif len(rows) < 2:
         return "No candidate has read the text yet."
     finite = [row for row in rows[1:] if row.kl_mean is not None]
@@ -106,10 +108,12 @@ def _broken(broken: Sequence[EvaluationRow], tokens: int) -> str:
     most = max(broken, key=lambda row: row.nonfinite)
     more = len(broken) - 1
     others = f", as {more} more {'does' if more == 1 else 'do'} for some" if more else ""
+    advice = "some values overflow, so leave out nosat or take a format that reaches further"
+    if "nosat" not in most.name:
+        advice = "its weights overflow or are not finite, so do not take it"
     return (
         f"{most.name} gives logits that are not finite for {most.nonfinite:,} of "
-        f"{plural(tokens, 'token')}{others}: some values overflow, so leave out nosat or take a "
-        f"format that reaches further."
+        f"{plural(tokens, 'token')}{others}: {advice}."
     )
 
 
@@ -128,7 +132,7 @@ def _alone(
     at = f"{row.name}, at {row.bits_per_parameter:.2f} bits per parameter,"
     if row.kl_mean == 0.0:
         return (
-            f"{at} gives the original's distribution for every one of "
+            f"{at} gives the original's distribution on all of "
             f"{plural(windows * begun.text.scored, 'token')}: it changes nothing that this text "
             f"shows."
         )
@@ -170,7 +174,7 @@ def _among(
         return (
             f"{among}{phrase([row.name for row in least])} {has} the least divergence, "
             f"{figures_of(first)}, but one window gives no standard error, so that may be chance: "
-            f"take {'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
+            f"read {'more --windows' if _more_there(begun, 1) else 'a longer --text'}.",
             first,
         )
     limit = beyond_chance(windows)

@@ -149,12 +149,13 @@ class _Verdict:
             )
         best = _least(others)
         if self._windows < 2:
-            first = _least(self._fitting)
+            less = f"that {_named(_least(self._fitting))} has less may be chance"
+            if own.row.kl_mean == best.row.kl_mean:
+                less = "that they are alike may be chance"
             return "", (
                 f"One held-out window gives no standard error, so nothing is decided: "
                 f"{_named(own)} has a KL of {short_figures(own.row)}, {_named(best)} "
-                f"{short_figures(best.row)}, and that {_named(first)} has less may be chance; give "
-                f"a longer text."
+                f"{short_figures(best.row)}, and {less}; give a longer text."
             )
         beating = [each for each in others if self._beats(each, own)]
         if beating:

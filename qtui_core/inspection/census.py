@@ -8,6 +8,7 @@ from qtui_core.errors import UsageError
 from qtui_core.inspection.completeness import check_completeness, faults
 from qtui_core.inspection.report import Census, DtypeCount, Inspection, TensorReport
 from qtui_core.models import ModelSource, TensorInfo
+from qtui_core.quantities import percent
 
 
 def take_census(source: ModelSource) -> Census:
@@ -74,16 +75,17 @@ def conclude_census(census: Census) -> str:
     """One sentence: what is stored, and whether there is anything to quantize."""
     if not census.dtypes:
         return (
-            f"{census.model} brings a configuration and no weights, so there is nothing to "
-            f"measure; point at a folder with .safetensors files to see what quantizing costs."
+            f"{census.model} is a configuration without weights, so there is nothing to measure; "
+            f"open a folder with .safetensors files to see what quantizing costs."
         )
     main = census.dtypes[0]
-    share = main.nbytes / census.nbytes if census.nbytes else 0.0
-    stored = f"{share:.0%} of {census.model}'s bytes are {main.dtype}"
+    if not census.nbytes:
+        return f"No tensor of {census.model} has an element, so there is nothing to quantize."
+    stored = f"{percent(main.nbytes / census.nbytes)} of {census.model}'s bytes are {main.dtype}"
     if census.quantization:
         return (
-            f"{stored} and the checkpoint is already quantized; "
-            f"`qtui inspect ORIGINAL --against {census.model}` tells what it kept of the original."
+            f"{stored}, and the checkpoint is quantized already; "
+            f"`qtui inspect ORIGINAL --against {census.model}` shows what it kept of the original."
         )
     bits = 8 * census.nbytes / census.parameters if census.parameters else 0.0
     return (

@@ -143,8 +143,8 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
         return f"{census.model} has no tensors, so there is nothing to quantize."
     looked = "its one tensor is not" if tensors == 1 else f"none of its {tensors} tensors is"
     return (
-        f"Nothing in {census.model} could be quantized: {looked} a floating-point matrix that "
-        f"can be read."
+        f"Nothing in {census.model} could be quantized: {looked} a floating-point matrix with "
+        f"values that can be read."
     )
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lazy_imports import LazyImport
+from told_truly import faults_of
 
 from qtui.report.train.ranges import kinds_of, ranges_picture, ranges_sentence, ranges_table
 from qtui_core.codec import CodecError
-from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes
+from qtui_core.formats.magnitudes import BIAS, FIELDS, Magnitudes, flushed
 from qtui_core.live.snapshot import StepRanges, TensorRange
 
 torch = LazyImport("torch")
@@ -105,7 +109,8 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
             # Half of FP16's smallest number, 2^-24, is 2^-25: a quarter lies under it.
             seen_of(output_gradients=magnitudes_at({-30: 25, -10: 75}, 2.0**-10)),
             "FP16 would make 25.00% of the output gradients zero without a loss scale; 2^22 makes "
-            "0.00% zero and leaves room for gradients 8 times as large.",
+            "next to none zero and leaves room for gradients 8 times as large. FP8 E4M3 would make "
+            "25.00% of the output gradients zero, with a scale of 2^15 25.00%: gradients of 8 bits",
         ),
         (
             seen_of(
@@ -117,14 +122,70 @@ def seen_of(**kinds: Magnitudes) -> StepRanges:
         (seen_of(output_gradients=magnitudes_at({-2: 1}, 0.25)), "Even FP8 E4M3 holds them"),
         (
             seen_of(output_gradients=magnitudes_at({15: 1}, 2.0**15)),
-            "they are too large for one.",
+            "so none is needed. FP8 E4M3 ends at 448, and the largest gradient is 3.28e+04:",
+        ),
+        (
+            seen_of(output_gradients=magnitudes_at({-30: 1, 15: 1}, 2.0**15)),
+            "zero without a loss scale; the largest gradient, 3.28e+04, leaves no room for one.",
+        ),
+        (
+            seen_of(output_gradients=magnitudes_at({17: 1}, 2.0**17)),
+            "Output gradients reach 1.31e+05 in a.proj, more than FP16 holds (65,504): compute in",
+        ),
+        (
+            seen_of(
+                output_gradients=magnitudes_at({-2: 1}, 0.25),
+                weight_gradients=magnitudes_at({-12: 1, -2: 3}, 0.25),
+            ),
+            "FP8 E4M3 would make 25.00% of the weight gradients zero, with a scale of 2^7 next to",
+        ),
+        (
+            seen_of(output_gradients=magnitudes_at({128: 1, -2: 1}, 0.25)),
+            "1 value is infinite or NaN, first in the output gradients of a.proj; the rest of this "
+            "is about the others. FP16 would make next to none",
         ),
         (seen_of(weights=magnitudes_at({0: 1}, 1.0)), "No gradient other than zero came"),
         (seen_of(), "No gradient other than zero came"),
     ],
 )
 def test_the_sentence_is_true_of_what_was_seen(seen, says):
-    assert says in ranges_sentence(seen, kinds_of(seen))
+    said = ranges_sentence(seen, kinds_of(seen))
+    assert says in said
+    assert not faults_of(said)
+
+
+def test_gradients_that_are_all_nan_are_not_said_to_be_zero():
+    nan = seen_of(output_gradients=magnitudes_at({128: 3}, 0.0))
+    assert ranges_sentence(nan, kinds_of(nan)).startswith("3 values are infinite or NaN")
+    assert "No gradient" not in ranges_sentence(nan, kinds_of(nan))
+    assert "to this layer" in ranges_sentence(nan, kinds_of(nan, "b"), "b")
+
+
+@given(
+    st.dictionaries(st.integers(-60, 16), st.integers(1, 1000), min_size=1, max_size=5),
+    st.dictionaries(st.integers(-60, 16), st.integers(1, 1000), max_size=5),
+)
+def test_what_is_recommended_holds(gradients, activations):
+    """The scale of the sentence makes fewer gradients zero, with room above the largest; a format
+    that is said to hold them does."""
+    found = magnitudes_at(gradients, 2.0 ** max(gradients))
+    seen = seen_of(output_gradients=found)
+    if activations:
+        largest = 2.0 ** max(activations)
+        seen = seen_of(output_gradients=found, activations=magnitudes_at(activations, largest))
+    said = ranges_sentence(seen, kinds_of(seen))
+    assert not faults_of(said.replace("infinite or NaN", ""))
+    lost = flushed("fp16", found)
+    if scale := re.search(r"; 2\^(\d+) makes", said):
+        assert flushed("fp16", found, int(scale[1])) <= lost
+        assert 8 * 2.0 ** int(scale[1]) * found.largest <= 65504
+    if "so none is needed" in said:
+        assert lost < 5e-5
+    if "Even FP8" in said:
+        assert found.largest <= 448
+        assert flushed("e4m3", found) < 5e-5
+    largest = max(found.largest, max((2.0**power for power in activations), default=0.0))
+    assert ("compute in BF16" in said) == (largest > 65504)
 
 
 def test_the_table_has_the_kinds_and_the_picture_the_few_below_at_its_left_end():

@@ -683,7 +683,7 @@ async def test_a_copy_has_the_picture_and_the_sentence(running: Running, tmp_pat
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     expected = {"Run": "wwwww", "Phases": "between steps", "Parts": "optimizer states",
                 "Gap": "slack and fragmentation", "Loss": "step 6", "Log": "torch 2 imported",
-                "Ranges": "does not tell where numbers lie",
+                "Ranges": "The recording has no ranges",
                 "Adapters": "50.0%"}  # fmt: skip
     async with running(recording=path) as pilot:
         panel = await replay(pilot)

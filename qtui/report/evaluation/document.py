@@ -54,9 +54,11 @@ def _facts(found: Evaluation) -> Iterator[tuple[str, str]]:
     read = plural(found.windows, "window")
     if found.windows < text.windows:
         read = f"{found.windows:,} of {plural(text.windows, 'window')}"
-    yield "read", f"{read} of {text.window:,} tokens, spread over the text"
-    which = "the second half of each window" if begun.settings.scored == "half" else "all"
-    yield "scored", f"{plural(found.tokens, 'token')}: {which}, {text.scored:,} a window"
+    spread = ", spread over the text" if found.windows > 1 else ""
+    yield "read", f"{read} of {text.window:,} tokens{spread}"
+    half = begun.settings.scored == "half"
+    which = "the second half of each window" if half else "all but the first of each window"
+    yield "scored", f"{plural(found.tokens, 'token')}: {which}"
     if begun.settings.keep:
         yield "kept as stored", ", ".join(begun.settings.keep)
     if begun.settings.assignment:

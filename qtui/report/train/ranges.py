@@ -4,7 +4,7 @@ the report and for the Train panel."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from qtui.report.document import Block, Column, Plotted, Table
@@ -20,7 +20,8 @@ from qtui_core.formats.magnitudes import (
 )
 from qtui_core.lab.numerics.exponents import histogram
 from qtui_core.lab.results import ExponentHistogram
-from qtui_core.live.snapshot import RangeKind, StepRanges
+from qtui_core.live.snapshot import RangeKind, StepRanges, TensorRange
+from qtui_core.quantities import plural
 
 #: The formats whose ranges are drawn.
 DRAWN: Final = ("fp32", "bf16", "fp16", "e5m2", "e4m3")
@@ -99,49 +100,83 @@ def ranges_table(kinds: tuple[KindRange, ...]) -> Table:
     )
 
 
-def ranges_sentence(seen: StepRanges, kinds: tuple[KindRange, ...]) -> str:
-    """Which formats suffice for activations and gradients, and the recommended loss scale."""
-    named = {each.kind: each for each in kinds}
-    gradients = [named[kind] for kind in GRADIENTS if kind in named]
-    said = list(_overflow(named.get("activations")))
-    if not gradients:
-        said.append("No gradient other than zero came to a linear layer in this step.")
-        return " ".join(said)
-    first = gradients[0]
-    largest = max(each.found.largest for each in gradients)
-    scale = best_scale("fp16", largest)
-    lost = flushed("fp16", first.found)
-    share = f"{lost:.2%}" if lost >= _NONE else "next to none"
-    sentence = f"FP16 would make {share} of the {first.kind} zero without a loss scale"
-    if lost >= _NONE and len(first.layers) > 1:
-        most = first.most_flushed
-        sentence += f", most in {most} ({flushed('fp16', first.layers[most]):.2%})"
-    if scale is None or scale < 1:
-        said.append(f"{sentence}; they are too large for one.")
-    else:
-        kept = flushed("fp16", first.found, scale)
-        said.append(
-            f"{sentence}; 2^{scale} makes {kept:.2%} zero and leaves room for gradients {HEADROOM} "
-            "times as large."
-        )
-    small = flushed("e4m3", first.found)
-    scaled = best_scale("e4m3", largest) or 0
-    said.append(
-        f"In FP8 E4M3 {small:.1%} would be zero, with a scale of 2^{scaled} "
-        f"{flushed('e4m3', first.found, scaled):.1%}: gradients of 8 bits need scales of their own."
-        if small >= _NONE
-        else "Even FP8 E4M3 holds them without a scale."
-    )
+def ranges_sentence(seen: StepRanges, kinds: tuple[KindRange, ...], layer: str = "") -> str:
+    """Which formats suffice for activations and gradients, and the recommended loss scale. `layer`:
+    as for `kinds`."""
+    gradients = [each for kind in GRADIENTS for each in kinds if each.kind == kind]
+    said = [*_broken(seen, layer), *_overflow(kinds)]
+    if gradients:
+        largest = max(each.found.largest for each in gradients)
+        said += [_fp16(gradients[0], largest), _fp8(gradients, largest)]
+    elif not any(each.kind in GRADIENTS and each.found.counts[-1] for each in _of(seen, layer)):
+        where = "this layer" if layer else "a linear layer"
+        said.append(f"No gradient other than zero came to {where} in this step.")
     return " ".join(said)
 
 
-def _overflow(activations: KindRange | None) -> Iterator[str]:
-    """A sentence if activations exceed the largest number of FP16."""
-    if activations is not None and activations.found.largest > float(float_format("fp16").max):
+def _of(seen: StepRanges, layer: str) -> Iterator[TensorRange]:
+    return (each for each in seen.ranges if layer in ("", each.name))
+
+
+def _broken(seen: StepRanges, layer: str) -> Iterator[str]:
+    """A sentence if some values are not finite, of which no figure here speaks."""
+    found = [each for each in _of(seen, layer) if each.found.counts[-1]]
+    if found:
+        count = sum(each.found.counts[-1] for each in found)
+        first = found[0]
         yield (
-            f"Activations reach {activations.found.largest:.3g} in {activations.widest}, more than "
-            "FP16 holds (65,504): compute in BF16."
+            f"{plural(count, 'value is', 'values are')} infinite or NaN, first in the {first.kind} "
+            f"of {first.name}; the rest of this is about the others."
         )
+
+
+def _overflow(kinds: tuple[KindRange, ...]) -> Iterator[str]:
+    """A sentence for each kind that exceeds the largest number of FP16."""
+    for each in kinds:
+        if each.found.largest > float(float_format("fp16").max):
+            yield (
+                f"{each.kind.capitalize()} reach {each.found.largest:.3g} in {each.widest}, more "
+                f"than FP16 holds (65,504): compute in BF16."
+            )
+
+
+def _fp16(first: KindRange, largest: float) -> str:
+    """What FP16 makes zero of the gradients, and the loss scale that helps."""
+    lost = flushed("fp16", first.found)
+    said = f"FP16 would make {_share(lost)} of the {first.kind} zero without a loss scale"
+    if lost < _NONE:
+        return f"{said}, so none is needed."
+    if len(first.layers) > 1:
+        most = first.most_flushed
+        said += f", most in {most} ({flushed('fp16', first.layers[most]):.2%})"
+    scale = best_scale("fp16", largest)
+    if scale is None or scale < 1:
+        return f"{said}; the largest gradient, {largest:.3g}, leaves no room for one."
+    kept = _share(flushed("fp16", first.found, scale))
+    return (
+        f"{said}; 2^{scale} makes {kept} zero and leaves room for gradients {HEADROOM} times as "
+        f"large."
+    )
+
+
+def _fp8(gradients: Sequence[KindRange], largest: float) -> str:
+    """What FP8 E4M3 makes zero of the gradients, or where it ends."""
+    worst = max(gradients, key=lambda each: flushed("e4m3", each.found))
+    small, end = flushed("e4m3", worst.found), float(float_format("e4m3").max)
+    own = "gradients of 8 bits need scales of their own."
+    if largest > end:
+        return f"FP8 E4M3 ends at {end:g}, and the largest gradient is {largest:.3g}: {own}"
+    if small < _NONE:
+        return "Even FP8 E4M3 holds them without a scale."
+    scale = best_scale("e4m3", largest) or 0
+    scaled = ""
+    if scale > 0:
+        scaled = f", with a scale of 2^{scale} {_share(flushed('e4m3', worst.found, scale))}"
+    return f"FP8 E4M3 would make {_share(small)} of the {worst.kind} zero{scaled}: {own}"
+
+
+def _share(share: float) -> str:
+    return f"{share:.2%}" if share >= _NONE else "next to none"
 
 
 def _log(value: float | None) -> str:

@@ -126,7 +126,7 @@ def _all_identical(comparison: Comparison) -> str:
     if any(r.pair.a.method != r.pair.b.method for r in comparison.pairs):
         return _same_values(comparison)
     count = len(comparison.pairs)
-    weights = "The one weight" if count == 1 else f"All {count:,} weights"
+    weights = {1: "The one weight", 2: "Both weights"}.get(count, f"All {count:,} weights")
     verb = "is" if count == 1 else "are"
     return (
         f"{weights} that {comparison.a.model} and {comparison.b.model} share {verb} identical to "

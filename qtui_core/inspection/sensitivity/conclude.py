@@ -49,6 +49,9 @@ def conclude_sensitivity(
     if not smaller or not point.error:
         return f"{text}."
     _, place, best = min(smaller, key=lambda found: found[0])
+    # Then the assignment is that scheme, and has nothing to be compared with.
+    if counts == {best.scheme: len(choices)} and point.nbytes != curve[0].nbytes:
+        return f"{text}: no better assignment was found in that budget."
     if _gain_db(best.point, point) < NOTICEABLE_DB:
         if point.nbytes == curve[0].nbytes:
             return f"{text}: these schemes allow no smaller one{_larger_budget(point, curve)}."

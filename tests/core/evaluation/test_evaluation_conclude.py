@@ -76,9 +76,9 @@ def test_one_window_has_no_standard_error_and_so_no_winner() -> None:
     begun = begun_of("nf4", "int4", batches=(1,))
     found = said(begun, [0.005, 0.006], (560, 560))
     assert "one window gives no standard error" in found
-    assert found.endswith("take more --windows.")
+    assert found.endswith("read more --windows.")
     short = replace(begun, text=replace(begun.text, available=9))
-    assert said(short, [0.005, 0.006], (560, 560)).endswith("take a longer --text.")
+    assert said(short, [0.005, 0.006], (560, 560)).endswith("read a longer --text.")
     assert "±" not in found
 
 
@@ -93,7 +93,7 @@ def test_one_candidate_has_a_sentence_of_its_own() -> None:
     assert found.startswith("nf4, at 4.48 bits per parameter, is 0.005 ± 0 nats a token from the")
     assert "the loss rises by 0.02 nats, and 0.0% of the most likely tokens stay" in found
     same = said(begun, [0.0], (1000,))
-    assert "gives the original's distribution for every one of 60 tokens" in same
+    assert "gives the original's distribution on all of 60 tokens" in same
 
 
 def test_if_all_are_large_the_best_of_them_is_named() -> None:
@@ -124,7 +124,7 @@ STATES = {
     "one more is broken": (("e5m2:nosat", "e4m3:nosat"), [np.full((20, 1), math.nan)] * 2,
                            (560, 560), "for 20 of 20 tokens, as 1 more does for some", "more do "),
     "nothing changes": (("int8",), [np.zeros((20, 1))], (1000,),
-                        "gives the original's distribution for every one of 20 tokens", "nats"),
+                        "gives the original's distribution on all of 20 tokens", "nats"),
 }  # fmt: skip
 
 
@@ -175,6 +175,14 @@ def test_the_least_is_the_least_of_the_small_ones() -> None:
     every(range(60), check)
 
 
+def test_advice_about_what_is_not_finite_can_be_followed() -> None:
+    """Only a scheme with nosat can be named without it."""
+    begun = begun_of("e4m3", "nf4", batches=WINDOWS)
+    found = said(begun, [np.full((20, 3), math.nan), noisy(0.005, 0.001)], (1000, 560))
+    assert "its weights overflow or are not finite, so do not take it. nf4, at 4.48" in found
+    assert "nosat" not in found
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_is_not_finite_comes_first(whole: bool) -> None:
     begun = begun_of("e5m2:nosat", "nf4", batches=WINDOWS)
@@ -192,7 +200,7 @@ def test_an_evaluation_that_was_stopped_says_so_first() -> None:
     for count, start in (
         (0, "Stopped before the first candidate"),
         (1, "Stopped before the first candidate"),
-        (2, "Stopped after 10 of 20 windows. nf4, at 4.00 bits"),
+        (2, "Stopped after 1 of 2 candidates had read 10 of 20 windows. nf4, at 4.00 bits"),
         (4, "Stopped after 10 of 20 windows. Of what takes 5 bits"),
     ):
         found = summarize(begun, parts[:count], "stopped").conclusion

@@ -107,6 +107,13 @@ def test_the_sentence_in_every_state() -> None:
             "",
             judged([0.002, 0.001, 0.003, 1e-4], batches=(1,)),
         ),
+        (
+            "One held-out window gives no standard error, so nothing is decided: the assignment "
+            f"has a KL of 0.001 at 4.48 bits, the rule {RULE} 0.001 at 4.24 bits, and that they "
+            "are alike may be chance; give a longer text.",
+            "",
+            judged([0.001, 0.001, 0.003, 1e-4], batches=(1,)),
+        ),
     ):
         assert found.conclusion == said
         assert found.recommended == recommended

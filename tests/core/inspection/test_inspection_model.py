@@ -13,7 +13,9 @@ from every import every
 from safetensors.numpy import save_file
 from told_truly import faults_of
 
+from qtui_core.inspection.census import conclude_census
 from qtui_core.inspection.inspect import inspect_model
+from qtui_core.inspection.report import Census, DtypeCount
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme
 
@@ -266,3 +268,27 @@ def test_the_largest_outliers_of_one_tensor_are_all_listed(tmp_path, random):
     save(tmp_path, w=x)
     top = inspect(tmp_path, "nf4").tensors[0].outliers.top
     assert {(o.row, o.column) for o in top} >= set(places)
+
+
+def test_a_census_says_what_the_headers_hold():
+    def said(*dtypes, quantization=None):
+        counts = tuple(DtypeCount(name, 1, 4 * size, size) for name, size in dtypes)
+        total = sum(each.nbytes for each in counts)
+        return conclude_census(
+            Census("m", "file", "/m", None, 4 * total, total, counts, quantization)
+        )
+
+    cases = (
+        ("m is a configuration without weights, so", said()),
+        ("No tensor of m has an element, so there is nothing to quantize.", said(("F32", 0))),
+        ("100% of m's bytes are BF16, 2 bits per", said(("BF16", 8))),
+        ("99% of m's bytes are BF16, 2 bits per", said(("BF16", 999), ("F32", 1))),
+        ("60% of m's bytes are U8, and the checkpoint is quantized already; `qtui inspect ORIGINAL",
+         said(("U8", 6), ("F32", 4), quantization="NF4.")),
+    )  # fmt: skip
+
+    def check(words, sentence):
+        assert sentence.startswith(words)
+        assert not faults_of(sentence)
+
+    every(cases, check)

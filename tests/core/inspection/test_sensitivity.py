@@ -344,3 +344,18 @@ def test_what_the_readme_says_of_objectives_holds_on_the_demo():
         divergence.append(float((original.exp() * (original - changed)).sum(-1).mean()))
     assert divergence == pytest.approx([0.0028, 0.0039, 0.0025], rel=0.15)
     assert divergence[2] < divergence[0] < divergence[1]
+
+
+def test_an_assignment_that_is_one_scheme_is_not_beside_itself(model):
+    """In the bytes of one scheme for all nothing gains; the larger budget reaches what it says."""
+    one = inspect_model(model, SCHEMES, full=True, pattern="a.weight")
+    weighing = weigh_by_weights(one)
+    whole = assign_schemes(weighing, parse_budget("16").nbytes(weighing.parameters))
+    nf4 = next(u for u in whole.uniform if u.scheme.startswith("nf4"))
+    said = assign_schemes(weighing, nf4.point.nbytes).conclusion
+    assert "for the one tensor: no better assignment was found in that budget." in said
+    assert "hardly more" not in said
+    smallest = assign_schemes(weighing, whole.frontier[0].nbytes).conclusion
+    budget, reach = re.search(r"budget of ([\d.]+) bits would reach ([\d.]+) dB", smallest).groups()
+    larger = assign_schemes(weighing, math.ceil(float(budget) * weighing.parameters / 8) + 8)
+    assert larger.point.sqnr_db >= float(reach) - 0.05

@@ -34,8 +34,11 @@ def _running(run: ModelRun) -> str:
     reading, found = run.reading, run.found
     if reading is None or found is None:
         return "The engine loads torch and the model, which takes seconds; Esc stops it."
+    which = f"windows {reading.first} to {reading.last}"
+    if reading.first == reading.last:
+        which = f"window {reading.first}"
     said = (
-        f"{reading.name} reads windows {reading.first} to {reading.last} of "
+        f"{reading.name} reads {which} of "
         f"{found.begun.text.windows}; Esc stops and keeps what is done."
     )
     return f"{said} So far: {found.conclusion}" if len(found.rows) > 1 else said

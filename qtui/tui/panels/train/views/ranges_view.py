@@ -16,8 +16,8 @@ from qtui.tui.panels.train.view import TrainView, nothing
 from qtui_core.formats.magnitudes import best_scale
 from qtui_core.live.snapshot import StepRanges
 
-NOT_YET: Final = "The next step of the run tells where its numbers lie."
-NEVER: Final = "The recording does not tell where numbers lie; a run does while this is looked at."
+NOT_YET: Final = "The next step of the run measures the range of its numbers."
+NEVER: Final = "The recording has no ranges: a run measures them while this view is shown."
 
 
 class RangesView(TrainView):
@@ -75,7 +75,7 @@ the loss scale recommended for FP16.
         if seen is None:
             return super().meaning(shown)
         layer = self._layer(seen)
-        said = ranges_sentence(seen, kinds_of(seen, layer))
+        said = ranges_sentence(seen, kinds_of(seen, layer), layer)
         return f"In {layer}: {said}" if layer else said
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
