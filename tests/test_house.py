@@ -210,7 +210,7 @@ def check_a_base_class_has_two_subclasses() -> None:
         "EngineClient": "EstimatorClient answers the same requests from two processes",
         "Field": "TypingField is there only while something is typed",
         "SubjectRequest": "PlanRequest asks about a plan besides, and three requests extend it",
-        "TextPicture": "GranularityBars takes keys that ask for another outlier",
+        "TextPicture": "GranularityBars takes keys that ask for another granularity",
         "Tracker": "CpuTracker corrects what a dispatch mode does not see on a CPU",
     }
     assert bases_with_one_subclass() == built.keys()

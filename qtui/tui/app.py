@@ -32,7 +32,7 @@ from qtui.tui.config import Settings
 from qtui.tui.engines import looked, new_engine, new_estimator, try_model
 from qtui.tui.first import screen as first_screen
 from qtui.tui.header import HeaderLine, TabBar
-from qtui.tui.keymap import APP_BINDINGS, checked_keymap
+from qtui.tui.keymap import APP_BINDINGS, checked_keymap, key_name
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
@@ -183,7 +183,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         return line_filters(self.drawing, super().get_line_filters())
 
     def get_key_display(self, binding: Binding) -> str:
-        display = super().get_key_display(binding)
+        display = key_name(super().get_key_display(binding))
         return key_in_ascii(display) if self.drawing.ascii else display
 
     @property

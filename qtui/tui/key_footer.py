@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import events
@@ -19,6 +20,7 @@ from qtui_core.dataclass import dataclass
 class KeyHint:
     """One key of the footer: its text, and the key that a click presses."""
 
+    id: str
     key: str
     display: str
     description: str
@@ -29,10 +31,12 @@ class KeyFooter(Widget):
     """One line, rendered as a whole: Textual's own footer mounts a widget for each key at every
     change of focus. Help, palette and quit have fixed places at the right. The way back from a zoom
     comes first, then as many as fit of the panel's keys and the other keys of the shell (ids
-    "app.…")."""
+    "app.…"); if there are more, the key of the help, which lists all, is called MORE."""
 
     FIRST = ("app.unzoom",)
-    ALWAYS = ("app.palette", "app.help", "app.quit")
+    HELP = "app.help"
+    ALWAYS = ("app.palette", HELP, "app.quit")
+    MORE = "More"
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"keys--key", "keys--description"}
 
@@ -62,7 +66,8 @@ class KeyFooter(Widget):
 
     def _hint(self, binding: Binding, tooltip: str) -> KeyHint:
         display = self.app.get_key_display(binding)
-        return KeyHint(binding.key, display, binding.description, tooltip or binding.description)
+        meaning = tooltip or binding.description
+        return KeyHint(binding.id or "", binding.key, display, binding.description, meaning)
 
     def _placed(self) -> list[tuple[int, KeyHint]]:
         """The hints that fit, each with its column."""
@@ -73,9 +78,11 @@ class KeyFooter(Widget):
                 break
             placed.append((column, hint))
             column += _width(hint)
+        cut = len(placed) < len(self.hints)
         column = max(column, right)
         for hint in self.always:
-            placed.append((column, hint))
+            name = self.MORE if cut and hint.id == self.HELP else hint.description
+            placed.append((column, replace(hint, description=name)))
             column += _width(hint)
         return placed
 

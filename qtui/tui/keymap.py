@@ -139,10 +139,30 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.quit": "app: Quit",
 }
 
+# Names of keys as texts write them, for those that Textual shows otherwise.
+_KEY_NAMES: Mapping[str, str] = {
+    "esc": "Esc",
+    "⏎": "Enter",
+    "⌫": "Backspace",
+    "space": "Space",
+    "tab": "Tab",
+    "shift+tab": "Shift+Tab",
+    "home": "Home",
+    "end": "End",
+    "pgup": "PgUp",
+    "pgdn": "PgDn",
+    "f1": "F1",
+}
+
 # Movements are done with keys and would only clutter a list of commands.
 MOVEMENT_KEYS = frozenset(
     ("left", "right", "up", "down", "home", "end", "pageup", "pagedown", "enter", "escape")
 )
+
+
+def key_name(display: str) -> str:
+    """The name of a key that Textual shows as `display`."""
+    return _KEY_NAMES.get(display, display)
 
 
 def own_bindings(node: type[DOMNode]) -> Iterator[Binding]:

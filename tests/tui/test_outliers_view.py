@@ -148,7 +148,7 @@ async def test_doubling_halving_and_taking_it_out(running: Running, model: str) 
         assert view.found.numbers is not None
         assert view.found.numbers.top[0].value == 6.0
         pilot.app.set_focus(view.bars)
-        await pilot.press("up")
+        await pilot.press("plus")
         await ready(pilot)
         assert panel.shown.inject == Injection(column=8, value=12.0)
         await pilot.press("x")

@@ -336,7 +336,7 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
         panel = await ready(pilot)
         bar = panel.body.controls.bar
         for text in texts:
-            panel._take_scheme(Scheme.parse(text))
+            panel.take_scheme(Scheme.parse(text))
             await settled(pilot)
             spans = bar._spans(0)
             assert sum(len(part) for part, *_ in spans) <= bar.content_size.width
@@ -345,19 +345,19 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
             for part in ("stochastic", "truncate", "float", "6.5", "128", "rceil"):
                 if part in text.replace("zpfloat", "float"):
                     assert part in values
-        panel._take_scheme(Scheme.parse("int8:row"))
+        panel.take_scheme(Scheme.parse("int8:row"))
         for key, expected in (
             ("R", "int8:row:truncate"), ("a", "int8:row:asym:truncate"),
             ("A", "int8:row:asym:zpfloat:truncate"),
         ):  # fmt: skip
             await press(pilot, key)
             assert str(panel.shown.scheme) == expected
-        panel._take_scheme(Scheme.parse("mxfp4"))
+        panel.take_scheme(Scheme.parse("mxfp4"))
         await press(pilot, "C")
         assert str(panel.shown.scheme) == "mxfp4:rceil"
-        panel._take_scheme(Scheme.parse("nf4:dq"))
+        panel.take_scheme(Scheme.parse("nf4:dq"))
         await press(pilot, "right_curly_bracket")
         assert str(panel.shown.scheme) == "nf4:block64:dq512"
-        panel._take_scheme(Scheme.parse("int8:row"))
+        panel.take_scheme(Scheme.parse("int8:row"))
         await press(pilot, "O")
         assert "outliers" in str(panel.shown.scheme)

@@ -104,7 +104,7 @@ async def test_a_form_says_that_it_goes_on(running: Running) -> None:
         await pilot.press(*["down"] * 12)
         await settled(pilot)
         assert ends() == (True, True)
-        await pilot.press("end", *["down"] * (len(form._fields) - 14))
+        await pilot.press("G")
         await settled(pilot)
         assert panel.shown.knob == len(form._fields) - 1
         assert ends() == (True, False)

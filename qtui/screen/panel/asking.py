@@ -17,6 +17,7 @@ from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCan
 from qtui.screen.messages import ModelFailed
 from qtui.screen.panel.base import Panel
 from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.view_tabs import ViewTabs
@@ -135,7 +136,22 @@ class AskingPanel(Panel):
         return True
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("edge", "page"):  # what moves far, moves
+            action = "move"
         return not self.is_mounted or self.offers(action, parameters)
+
+    # Moving
+
+    def action_move(self, by: int) -> None:
+        """Moves by so many lines in what has the cursor."""
+
+    def action_edge(self, side: int) -> None:
+        """Goes to the first line (-1) of what has the cursor, or to the last (1)."""
+        self.action_move(side * MANY)
+
+    def action_page(self, by: int) -> None:
+        focused = self.screen.focused
+        self.action_move(by * max(2, focused.size.height - 1 if focused is not None else 0))
 
     # Asking
 

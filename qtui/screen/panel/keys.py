@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from textual.binding import Binding
+
+#: More lines than any list has: so many steps go to its end.
+MANY: Final = 1_000_000
 
 
 def panel_binding(
@@ -31,3 +36,35 @@ def panel_binding(
         id=f"{panel}.{id}",
         tooltip=tooltip,
     )
+
+
+def reach_keys(
+    panel: str, *, first: str = "g,home", last: str = "G,end", page: bool = True
+) -> list[Binding]:
+    """The keys to the ends of what has the cursor, and one page on: the actions `edge` and `page`
+    of the panel. In a grid Home and End are left to the ends of its lines."""
+    found = [
+        panel_binding(panel, first, "edge(-1)", "First", "first", "Go to the first line"),
+        panel_binding(panel, last, "edge(1)", "Last", "last", "Go to the last line"),
+    ]
+    if page:
+        found += [
+            panel_binding(panel, "pageup", "page(-1)", "Page up", "page_up", "One page up"),
+            panel_binding(panel, "pagedown", "page(1)", "Page down", "page_down", "One page down"),
+        ]
+    return found
+
+
+def line_end_keys(panel: str) -> list[Binding]:
+    """The keys to the ends of a line of a grid: the action `line_end` of the panel."""
+    return [
+        panel_binding(panel, "home", "line_end(-1)", "Line start", "line_start",
+                      "Go to the first place of the line"),
+        panel_binding(panel, "end", "line_end(1)", "Line end", "line_end",
+                      "Go to the last place of the line"),
+    ]  # fmt: skip
+
+
+def moved(at: int, by: int, count: int) -> int:
+    """The place `by` steps further of `count`: one step goes around the ends, more end there."""
+    return (at + by) % count if abs(by) == 1 else max(0, min(at + by, count - 1))

@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from qtui.engine.estimator.answers import Answer, Assessment, ModelFacts
 from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
+from qtui.screen.panel.keys import moved
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
@@ -228,7 +229,7 @@ class PlanPanel(AskingPanel):
     def _choose_field(self, by: int) -> None:
         """Moves to another field of the form, `by` lines down."""
         self.refusal = ""
-        self.shown.knob = (self.shown.knob + by) % len(form_fields(self.shown))
+        self.shown.knob = moved(self.shown.knob, by, len(form_fields(self.shown)))
         self.draw_form()
         self.speak()
 

@@ -67,6 +67,18 @@ class Heatmap(DrawnLines, can_focus=True):
                 tooltip="Ten cells up, or the window when zoomed in"),
         Binding("shift+down,J", "push(1, 0)", "Far down", show=False, id="heatmap.far_down",
                 tooltip="Ten cells down, or the window when zoomed in"),
+        Binding("g", "edge(-1, 0)", "Top", show=False, id="heatmap.top",
+                tooltip="Move the cursor to the first row"),
+        Binding("G", "edge(1, 0)", "Bottom", show=False, id="heatmap.bottom",
+                tooltip="Move the cursor to the last row"),
+        Binding("home", "edge(0, -1)", "Line start", show=False, id="heatmap.line_start",
+                tooltip="Move the cursor to the first column"),
+        Binding("end", "edge(0, 1)", "Line end", show=False, id="heatmap.line_end",
+                tooltip="Move the cursor to the last column"),
+        Binding("pageup", "push(-1, 0)", "Page up", show=False, id="heatmap.page_up",
+                tooltip="Move a page up"),
+        Binding("pagedown", "push(1, 0)", "Page down", show=False, id="heatmap.page_down",
+                tooltip="Move a page down"),
         Binding("asterisk", "peak", "Peak", id="heatmap.peak",
                 tooltip="Move the cursor to the largest magnitude"),
         Binding("enter", "choose", "To Formats", id="heatmap.choose",
@@ -299,6 +311,17 @@ class Heatmap(DrawnLines, can_focus=True):
         if grid.window is not None and not inside:
             self.post_message(self.Pushed(rows, columns, far=False))
             return
+        self._go((max(0, min(grid.grid_rows - 1, row)), max(0, min(grid.grid_columns - 1, column))))
+
+    def action_edge(self, rows: int, columns: int) -> None:
+        """Goes to an end of the matrix: of its rows, or of its columns."""
+        grid = self._grid
+        if grid is None:
+            return
+        if grid.window is not None:
+            self.post_message(self.Pushed(rows * grid.rows, columns * grid.columns, far=True))
+        edge = (grid.grid_rows * rows, grid.grid_columns * columns)
+        row, column = self.cursor[0] + edge[0], self.cursor[1] + edge[1]
         self._go((max(0, min(grid.grid_rows - 1, row)), max(0, min(grid.grid_columns - 1, column))))
 
     def action_push(self, rows: int, columns: int) -> None:

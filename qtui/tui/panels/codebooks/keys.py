@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import line_end_keys, panel_binding, reach_keys
 
 HELP = """\
 Low-bit schemes side by side, code by code, on a real tensor.
@@ -50,6 +50,8 @@ CODEBOOKS_BINDINGS: list[BindingType] = [
     _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", priority=True),
     _binding("left,h", "move(-1)", "Left", "left", "The previous code or step"),
     _binding("right,l", "move(1)", "Right", "right", "The next code or step"),
+    *line_end_keys("codebooks"),
+    *reach_keys("codebooks", first="g", last="G", page=False),
     _binding("up,k", "pick(-1)", "Up", "up", "The previous scheme"),
     _binding("down,j", "pick(1)", "Down", "down", "The next scheme"),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.messages import ModelOpened
 from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
+from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.panel import TensorPanel
@@ -234,6 +235,12 @@ class CodebooksPanel(TensorPanel):
         self.refusal = ""
         self.view.move(self.shown, by)
         self.draw()
+
+    def action_line_end(self, side: int) -> None:
+        self.action_move(side * MANY)
+
+    def action_edge(self, side: int) -> None:
+        self.action_pick(side * MANY)
 
     def action_pick(self, by: int) -> None:
         self.refusal = ""

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import panel_binding, reach_keys
 
 HELP = """\
 One value and its bits in every format: **s**ign, **e**xponent, **m**antissa, **i**nteger. A star
@@ -58,6 +58,7 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("v", "ranges", "Ranges", "view", "Show the range of each format", show=True),
     _binding("full_stop", "zoom(-1)", "Zoom in", "zoom_in", "Zoom the number line in"),
     _binding("comma", "zoom(1)", "Zoom out", "zoom_out", "Zoom the number line out"),
+    *reach_keys("formats", first="g", last="G"),
     _binding("home", "move_bit(-64)", "First bit", "first_bit", "Move to the sign bit"),
     _binding("end", "move_bit(64)", "Last bit", "last_bit", "Move to the lowest bit"),
 ]  # fmt: skip

@@ -242,6 +242,12 @@ class FormatsPanel(Panel):
         index = FORMAT_LIST.index(self.state.chosen) + by
         self._choose(max(0, min(index, len(FORMAT_LIST) - 1)))
 
+    def action_edge(self, side: int) -> None:
+        self.action_move_row(side * len(FORMAT_LIST))
+
+    def action_page(self, by: int) -> None:
+        self.action_move_row(by * max(2, self.grid.size.height - 2))
+
     def _choose(self, index: int) -> None:
         self.state = verbs.with_chosen(self.state, FORMAT_LIST[index])
 

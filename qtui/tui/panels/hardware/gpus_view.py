@@ -53,7 +53,7 @@ driver does not report.
         if not shown.gpus:
             return (
                 f"{NONE_HERE} The other views show the {shown.device.name} of the catalogue: "
-                "choose a GPU with g, and look at Operations."
+                "choose a GPU with d, and look at Operations."
             )
         fullest = [
             each for each in shown.gpus if each.memory_total and each.memory_used is not None
@@ -84,7 +84,7 @@ def _none(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     text = [
         NONE_HERE,
         f"The other views show the {device.name} of the catalogue; d takes another.",
-        "m in Rates measures this machine's processor.",
+        "r in Rates measures this machine's processor.",
     ]
     lines: list[TextLine] = []
     for each in text:

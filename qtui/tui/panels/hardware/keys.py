@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import panel_binding, reach_keys
 
 HELP = """\
 The GPUs of this machine: what they do now, how fast they are, and what limits the plan on them.
@@ -24,6 +24,7 @@ HARDWARE_BINDINGS: list[BindingType] = [
     _binding("up,k", "move(-1)", "Choose", "up", "The previous operation", show=True,
              key_display="↑↓"),
     _binding("down,j", "move(1)", "Down", "down", "The next operation"),
+    *reach_keys("hardware"),
     _binding("d", "gpu(1)", "GPU", "gpu", "The next device: of this machine, then of the catalogue",
              show=True),
     _binding("r", "measure", "Measure", "measure",

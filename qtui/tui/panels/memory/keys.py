@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import line_end_keys, panel_binding, reach_keys
 
 HELP = """\
 The memory of one training step, predicted from config.json alone, operation by operation.
@@ -42,6 +42,8 @@ MEMORY_BINDINGS: list[BindingType] = [
              key_display="Enter"),
 ]  # fmt: skip
 LATER_BINDINGS: list[BindingType] = [
+    *line_end_keys("memory"),
+    *reach_keys("memory"),
     _binding("d", "gpu(1)", "GPU", "gpu", "The next larger GPU", show=True),
     _binding("u", "undo", "Undo", "undo", "Undo the last change of the plan",
              show=True),

@@ -12,6 +12,7 @@ from textual.binding import BindingType
 
 from qtui.engine.estimator.answers import ModelFacts
 from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.export import curve_table, panel_data
 from qtui.screen.plan.history import PlanHistory
@@ -195,6 +196,10 @@ class MemoryPanel(PlanPanel):
         else:
             self.action_turn(by)
 
+    def action_line_end(self, side: int) -> None:
+        if self._in_list and self.view.step(self.shown, side * MANY):
+            self.draw()
+
     def action_enter(self) -> None:
         if self._in_list:
             self.view.enter(self.shown)
@@ -237,6 +242,8 @@ class MemoryPanel(PlanPanel):
             return self.body.typing or self._in_list or busy
         if self.body.typing:
             return False
+        if action == "line_end":
+            return self._in_list and self.view.COLUMNS
         if action == "own":
             return bool(self.shown.case)
         if action in ("undo", "redo"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from qtui.screen.panel.view import View
 from qtui.screen.plan.levels import change_text
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 class MemoryView(View[Shown]):
     """Lines of text in place of the picture; in some views one of them is chosen."""
+
+    COLUMNS: ClassVar[bool] = False
+    """Whether the cursor moves to other columns, too (`step`)."""
 
     panel: MemoryPanel
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import Binding, BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import panel_binding, reach_keys
 
 HELP = """\
 What low precision does to learning: each experiment asks one question, trains or measures on this
@@ -35,6 +35,7 @@ FORM_BINDINGS: list[BindingType] = [
     _binding("up,k", "move(-1)", "Choose", "up", "The previous experiment, setting or line",
              show=True, key_display="↑↓"),
     _binding("down,j", "move(1)", "Down", "down", "The next one"),
+    *reach_keys("numerics"),
     _binding("left,h", "turn(-1)", "Less", "less", "The previous value of the setting",
              show=True, key_display="←→"),
     _binding("right,l", "turn(1)", "More", "more", "The next value of the setting"),

@@ -16,6 +16,7 @@ from textual.widgets import Input
 from qtui.engine.lab.client import WORKER
 from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.keys import moved
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.run_process import DRAWN_SECONDS
@@ -135,7 +136,7 @@ class NumericsPanel(AskingPanel):
     def action_move(self, by: int) -> None:
         shown, focused = self.shown, self.screen.focused
         if focused is self.body.form:
-            shown.knob = (shown.knob + by) % max(1, len(shown.experiment.settings))
+            shown.knob = moved(shown.knob, by, max(1, len(shown.experiment.settings)))
             if not self.refusal:  # it changes nothing else, and no key
                 self._draw_left()
                 return
@@ -145,7 +146,7 @@ class NumericsPanel(AskingPanel):
         elif focused is self.body.picture and isinstance(self.view, TableView):
             shown.top = max(0, shown.top + by)
         else:
-            self._choose(shown.place + by)
+            self._choose(moved(shown.place, by, len(EXPERIMENTS)))
             return
         self.draw()
 

@@ -75,6 +75,8 @@ QUANTIZE_BINDINGS: list[BindingType] = [
              "Double quantization of the scales"),
     _binding("right_curly_bracket", "turn('nested', 1)", "Nested block", "nested",
              "Double quantization: how many scales share a constant"),
+    _binding("left_curly_bracket", "turn('nested', -1)", "Nested back", "nested_back",
+             "Double quantization: the number of scales before it"),
     _binding("O", "turn('outliers', 1)", "Outlier columns", "outliers",
              "Keep outlier columns in 16 bits; again for a higher threshold"),
     _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True,

@@ -316,7 +316,7 @@ class QuantizePanel(TensorPanel):
     def action_turn(self, part: str, direction: int) -> None:
         if self.shown.schemes:
             try:
-                self._take_scheme(step_scheme(self.shown.scheme, part, direction))
+                self.take_scheme(step_scheme(self.shown.scheme, part, direction))
             except UsageError as error:
                 self.refused(str(error))
 
@@ -334,9 +334,9 @@ class QuantizePanel(TensorPanel):
             return
         self.body.controls.field.close()
         self.activate()
-        self._take_scheme(scheme)
+        self.take_scheme(scheme)
 
-    def _take_scheme(self, scheme: Scheme) -> None:
+    def take_scheme(self, scheme: Scheme) -> None:
         """Replaces the active scheme."""
         self.shown.set_scheme(scheme)
         self._schemes_changed()

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import panel_binding, reach_keys
 
 HELP = """\
 Training steps in a process of their own, compared with the estimate while they run.
@@ -59,6 +59,7 @@ LATER_BINDINGS: list[BindingType] = [
     _binding("right,l", "turn(1)", "More", "more", "The next value"),
     _binding("up,k", "move(-1)", "Up", "up", "The previous line"),
     _binding("down,j", "move(1)", "Down", "down", "The next line"),
+    *reach_keys("train"),
     _binding("enter", "enter", "Type", "enter", "Type a value", show=True, key_display="Enter"),
     _binding("o", "open", "Open", "open", "Open a recording", show=True),
     _binding("colon", "ask_steps", "Steps", "steps", "How many steps to run", show=True),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from textual.binding import Binding
 
+from qtui.screen.panel.keys import MANY
+
 HELP = """\
 ## Model
 
@@ -43,4 +45,8 @@ KEYS: tuple[Binding, ...] = (
             tooltip="The scheme above"),
     Binding("down,j", "move(1)", "Down", show=False, id="quantize.scheme_down",
             tooltip="The scheme below"),
+    Binding("g,home", f"move({-MANY})", "First", show=False, id="quantize.first_scheme",
+            tooltip="The first scheme"),
+    Binding("G,end", f"move({MANY})", "Last", show=False, id="quantize.last_scheme",
+            tooltip="The last scheme"),
 )  # fmt: skip

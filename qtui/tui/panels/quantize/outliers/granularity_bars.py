@@ -1,4 +1,4 @@
-"""The SQNR by granularity, as lines and as a widget whose keys change the injected outlier."""
+"""The SQNR by granularity, as lines and as a widget whose keys choose another one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from textual.message import Message
 from qtui.engine.answers.outliers import Granularities, GranularityRow
 from qtui.report.numbers import format_decibels
 from qtui.report.pictures.glyphs import Glyphs
+from qtui.screen.panel.keys import MANY
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import TextPicture, Toned, TonedLine
 from qtui_core.quantities import format_count
@@ -107,21 +108,25 @@ def _bar(
 
 
 class GranularityBars(TextPicture):
-    """The SQNR by granularity; up and down make the injected outlier larger and smaller."""
+    """The SQNR by granularity; up and down choose the granularity of another line."""
 
     BINDINGS: ClassVar[list[Any]] = [
-        Binding("up,k", "resize(1)", "Larger outlier", show=False, id="outlier.larger",
-                tooltip="Double the injected outlier"),
-        Binding("down,j", "resize(-1)", "Smaller outlier", show=False, id="outlier.smaller",
-                tooltip="Halve the injected outlier"),
+        Binding("up,k", "move(-1)", "Up", show=False, id="granularities.up",
+                tooltip="Take the granularity of the line above"),
+        Binding("down,j", "move(1)", "Down", show=False, id="granularities.down",
+                tooltip="Take the granularity of the line below"),
+        Binding("g,home", f"move({-MANY})", "First", show=False, id="granularities.first",
+                tooltip="Take the granularity of the first line"),
+        Binding("G,end", f"move({MANY})", "Last", show=False, id="granularities.last",
+                tooltip="Take the granularity of the last line"),
     ]  # fmt: skip
 
-    class SizeTurned(Message):
-        """A key asks for a larger (1) or smaller (-1) injected outlier."""
+    class Moved(Message):
+        """A key chooses the granularity so many lines below."""
 
-        def __init__(self, direction: int) -> None:
+        def __init__(self, by: int) -> None:
             super().__init__()
-            self.direction = direction
+            self.by = by
 
-    def action_resize(self, direction: int) -> None:
-        self.post_message(self.SizeTurned(direction))
+    def action_move(self, by: int) -> None:
+        self.post_message(self.Moved(by))

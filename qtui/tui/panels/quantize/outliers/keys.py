@@ -48,7 +48,7 @@ KEYS: tuple[Binding, ...] = (
             tooltip="Detect more outliers: a lower limit"),
     Binding("colon", "type_limit", "Limit", id="quantize.type_limit", priority=True,
             tooltip="Type the limit: 8 sigma, |x| >= 0.5, 6 times"),
-    Binding("x,escape", "clear_injection", "Remove", show=False, id="quantize.take_out",
+    Binding("x", "clear_injection", "Remove", show=False, id="quantize.take_out",
             tooltip="Remove the outlier"),
     Binding("plus", "resize(1)", "Larger", show=False,
             id="quantize.larger_outlier", tooltip="Double the outlier"),

@@ -42,6 +42,7 @@ from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
 from qtui.tui.panels.quantize.tensor_reader import Activity, Look
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.errors import UsageError
+from qtui_core.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel
@@ -303,10 +304,15 @@ class OutliersView(TensorView):
             self.line.field.value = injection_text(wanted)
         self.panel.look_at(inject=wanted)
 
-    @on(GranularityBars.SizeTurned)
-    def _resized(self, message: GranularityBars.SizeTurned) -> None:
+    @on(GranularityBars.Moved)
+    def _granularity_moved(self, message: GranularityBars.Moved) -> None:
         message.stop()
-        self.action_resize(message.direction)
+        found = self.found.granularities
+        schemes = [row.scheme for row in found.rows] if found is not None else []
+        now = str(self.panel.shown.scheme)  # another key may have come before the answer
+        if now in schemes:
+            at = schemes.index(now) + message.by
+            self.panel.take_scheme(Scheme.parse(schemes[max(0, min(at, len(schemes) - 1))]))
 
     def action_resize(self, direction: int) -> None:
         injection = self._injection
