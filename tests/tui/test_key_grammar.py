@@ -100,6 +100,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
             "*.stop *.remove *.own *.remove_scheme *.take_out *.clear_injection",
         ),
         ("u", "undo the last change", "*.undo"),
+        ("U", "make it again", "*.redo"),
         ("backspace", "the usual value", "*.usual"),
         ("o", "open a recording", "*.open"),
         (
