@@ -24,6 +24,15 @@ HEIGHT = 24
 _LIGHTEST = 0.1
 
 
+def place_of(name: str) -> tuple[str, int, str] | None:
+    """The stack of layers that a weight is in, the number of its layer, and which weight of the
+    layer it is; the numbers of experts are "*". None outside of layers."""
+    match = _IN_LAYER.fullmatch(name)
+    if match is None:
+        return None
+    return match[1], int(match[2]), re.sub(r"\d+", "*", match[3]).removesuffix(".weight")
+
+
 def layer_map(tensors: Sequence[TensorReport], scheme: int, name: str) -> HeatMap | None:
     """The relative squared error of each matrix under a scheme: a row for each kind of matrix, a
     cell for each layer, left to right. Experts of a layer are one matrix, the worst. None where
@@ -35,12 +44,12 @@ def layer_map(tensors: Sequence[TensorReport], scheme: int, name: str) -> HeatMa
     """
     found: dict[str, dict[tuple[str, int], tuple[float, str]]] = {}
     for tensor in tensors:
-        match = _IN_LAYER.fullmatch(tensor.info.name)
-        error = tensor.errors[scheme].relative_mse if match and tensor.errors else None
-        if match and error is not None:
-            cells = found.setdefault(match[1], {})
-            kind = re.sub(r"\d+", "*", match[3]).removesuffix(".weight")
-            key = (kind, int(match[2]))
+        place = place_of(tensor.info.name)
+        error = tensor.errors[scheme].relative_mse if place and tensor.errors else None
+        if place and error is not None:
+            stack, layer, kind = place
+            cells = found.setdefault(stack, {})
+            key = (kind, layer)
             cells[key] = max(cells.get(key, (0.0, "")), (error, tensor.info.name))
     if not found:
         return None

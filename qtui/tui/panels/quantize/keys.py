@@ -13,10 +13,10 @@ HELP = """\
 What a scheme does to every element of a real tensor.
 
 `v` changes the view: **Maps** of the tensor, its **Outliers**, the **Activations** of its module,
-and the whole **Model** under each scheme. At first the map shows the **largest** |error| in each
-cell on a logarithmic scale, so that a single spike is visible however large the tensor is. A
-diamond below the map marks a column with outliers. The cursor is on the worst element of its cell;
-Enter shows the bits of that element in the Formats panel.
+all tensors by **Layers**, and the whole **Model** under each scheme. At first the map shows the
+**largest** |error| in each cell on a logarithmic scale, so that a single spike is visible however
+large the tensor is. A diamond below the map marks a column with outliers. The cursor is on the
+worst element of its cell; Enter shows the bits of that element in the Formats panel.
 
 The panel compares two schemes, **A** and **B**. A scheme is a text such as `int4:group64:asym`,
 `nf4:block64:dq` or `e4m3:row`; a key or a click changes each part of it. The *Gaussian* lines are

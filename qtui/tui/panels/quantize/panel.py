@@ -29,6 +29,7 @@ from qtui.tui.panels.quantize.element import ElementReader
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
+from qtui.tui.panels.quantize.layers.view import LayersView
 from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.model.view import ModelView
 from qtui.tui.panels.quantize.numbers import all_rows, number_lines
@@ -58,7 +59,7 @@ class QuantizePanel(TensorPanel):
     PANEL_ID = "quantize"
     TITLE = "Quantize"
     NUMBER = 2
-    VIEWS = (MapsView, OutliersView, ActivationsView, ModelView)
+    VIEWS = (MapsView, OutliersView, ActivationsView, LayersView, ModelView)
     HELP = "\n".join((HELP, *(view.HELP for view in VIEWS)))
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -376,7 +377,7 @@ class QuantizePanel(TensorPanel):
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         entry = self.shown.entry
-        if action in OF_TENSORS and not self.view.OF_TENSOR:
+        if action in OF_TENSORS and not (self.view.OF_TENSOR or action in self.view.OFFERS):
             return False
         if action == "restart" and not self.view.OF_TENSOR and entry is not None:
             # That key does the work of the view when only the reading of a tensor ended.

@@ -36,6 +36,9 @@ class TensorView(View[QuantizeShown], Container):
     OF_TENSOR: ClassVar[bool] = True
     """Whether the view is about the chosen tensor; else the list of tensors is not shown."""
 
+    OFFERS: ClassVar[frozenset[str]] = frozenset()
+    """Actions on the tensors that work though the list is not shown."""
+
     EXPORTED: ClassVar[str] = ""
     """The name of the view's data in an export; empty for its title."""
 
@@ -77,6 +80,9 @@ class TensorView(View[QuantizeShown], Container):
 
     def show(self, shown: QuantizeShown) -> None:
         """Called when more is known about the subject: errors, statistics, the element."""
+
+    def ranked(self) -> None:
+        """Called when more tensors of the ranking were read, or its reading ended."""
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         """Shows what is being done, or why there is no content (`trouble`). Unless `keep`, the old
