@@ -72,6 +72,7 @@ class CodebookCoder(Coder):
         values = ascending[distinct]
         #: Midpoints of neighbouring levels, computed in float32 as bitsandbytes does.
         self.thresholds: Float32 = (values[:-1] + values[1:]) / np.float32(2)
+        self._threshold_arrays = [np.asarray(threshold) for threshold in self.thresholds]
         ranks = order[distinct].astype(np.uint8)
         self.code_of_rank = None if np.array_equal(ranks, np.arange(16)) else ranks
         self.rank_of_zero = int(np.flatnonzero(values == 0)[0])
@@ -105,11 +106,14 @@ class CodebookCoder(Coder):
                 np.multiply(view, np.float32(1) / divisor, out=out)
         ranks = scratch.take("ranks", x.size + x.size % 2, np.uint8)
         above = scratch.take("above", x.size, np.bool_)
-        counted = ranks[: x.size]
-        np.greater(scaled, self.thresholds[0], out=counted.view(np.bool_))
-        for threshold in self.thresholds[1:]:
-            np.greater(scaled, threshold, out=above)
-            counted += above.view(np.uint8)
+        counted, one = ranks[: x.size], above.view(np.uint8)
+        # What happens between two calls of numpy keeps the other thread waiting: no view is made
+        # and no number converted there.
+        lowest, *others = self._threshold_arrays
+        np.greater(scaled, lowest, counted.view(np.bool_))
+        for threshold in others:
+            np.greater(scaled, threshold, above)
+            np.add(counted, one, counted)
         ranks[x.size :] = self.rank_of_zero
         pack_nibbles(ranks, codes)
         if self.code_of_rank is not None:

@@ -11,7 +11,8 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
@@ -127,20 +128,39 @@ def map_segments(
                 advance(segment.size)
             yield result
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="quant") as pool:
-        waiting: deque[tuple[Segment, Future[Result]]] = deque()
-        try:
-            for segment in segments:
-                _stop_if(cancelled)
-                waiting.append((segment, pool.submit(task, segment)))
-                if len(waiting) > threads:
-                    yield _next(waiting, advance)
-            while waiting:
-                _stop_if(cancelled)
+    # The calling thread works too: one that only hands out segments takes a core from those that
+    # work each time it wakes.
+    pool = _pool(threads - 1)
+    waiting: deque[tuple[int, Future[Result]]] = deque()
+    try:
+        for segment in segments:
+            _stop_if(cancelled)
+            # Each other thread has a segment at work and one to go on with.
+            if sum(not future.done() for _, future in waiting) < 2 * (threads - 1):
+                waiting.append((segment.size, pool.submit(task, segment)))
+            else:
+                here: Future[Result] = Future()
+                here.set_result(task(segment))
+                waiting.append((segment.size, here))
+            while waiting and (waiting[0][1].done() or len(waiting) > 4 * threads):
                 yield _next(waiting, advance)
-        finally:
-            for _, future in waiting:
-                future.cancel()
+        while waiting:
+            _stop_if(cancelled)
+            yield _next(waiting, advance)
+    finally:
+        # Nothing writes to the caller's arrays after this.
+        wait([future for _, future in waiting if not future.cancel()])
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: to start some for each tensor costs milliseconds, as the kernel first runs
+    them on the core of the caller. Work must not call `map_segments` itself."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="quant")
+
+
+# A forked child has the pools without their threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def fractions_of(
@@ -178,12 +198,12 @@ def progress_of(
 
 
 def _next(
-    waiting: deque[tuple[Segment, Future[Result]]], advance: Callable[[int], None] | None
+    waiting: deque[tuple[int, Future[Result]]], advance: Callable[[int], None] | None
 ) -> Result:
-    segment, future = waiting.popleft()
+    elements, future = waiting.popleft()
     result = future.result()
     if advance:
-        advance(segment.size)
+        advance(elements)
     return result
 
 

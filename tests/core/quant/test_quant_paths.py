@@ -1,5 +1,9 @@
 """However a tensor is passed and cut into segments, the bytes are the same."""
 
+import multiprocessing
+import time
+from collections import deque
+
 import numpy as np
 import pytest
 from every import in_parts, left_out, over
@@ -8,7 +12,7 @@ from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
 from qtui_core.quant.segments import elements as elements_module
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.layout import matrix_shape
-from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.segments.parallel import Cancelled, Scratch, map_segments
 from qtui_core.quant.segments.process import prepare, round_trip
 from qtui_core.quant.segments.tensor_plan import make_plan
 
@@ -220,3 +224,39 @@ def test_torch_is_not_imported_by_quantization():
         "sys.exit(any(m.split('.')[0] in ('torch', 'bitsandbytes', 'scipy') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    """The threads stay between tensors, and a fork copies none of them."""
+    x = np.arange(1 << 20, dtype=np.float32)
+    expected = quantize(x, Scheme.parse("int8"), threads=2)
+    context = multiprocessing.get_context("fork")
+    found = context.SimpleQueue()
+
+    def child() -> None:
+        found.put(quantize(x, Scheme.parse("int8"), threads=2).codes)
+
+    process = context.Process(target=child)
+    process.start()
+    codes = found.get() if found._reader.poll(60) else None
+    process.kill() if codes is None else process.join()
+    assert np.array_equal(codes, expected.codes)
+
+
+def test_no_segment_is_at_work_after_a_cancel():
+    """Else a thread would write to arrays that the caller uses again."""
+    begun, working = [], []
+
+    def work(segment, scratch):
+        begun.append(segment.start)
+        working.append(segment.start)
+        time.sleep(0.01)
+        working.remove(segment.start)
+
+    calls = iter(range(100))
+    segments = elements_of(np.zeros(1 << 12, np.float32)).segments(1, 1 << 8)
+    results = map_segments(work, segments, threads=3, cancelled=lambda: next(calls) == 6)
+    with pytest.raises(Cancelled):
+        deque(results)
+    assert begun
+    assert not working
