@@ -27,7 +27,7 @@ from qtui.screen.panel.host import Severity
 from qtui.screen.plan.history import Choice, PlanHistory
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import key_in_ascii, line_filters
-from qtui.tui.clipboard import copied
+from qtui.tui.clipboard import command_copied, copied
 from qtui.tui.config import Settings
 from qtui.tui.engines import looked, new_engine, new_estimator, try_model
 from qtui.tui.first import screen as first_screen
@@ -37,7 +37,7 @@ from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
-from qtui.tui.session.place import chosen_before, go_on, keep_place, show_last_view
+from qtui.tui.session.place import chosen_before, go_on, greet, keep_place, show_last_view
 from qtui.tui.terminal import Failure, no_color, terminal_console
 from qtui.tui.theme import AUTO, ThemeChoice, theme_variable_defaults, themes
 from qtui_core.errors import QtuiError
@@ -276,11 +276,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     def _is_open(self, headline: str) -> None:
         self.model_opened, self.model_failure = True, ""
         self.session.opened(self.model)
-        if self.session.first:
-            from qtui.tui.session.hint import first_hint
-
-            self.session.first = False
-            self.tell(first_hint(headline, self.config.keys))
+        greet(self.session, self, headline)
         header = self.shell.query_one(HeaderLine)
         header.model, header.note = headline, ""
 
@@ -325,6 +321,10 @@ class QtuiApp(App[None], inherit_bindings=False):
     async def action_copy(self) -> None:
         text = self.panel.copy_text() if self.panel is not None else None
         self.tell(*await copied(text, None if self.is_web else self.copy_to_clipboard))
+
+    async def action_copy_command(self) -> None:
+        words = self.panel.command_line() if self.panel is not None else ""
+        self.tell(*await command_copied(words, None if self.is_web else self.copy_to_clipboard))
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copies a text; Textual calls this for a selection with the mouse, too."""

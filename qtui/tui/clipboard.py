@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -73,6 +74,18 @@ async def _tmux_load_buffer(text: str) -> bool:
     except (FileNotFoundError, TimeoutError):
         return False
     return process.returncode == 0
+
+
+async def command_copied(
+    words: tuple[str, ...] | str, send_osc52: Callable[[str], None] | None
+) -> tuple[str, Severity]:
+    """Copies the command of `qtui` with these words, and shows it. A text says why there is
+    none."""
+    if isinstance(words, str):
+        return words, "warning"
+    line = shlex.join(("qtui", *words))
+    said, severity = await copied(line, send_osc52)
+    return f"{line}\n{said}", severity
 
 
 async def copied(

@@ -30,6 +30,14 @@ PANEL_BINDINGS: tuple[Binding, ...] = tuple(
 APP_BINDINGS: list[BindingType] = [
     Binding("y", "copy", "Copy", id="app.copy", tooltip="Copy what the panel shows as text"),
     Binding(
+        "Y",
+        "copy_command",
+        "Command",
+        show=False,
+        id="app.copy_command",
+        tooltip="Copy the command line that gives the same result",
+    ),
+    Binding(
         "e",
         "export",
         "Export",
@@ -130,6 +138,7 @@ SCREEN_BINDINGS: list[BindingType] = [
 # panel's id and the tooltip.
 PALETTE_TITLES: Mapping[str, str] = {
     "app.copy": "panel: Copy as text",
+    "app.copy_command": "panel: Copy the command that gives the same",
     "app.export": "panel: Export picture and data",
     "app.maximise": "panel: Zoom the main picture (maximise)",
     "app.unzoom": "panel: Unzoom, bring the rest back",

@@ -30,6 +30,11 @@ class ShellHooks:
         """The plain text that a copy takes; None if there is none."""
         return None
 
+    def command_line(self) -> tuple[str, ...] | str:
+        """The words after `qtui` of the command that gives what is shown; or the sentence that says
+        why no command does."""
+        return "No command gives what is shown here."
+
     def export_data(self) -> dict[str, Any] | None:
         """The data that an export writes as JSON beside the picture; None if there is none."""
         return None

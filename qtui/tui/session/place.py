@@ -26,6 +26,15 @@ def go_on(session: LastSession, app: QtuiApp) -> None:
     app.set_interval(LOOK_SECONDS, partial(keep_place, session, app))
 
 
+def greet(session: LastSession, app: QtuiApp, headline: str) -> None:
+    """Tells who never used the app one line about the model that is open, once."""
+    if session.first:
+        from qtui.tui.session.hint import first_hint
+
+        session.first = False
+        app.tell(first_hint(headline, app.config.keys))
+
+
 def keep_place(session: LastSession, app: QtuiApp) -> None:
     """Keeps where the user is, if it changed."""
     if app.drawn:

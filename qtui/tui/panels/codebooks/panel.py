@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
+from qtui.screen.command_line import Command, inspect_command
 from qtui.screen.messages import ModelOpened
 from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
 from qtui.screen.panel.keys import MANY
@@ -80,6 +81,12 @@ class CodebooksPanel(TensorPanel):
         if self.shown.entry is None or not self.shown.current:
             return None
         return f"{self.shown.entry.name}\n\n{self.body.picture.text}\n\n{self.sentence}"
+
+    def command_line(self) -> Command:
+        shown = self.shown
+        if isinstance(self.view, ConstructionView) or shown.subject is None or not shown.current:
+            return "No command gives what is shown here."
+        return inspect_command(shown.model, shown.subject, (each.scheme for each in shown.columns))
 
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.view.TITLE, self.sentence)

@@ -322,6 +322,9 @@ class FormatsPanel(Panel):
     def copy_text(self) -> str | None:
         return f"{table_text(self.rows)}\n\n{self.sentence}"
 
+    def command_line(self) -> tuple[str, ...]:
+        return ("formats", *self.state.command_words())
+
     def export_data(self) -> dict[str, Any] | None:
         from qtui.report.formats import value_document
 

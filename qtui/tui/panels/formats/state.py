@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
@@ -77,6 +79,30 @@ class FormatsState:
             random_bit_count=RANDOM_BIT_COUNT,
         )
         return row
+
+    def command_words(self) -> tuple[str, ...]:
+        """The arguments of `qtui formats` that give these rows."""
+        if self.source is not None and self.code is not None:
+            words = [f"{self.source.name}:{self.code:#x}"]
+        else:
+            words = [_written(self.value)]
+        if self.rounding is not Rounding.NEAREST_EVEN:
+            words += ["--rounding", str(self.rounding)]
+        if self.rounding is Rounding.STOCHASTIC:
+            words += ["--random-bits", f"0x{self.random_bits:0{RANDOM_BIT_COUNT // 4}x}"]
+        if self.saturate is not None:
+            words.append("--saturate" if self.saturate else "--no-saturate")
+        return tuple(words)
+
+
+def _written(value: Exact) -> str:
+    """The value as `qtui formats` reads it, exactly: a decimal if a short one is exact."""
+    if isinstance(value, float):
+        return repr(value)
+    with suppress(OverflowError):  # beyond FP64
+        if math.isfinite(near := float(value)) and Fraction(repr(near)) == value:
+            return repr(near)
+    return str(value)
 
 
 def initial_state() -> FormatsState:

@@ -79,6 +79,11 @@ class HardwarePanel(AskingPanel):
         title = self.body.title_line.subject
         return f"{title}\n\n{self.body.picture.text}\n\n{self.sentence}"
 
+    def command_line(self) -> tuple[str, ...] | str:
+        if isinstance(self.view, GpusView):
+            return ("doctor", "--no-conformance")
+        return super().command_line()
+
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.sentence)
 

@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Final
 
 from qtui.engine.estimator.answers import MapCell
+from qtui.screen.command_line import Command
 from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.plan.command import memory_command
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
 from qtui.tui.panels.memory.view import MemoryView
+from qtui_core.memory.plan.options import RunPlan
 
 #: The group of the work that computes the map.
 MAP: Final = "map"
@@ -121,9 +124,16 @@ class MapView(MemoryView):
 
     def enter(self, shown: Shown) -> None:
         """Changes the plan to the batch and the sequence of the cell."""
-        row, column = shown.cell
-        batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
-        self.panel.change(replace(shown.plan, batch=batch, sequence=length), shown.gpu)
+        self.panel.change(_plan_of(shown), shown.gpu)
+
+    def command_line_of(self, shown: Shown, *more: str) -> Command:
+        """Of the plan in the cell: no command gives the whole map."""
+        return memory_command(shown.model, _plan_of(shown), shown.gpu, *more)
+
+
+def _plan_of(shown: Shown) -> RunPlan:
+    row, column = shown.cell
+    return replace(shown.plan, batch=MAP_BATCHES[row], sequence=MAP_SEQUENCES[column])
 
 
 def _tokens(count: int) -> str:

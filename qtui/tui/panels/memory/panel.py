@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from qtui.engine.estimator.answers import ModelFacts
+from qtui.screen.command_line import Command
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import view_keys, views_help
@@ -143,6 +144,13 @@ class MemoryPanel(PlanPanel):
         title = self.body.title_line.subject
         picture = self.body.curve if self.body.main is self.body.curve else self.body.picture
         return f"{title}\n{self.body.levels.text}\n\n{picture.text}\n\n{self.sentence}"
+
+    def command_line(self) -> Command:
+        shown, answer = self.shown, self.shown.answer
+        if shown.case:
+            return "No command estimates a worked case, only a model."
+        traced = ("--trace",) * (answer is not None and shown.current and answer.origin == "trace")
+        return self.view.command_line_of(shown, *traced)
 
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.sentence)

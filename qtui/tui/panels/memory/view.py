@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from qtui.screen.command_line import Command
 from qtui.screen.panel.view import View
+from qtui.screen.plan.command import memory_command
 from qtui.screen.plan.levels import change_text
 from qtui.screen.plan.shown import Shown
 from qtui_core.quantities import format_bytes
@@ -49,6 +51,10 @@ class MemoryView(View[Shown]):
         peak = f"at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} phase"
         text = f"Tensors peak {peak}; the allocator's memory is being estimated."
         return f"{change}. {text}" if change else text
+
+    def command_line_of(self, shown: Shown, *more: str) -> Command:
+        """The command that gives the view, and `more` words of it."""
+        return memory_command(shown.model, shown.plan, shown.gpu, *more)
 
     # The cursor
 

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from qtui.report.faces.plain import to_plain
 from qtui.report.lab.document import findings_csv, lab_document
 from qtui.report.pictures.svg import picture_svg, standalone
+from qtui.screen.command_line import DEMO, model_word
 from qtui.tui.panels.numerics.lab_run import LabRun
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui_core.codec import printed
+from qtui_core.lab.catalog import Experiment
+from qtui_core.lab.settings import Value
 
 
 def command_of(run: LabRun) -> str:
     """The command line that runs the same experiment with the same settings."""
-    words = ["qtui lab", run.experiment.name]
-    if run.experiment.takes_model and run.model != "demo":
-        words.append(run.model)
-    for row in run.experiment.settings:
-        value = run.settings[row.name]
+    return shlex.join(("qtui", *command_words(run.experiment, run.settings, run.model)))
+
+
+def command_words(
+    experiment: Experiment, settings: Mapping[str, Value], model: str
+) -> tuple[str, ...]:
+    """The words of that command after `qtui`."""
+    words = ["lab", experiment.name]
+    if experiment.takes_model and model != DEMO:
+        words.append(model_word(model))
+    for row in experiment.settings:
+        value = settings[row.name]
         if value != row.default:
             text = row.written(value)
-            words.append(f"{row.flag} {text!r}" if " " in text else f"{row.flag} {text}")
-    return " ".join(words)
+            words += [row.flag, model_word(text) if row.name == "text" else text]
+    return tuple(words)
 
 
 def panel_data(shown: NumericsShown, sentence: str) -> dict[str, Any]:

@@ -26,7 +26,13 @@ from qtui.screen.widgets.text_picture import (
 )
 from qtui.tui.panels.numerics.body import NumericsBody
 from qtui.tui.panels.numerics.experiment_list import experiment_lines, help_lines
-from qtui.tui.panels.numerics.export import panel_data, panel_picture, panel_table, panel_text
+from qtui.tui.panels.numerics.export import (
+    command_words,
+    panel_data,
+    panel_picture,
+    panel_table,
+    panel_text,
+)
 from qtui.tui.panels.numerics.keys import FORM_BINDINGS, HELP, RUN_BINDINGS
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.picture_view import PictureView
@@ -94,6 +100,12 @@ class NumericsPanel(AskingPanel):
 
     def copy_text(self) -> str | None:
         return panel_text(self.shown)
+
+    def command_line(self) -> tuple[str, ...]:
+        shown, run = self.shown, self.shown.run
+        if run is None:
+            return command_words(shown.experiment, shown.settings, shown.model)
+        return command_words(run.experiment, run.settings, run.model)
 
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.sentence)

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from qtui.engine.client import EngineLost
+from qtui.screen.command_line import Command
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, Resized
 from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
@@ -98,6 +99,9 @@ class QuantizePanel(TensorPanel):
         view = self.view
         of_tensor = panel_text(self.shown, self.sentence) if view.OF_TENSOR else None
         return view.copy_text() or of_tensor
+
+    def command_line(self) -> Command:
+        return self.view.command_line()
 
     def export_data(self) -> dict[str, Any] | None:
         view = self.view

@@ -13,6 +13,7 @@ from textual.containers import Container
 from textual.message import Message
 from textual.reactive import reactive
 
+from qtui.screen.command_line import Command, inspect_command
 from qtui.screen.panel.view import View
 from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui.tui.panels.quantize.tensor_reader import Activity, Look
@@ -69,6 +70,12 @@ class TensorView(View[QuantizeShown], Container):
 
     def meaning(self, shown: QuantizeShown) -> str:
         return self.sentence or shown.explanation
+
+    def command_line(self) -> Command:
+        shown = self.panel.shown
+        if shown.entry is None:
+            return "No tensor is shown, so there is no command."
+        return inspect_command(shown.model, shown.subject, shown.schemes)
 
     # Hooks, which the panel calls. By default they do nothing.
 

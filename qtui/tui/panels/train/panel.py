@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from qtui.engine.estimator.answers import MapCell, ModelFacts
+from qtui.screen.command_line import Command
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
@@ -53,15 +54,8 @@ class TrainPanel(PlanPanel):
     TITLE = "Train"
     NUMBER = 5
     VIEWS = (
-        RunView,
-        PhasesView,
-        ComponentsView,
-        GapView,
-        LossView,
-        RangesView,
-        LogView,
-        AdaptersView,
-    )
+        RunView, PhasesView, ComponentsView, GapView, LossView, RangesView, LogView, AdaptersView,
+    )  # fmt: skip
     HELP = HELP.format(views=views_help(VIEWS))
     BINDINGS: ClassVar[list[BindingType]] = [
         *TRAIN_BINDINGS, *view_keys(PANEL_ID, VIEWS), *LATER_BINDINGS,
@@ -124,6 +118,9 @@ class TrainPanel(PlanPanel):
         body, title = self.body, self.body.title_line
         head = "  ".join((title.subject, *title.details))
         return f"{head}\n{body.levels.text}\n\n{self.view.copy_text()}\n\n{self.sentence}"
+
+    def command_line(self) -> Command:
+        return self.run.command_line(self.view)
 
     def export_data(self) -> dict[str, Any] | None:
         return run_data(self.shown, self.run_shown, self.sentence)

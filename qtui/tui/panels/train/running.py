@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtui.engine.run.client import WORKER, run_client
+from qtui.screen.command_line import Command, model_word
 from qtui.screen.messages import DeviceSeen
+from qtui.screen.plan.command import plan_words
 from qtui.screen.run_process import RunProcess
 from qtui.tui.config import log_file
 from qtui.tui.panels.train.recordings import Player, run_keeper
 from qtui.tui.panels.train.sentences import how_recorded
 from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.view import TrainView
+from qtui.tui.panels.train.views.adapters_view import AdaptersView
+from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.errors import UsageError
 from qtui_core.live.lines import RunEvent
 from qtui_core.live.recording import read_recording
@@ -107,6 +112,23 @@ class TrainRun:
         """The chosen GPU if this machine has it; else the first GPU, or the CPU."""
         gpu, live = self._panel.shown.gpu, self._panel.shown.live
         return f"cuda:{live.index(gpu)}" if gpu is not None and gpu in live else "auto"
+
+    def command_line(self, view: TrainView) -> Command:
+        """The command that runs the same steps, or replays the recording."""
+        run, plan = self.shown, self._panel.shown
+        if run.player is not None and run.path is not None:
+            return ("replay", str(run.path.absolute()))
+        if run.steps is None:
+            return "No command runs until it is stopped: say how many steps."
+        given = {
+            "--steps": str(run.steps),
+            "--data": run.data and model_word(run.data),
+            "--device": "" if self._device() == "auto" else self._device(),
+            "--prompt": run.text if isinstance(view, AdaptersView) else "",
+        }
+        words = (word for flag, text in given.items() if text for word in (flag, text))
+        ranges = ("--ranges",) * isinstance(view, RangesView)
+        return ("train", model_word(plan.model), *plan_words(plan.plan), *words, *ranges)
 
     def stop(self) -> None:
         """Asks the run to stop; its process is killed if it does not."""

@@ -194,6 +194,9 @@ class ActivationsView(TensorView):
     def maximise_target(self) -> Widget | None:
         return self.lines
 
+    def command_line(self) -> str:
+        return "No command captures the inputs and outputs of a module."
+
     def copy_text(self) -> str | None:
         if self.state is not CaptureState.READY or self.found is None:
             return None

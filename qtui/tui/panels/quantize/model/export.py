@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from qtui.screen.command_line import model_word
 from qtui_core.evaluation.results import Evaluation, EvaluationRow
+from qtui_core.evaluation.settings import EvaluationSettings
 from qtui_core.quantities import plural
 
 _HEADER: Final = (
@@ -17,13 +19,19 @@ _HEADER: Final = (
 
 def command_of(found: Evaluation) -> str:
     """The command line that computes the same."""
-    settings = found.begun.settings
-    words = ["qtui", "eval", found.begun.model, "--schemes", ",".join(map(str, settings.schemes))]
-    for flag, value in (("--text", settings.text), ("--windows", settings.windows)):
-        words += [] if value is None else [flag, str(value)]
+    return shlex.join(("qtui", *command_words(found.begun.model, found.begun.settings)))
+
+
+def command_words(model: str, settings: EvaluationSettings) -> tuple[str, ...]:
+    """The words of that command after `qtui`."""
+    words = ["eval", model_word(model), "--schemes", ",".join(map(str, settings.schemes))]
+    if settings.text is not None:
+        words += ["--text", model_word(settings.text)]
+    if settings.windows is not None:
+        words += ["--windows", str(settings.windows)]
     if settings.device != "cpu":
         words += ["--device", settings.device]
-    return shlex.join(words)
+    return tuple(words)
 
 
 def evaluation_table(found: Evaluation) -> Iterator[Sequence[object]]:

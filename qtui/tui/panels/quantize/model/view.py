@@ -16,12 +16,18 @@ from qtui.engine.client import EngineLost, RequestCancelled
 from qtui.report.evaluation.document import evaluation_document, frontier_picture
 from qtui.report.faces.plain import to_plain
 from qtui.report.pictures.svg import picture_svg, standalone
+from qtui.screen.command_line import Command
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture, centred
-from qtui.tui.panels.quantize.model.export import command_of, details_of, evaluation_table
+from qtui.tui.panels.quantize.model.export import (
+    command_of,
+    command_words,
+    details_of,
+    evaluation_table,
+)
 from qtui.tui.panels.quantize.model.keys import HELP, KEYS
 from qtui.tui.panels.quantize.model.layout import model_lines
 from qtui.tui.panels.quantize.model.run import MOST_WINDOWS, EvaluationState, ModelRun
@@ -305,6 +311,13 @@ class ModelView(TensorView):
         if found is None or not found.rows:
             return None
         return to_plain(evaluation_document(found, command_of(found)))
+
+    def command_line(self) -> Command:
+        self._meet()
+        found = self.run.found
+        if found is None or not found.rows:
+            return command_words(self.run.model, self.run.settings)
+        return command_words(found.begun.model, found.begun.settings)
 
     def export_data(self) -> dict[str, Any] | None:
         found = self.run.found
