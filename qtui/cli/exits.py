@@ -63,7 +63,10 @@ class Narrator:
                 self._changed.wait_for(lambda: self._waiting)
                 lines = [self._waiting.popleft()]
                 if self._left_out:
-                    told = f"qtui: {self._left_out:,} lines before this were not read in time."
+                    told = (
+                        f"qtui: {self._left_out:,} lines before this were left out, as they were "
+                        f"not read in time."
+                    )
                     lines.insert(0, told.encode())
                     self._left_out = 0
                 self._writing = True

@@ -197,10 +197,18 @@ def write_gated(
         raise QtuiError(verdict.sentence)
 
 
-def gate_options(command: Command) -> Command:
+def gate_options(example: str) -> Callable[[Command], Command]:
     """`--fail-if` and `--baseline`; the command gets them as `gates`, a GateOptions. They stand in
-    its help after the options of decorators that are nearer to it."""
+    its help after the options of decorators that are nearer to it. `example`: gates that the
+    command has."""
 
+    def decorate(command: Command) -> Command:
+        return _with_gates(command, example)
+
+    return decorate
+
+
+def _with_gates(command: Command, example: str) -> Command:
     @wraps(command)
     def with_gate_options(*args: Any, fail_if: Any, baseline: Any, **values: Any) -> Any:
         return command(*args, gates=GateOptions(tuple(fail_if), baseline), **values)
@@ -215,7 +223,7 @@ def gate_options(command: Command) -> Command:
         "--fail-if",
         multiple=True,
         metavar="GATE",
-        help="Exit with 1 where this holds, such as 'sqnr<20' or 'peak>22GiB'. Names are the keys "
-        "of --json; a wrong one lists them. May be given several times.",
+        help=f"Exit with 1 if this holds of a figure of --json, such as {example}. A wrong name "
+        f"lists those that there are. May be given several times.",
     )(wrapped)
     return _last_in_help(wrapped, others)

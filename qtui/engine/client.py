@@ -249,7 +249,7 @@ class EngineClient:
             while (ready := await read_event(process.stdout)) and ready.head.event == "alive":
                 self._silence.heard()
         except ProtocolError as error:
-            self._lose(f"The engine spoke nonsense while starting: {error}")
+            self._lose(f"The engine could not be understood while it started: {error}")
             raise EngineLost(self.detail) from error
         if ready is None or ready.head.event != "ready":
             await self._process_ended(process, stderr_task)
@@ -315,7 +315,7 @@ class EngineClient:
             silent = self._silence.look() >= SILENT_AFTER_SECONDS
             unheeded = unheeded + LOOK_SECONDS if self._cancelled and not asked else 0.0
             if unheeded and (silent or unheeded >= HEED_SECONDS):
-                self._drop("The engine was ended: it did not give up what was cancelled.")
+                self._drop("The engine was ended, because it did not stop what was cancelled.")
                 self._set_state(EngineState.IDLE, "")
             elif self.state in (EngineState.STARTING, EngineState.RUNNING):
                 self._set_state(self.state, self._silence_told())
@@ -355,7 +355,9 @@ class EngineClient:
                 self._deliver(frame)
         except ProtocolError as error:
             if process is self._process:
-                self._lose(f"The engine was stopped, because it spoke nonsense: {error}")
+                self._lose(
+                    f"The engine was stopped, because its answer could not be understood: {error}"
+                )
             return
         await self._process_ended(process, stderr_task)
 

@@ -78,9 +78,7 @@ class EngineOperation:
         try:
             return from_plain(self.asked, params)
         except CodecError as error:
-            raise UsageError(
-                f"The engine was asked wrongly for {method}: {error.reason}."
-            ) from None
+            raise UsageError(f"The request for {method} is malformed: {error.reason}.") from None
 
 
 #: Operations by name: a function of the session and the task, its lane, the class of its requests.

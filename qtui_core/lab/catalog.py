@@ -17,7 +17,9 @@ LR: Final = Setting(
 SEEDS: Final = Setting(
     "seeds", "wholes", (0,), "Seeds, with commas between; each is a run more.", 0, 2**31 - 1
 )
-TEXT: Final = Setting("text", "text", None, "A text file to learn from; without one a text inside.")
+TEXT: Final = Setting(
+    "text", "text", None, "A text file to learn from.  [default: a built-in text]"
+)
 DEVICE: Final = Setting("device", "choice", "cpu", "Where the model runs.", allowed=("cpu", "cuda"))
 #: Of every experiment on a model.
 _ON_MODEL: Final = (TEXT, DEVICE)

@@ -157,12 +157,12 @@ def _detail(
     hold, pack = ("holds", "it packs") if len(codes) == 1 else ("hold", "they pack")
     text = f"{len(codes):,} of {_counted(len(tensors))} {hold} {title} codes{_settings(settings)}: "
     if not known:
-        return f"{text}how many weights {pack} is not told by the names."
+        return f"{text}the names do not say how many weights {pack}."
     text += f"{known:,} weights"
     if known != elements:
         text += f" packed into {elements:,} stored elements"
     if unknown:
-        text += f", and {_counted(unknown)} whose packing the names do not tell"
+        text += f", and {_counted(unknown)} whose number of weights the names do not say"
     return text + "."
 
 

@@ -100,7 +100,7 @@ def test_a_run_goes_on_while_nobody_reads_what_is_said(tmp_path):
     assert child.returncode == 0
     assert json.loads(out)["steps_taken"] == 20
     assert read_recording(record).complaint == ""
-    assert "lines before this were not read in time" in err
+    assert "lines before this were left out, as they were not read in time" in err
     assert "step 20 of 20" in err
 
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @click.option(
     "--text",
     metavar="FILE",
-    help="The text to read. [default: a text inside; for demo one that it was not trained on]",
+    help="The text to read. [default: a built-in one; for demo one that it was not trained on]",
 )
 @click.option(
     "--windows",
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     help="Continue this recording with its settings; its finished parts are not computed again.",
 )
 @report_options
-@gate_options
+@gate_options("'kl>0.01' or 'top1<98%'")
 @click.pass_context
 def command(
     ctx: click.Context,

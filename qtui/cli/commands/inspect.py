@@ -75,7 +75,7 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     "--text",
     metavar="FILE",
     help="For --sensitivity: the text that the model reads for its objective, of which the first "
-    "half is used. [default: a text inside] For --adapter: also run the merged models on this "
+    "half is used. [default: a built-in text] For --adapter: also run the merged models on this "
     "text, and measure how far each is from the trained one.",
 )
 @click.option(
@@ -120,7 +120,7 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     help="For --adapter: the scheme of the base in training (QLoRA: nf4:dq). The adapter is then "
     "also merged into the base dequantized from it.",
 )
-@gate_options
+@gate_options("'sqnr<20' or 'peak>22GiB'")
 @plan_options
 @report_options
 @click.pass_context

@@ -28,7 +28,7 @@ DOES_NOT_FIT = 1
 @click.command("memory", context_settings={"help_option_names": ["-h", "--help"]})
 @report_options
 @click.argument("model")
-@gate_options
+@gate_options("'peak>22GiB'")
 @plan_options
 @click.option("--gpu", metavar="NAME", help="The GPU to fit, such as 'RTX 4090' or 'H100'.")
 @click.option("--vram", metavar="SIZE", help="The memory to fit instead, such as 24GiB.")

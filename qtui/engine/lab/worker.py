@@ -51,7 +51,7 @@ class _LabWork:
         try:
             asked = from_plain(LabRequest, json.loads(request))
         except (ValueError, RecursionError, CodecError) as error:
-            raise UsageError(f"The experiment was asked wrongly: {error}") from None
+            raise UsageError(f"The request for the experiment is malformed: {error}") from None
         experiment = experiment_named(asked.experiment)
         settings = experiment.settle(asked.settings)
         if asked.behind:

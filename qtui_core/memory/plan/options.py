@@ -125,8 +125,9 @@ class RunPlan:
     )
     # Dtype of the model's parameters and activations; None means that of the checkpoint.
     dtype: str | None = text(
-        None, "--dtype", "TYPE", "Of parameters and activations: fp32, bf16, fp16, or torch's "
-        "names. [default: that of the checkpoint]", group="numbers", steps=FLOATING, read=dtype_of,
+        None, "--dtype", "TYPE", "Type of parameters and activations: fp32, bf16, fp16, or "
+        "torch's names. [default: that of the checkpoint]", group="numbers", steps=FLOATING,
+        read=dtype_of,
     )
     # Whether the forward pass runs under torch.autocast to 16 bits; `autocast_dtype` is the type.
     autocast: bool | None = switch(
@@ -134,7 +135,7 @@ class RunPlan:
         "[default: on for qlora]", group="numbers",
     )
     autocast_dtype: str = text(
-        "bf16", "--autocast-dtype", "TYPE", "The 16 bits of autocast.", group="numbers",
+        "bf16", "--autocast-dtype", "TYPE", "The 16-bit type of autocast.", group="numbers",
         label="autocast to", steps=("bf16", "fp16"), read=dtype_of, refused=_no_autocast,
         counts=lambda plan: plan.autocast is True, idle="autocast is off",
     )
@@ -150,7 +151,7 @@ class RunPlan:
     # FSDP shards weights that are packed into a floating-point type, but not into "uint8".
     quant_storage: str = choice(
         "uint8", "--quant-storage", QUANT_STORAGES, "Type that 4-bit weights are packed into "
-        "(bnb_4bit_quant_storage): --zero 3 shards those in a floating one.",
+        "(bnb_4bit_quant_storage): --zero 3 shards them only in a floating-point one.",
         noun="type to pack 4-bit weights into", group="numbers", label="packed into",
         counts=lambda plan: plan.four_bits and plan.zero == 3,
         idle="it decides what --zero 3 shards of 4-bit weights",
@@ -181,7 +182,8 @@ class RunPlan:
         cheaper=(Cheaper(0.0, "no dropout before adapters"),),
     )
     adapter_dtype: str | None = text(
-        None, "--adapter-dtype", "TYPE", "Of the adapters.  [default: fp32, as peft makes them]",
+        None, "--adapter-dtype", "TYPE",
+        "Type of the adapters.  [default: fp32, as peft makes them]",
         group="adapters", steps=FLOATING, read=dtype_of, counts=_adapts, idle=_NO_ADAPTERS,
         cheaper=(
             Cheaper(
@@ -191,7 +193,8 @@ class RunPlan:
         ),
     )
     optimizer: Optimizer = choice(
-        "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's on lists of tensors (foreach).",
+        "adamw", "--optimizer", OPTIMIZERS,
+        "The optimizer; adamw is torch's on lists of tensors (foreach).",
         noun="optimizer", group="step", counts=_trains, idle="an inference has no optimizer",
         cheaper=(
             Cheaper(
@@ -216,7 +219,8 @@ class RunPlan:
     )
     # use_reentrant=True, the default of the Trainer in transformers 4.
     reentrant: bool = switch(
-        False, "--reentrant", "Checkpoints are of the older kind, the default of transformers 4.",
+        False, "--reentrant",
+        "Checkpoint in the older way, reentrant, the default of transformers 4.",
         group="step", counts=lambda plan: plan.checkpointing is True,
         idle="nothing is checkpointed",
     )
@@ -224,15 +228,16 @@ class RunPlan:
     # work in place where they can (fms-acceleration's fused-ops-and-kernels); norm weights are then
     # not trained. "liger" is the Trainer's use_liger_kernel, which uses the "fused" loss.
     kernels: Kernels = choice(
-        "torch", "--kernels", KERNELS, "fused takes norms, rotations and 4-bit adapters from "
-        "Unsloth, liger norms, rotations and SwiGLU from Liger.", noun="set of kernels",
-        group="step", refused=_not_fused,
+        "torch", "--kernels", KERNELS, "Which kernels replace torch's: fused takes norms, "
+        "rotations and 4-bit adapters from Unsloth, liger norms, rotations and SwiGLU from Liger.",
+        noun="set of kernels", group="step", refused=_not_fused,
     )
     # "sdpa" is flash attention where possible; "flash" the flash-attn package or that backend;
     # "efficient" the memory-efficient backend (for a T4 or a padding mask); "eager" computes the
     # matrix of scores.
     attention: AttentionKernel = choice(
-        "sdpa", "--attention", ATTENTION_KERNELS, "sdpa lets torch choose its kernel.",
+        "sdpa", "--attention", ATTENTION_KERNELS,
+        "How attention is computed; sdpa lets torch choose the kernel.",
         noun="attention", group="step", refused=_no_flash,
     )
     # As in transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral, Qwen
@@ -248,9 +253,9 @@ class RunPlan:
     # their gradient (Unsloth's, in place of CrossEntropyLoss); "in-place-4.48" the same in place of
     # the loss function that transformers has had since 4.46.
     loss: str = text(
-        "stock", "--loss", "LOSS", "stock, stock-4.48 (upcasts logits), tiled (TRL from 1.15 on), "
-        "chunked:256 (TRL to 1.12), fused (Liger), in-place or in-place-4.48 (its gradient is "
-        "written over the logits).", group="step", steps=_LOSSES, read=parse_loss, typed=True,
+        "stock", "--loss", "LOSS", "How the loss is computed: stock, stock-4.48 (upcasts logits), "
+        "tiled (TRL from 1.15 on), chunked:256 (TRL to 1.12), fused (Liger), in-place or "
+        "in-place-4.48 (its gradient is written over the logits).", group="step", steps=_LOSSES, read=parse_loss, typed=True,
         counts=_trains, idle="an inference has no loss",
         cheaper=(
             Cheaper("tiled", "nothing in the result; a little time (TRL from 1.15 on)"),
@@ -271,17 +276,17 @@ class RunPlan:
     # step written as a function, holds them until it returns; "script", a loop at the top level of
     # a program, until the next forward pass has made new ones.
     loop: Loop = choice(
-        "trainer", "--loop", LOOPS, "manual holds the outputs through the backward pass, script "
-        "longer.", noun="loop", group="run", last=True, counts=_trains,
+        "trainer", "--loop", LOOPS, "How long the loop holds the outputs of the model: manual "
+        "through the backward pass, script longer.", noun="loop", group="run", last=True, counts=_trains,
         idle="an inference has no backward pass",
         cheaper=(Cheaper("trainer", "nothing: `del outputs` before loss.backward()"),),
     )
     segments: Segments = choice(
-        "native", "--segments", SEGMENTS, "Of the allocator of CUDA memory.",
+        "native", "--segments", SEGMENTS, "Kind of memory segments of torch's CUDA allocator.",
         noun="kind of segments", group="machine", last=True,
     )
     gpus: int = whole(
-        1, "--gpus", "GPUs; figures are of one of them.", noun="The number of GPUs",
+        1, "--gpus", "How many GPUs train; figures are of one of them.", noun="The number of GPUs",
         group="machine", label="GPUs", most=1 << 17, steps=powers(1, 1024),
     )
     # The stage of ZeRO, or the equivalent in FSDP.
@@ -295,7 +300,7 @@ class RunPlan:
         group="machine", label="tensor par.", most=1 << 10, steps=powers(1, 64), counts=_on_gpus,
     )
     pipeline_parallel: int = whole(
-        1, "--pipeline-parallel", "GPUs that share the row of layers.",
+        1, "--pipeline-parallel", "GPUs among which the layers are divided.",
         noun="Pipeline parallelism", group="machine", label="pipeline par.", most=1 << 10,
         steps=powers(1, 64), counts=_on_gpus,
     )
@@ -309,8 +314,8 @@ class RunPlan:
     # And the versions of transformers and peft that were current with it, for loading quantized
     # weights.
     torch: str = text(
-        "2.13", "--torch", "VERSION", "Whose workspaces are meant.", group="machine", last=True,
-        read=parse_torch,
+        "2.13", "--torch", "VERSION", "The version of PyTorch that runs, for its workspaces.",
+        group="machine", last=True, read=parse_torch,
     )
     # fmt: on
 

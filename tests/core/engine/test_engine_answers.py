@@ -109,4 +109,4 @@ def test_a_wrong_request_is_refused_as_a_sentence() -> None:
                 refusals.append((method, str(error)))
     assert len(refusals) > 500
     for method, said in refusals:
-        assert said.startswith(f"The engine was asked wrongly for {method}: ")
+        assert said.startswith(f"The request for {method} is malformed: ")

@@ -97,7 +97,7 @@ async def test_open_errors_are_the_sentences_of_the_library(
 ) -> None:
     with pytest.raises(ModelError, match="no file or folder"):
         await engine.request("open_model", {"model": str(tmp_path / "nowhere")})
-    with pytest.raises(UsageError, match="asked wrongly for open_model: model is missing"):
+    with pytest.raises(UsageError, match="request for open_model is malformed: model is missing"):
         await engine.request("open_model", {})
     bad = tmp_path / "bad.safetensors"
     bad.write_bytes(b"\xff" * 100)

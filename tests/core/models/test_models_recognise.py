@@ -141,7 +141,7 @@ def test_compressed_tensors_packed_integers(tmp_path):
     # Two widths in one checkpoint: the names alone do not tell which tensor has which.
     source = checkpoint(tmp_path, state, settings | {"config_groups": groups(4, 2)})
     assert source.quantization.parameters == {}
-    assert "not told by the names" in source.quantization.detail
+    assert "the names do not say how many" in source.quantization.detail
     assert source.tensors["up.weight_packed"].role is Role.CODES
 
 
