@@ -81,7 +81,7 @@ class BrowserServer(Server):
                 "From another machine: ssh -L "
                 f"{self.port}:{HOST}:{self.port} {socket.gethostname()}, then open that address."
             )
-            say("Who has the address has your account here. Ctrl+C ends it.")
+            say("Anyone who has this address can use your account: keep it secret. Ctrl+C ends this.")
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
@@ -122,7 +122,7 @@ class BrowserServer(Server):
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         if len(self._open) >= MOST_APPS:
             opened = plural(MOST_APPS, "page")
-            raise web.HTTPServiceUnavailable(text=f"{opened} with an app are open. Close one.\n")
+            raise web.HTTPServiceUnavailable(text=f"{opened} are open already, which is the most. Close one.\n")
         page = asyncio.current_task()
         assert page is not None
         self._open.add(page)
@@ -142,7 +142,7 @@ def _listening(port: int) -> socket.socket:
         listening.close()
         raise UsageError(
             f"Port {port} cannot be used ({os.strerror(error.errno or 0)}). "
-            "Name another with --port, or none."
+            "Give another --port, or leave it out."
         ) from error
     return listening
 

@@ -255,7 +255,8 @@ class RunPlan:
     loss: str = text(
         "stock", "--loss", "LOSS", "How the loss is computed: stock, stock-4.48 (upcasts logits), "
         "tiled (TRL from 1.15 on), chunked:256 (TRL to 1.12), fused (Liger), in-place or "
-        "in-place-4.48 (its gradient is written over the logits).", group="step", steps=_LOSSES, read=parse_loss, typed=True,
+        "in-place-4.48 (its gradient is written over the logits).", group="step",
+        steps=_LOSSES, read=parse_loss, typed=True,
         counts=_trains, idle="an inference has no loss",
         cheaper=(
             Cheaper("tiled", "nothing in the result; a little time (TRL from 1.15 on)"),
@@ -277,7 +278,8 @@ class RunPlan:
     # a program, until the next forward pass has made new ones.
     loop: Loop = choice(
         "trainer", "--loop", LOOPS, "How long the loop holds the outputs of the model: manual "
-        "through the backward pass, script longer.", noun="loop", group="run", last=True, counts=_trains,
+        "through the backward pass, script longer.", noun="loop", group="run", last=True,
+        counts=_trains,
         idle="an inference has no backward pass",
         cheaper=(Cheaper("trainer", "nothing: `del outputs` before loss.backward()"),),
     )
