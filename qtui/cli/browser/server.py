@@ -81,7 +81,7 @@ class BrowserServer(Server):
                 "From another machine: ssh -L "
                 f"{self.port}:{HOST}:{self.port} {socket.gethostname()}, then open that address."
             )
-            say("Anyone who has this address can use your account: keep it secret. Ctrl+C ends this.")
+            say("Whoever has the address can use your account: keep it secret. Ctrl+C ends this.")
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
@@ -122,7 +122,8 @@ class BrowserServer(Server):
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         if len(self._open) >= MOST_APPS:
             opened = plural(MOST_APPS, "page")
-            raise web.HTTPServiceUnavailable(text=f"{opened} are open already, which is the most. Close one.\n")
+            full = f"{opened} are open already, which is the most. Close one.\n"
+            raise web.HTTPServiceUnavailable(text=full)
         page = asyncio.current_task()
         assert page is not None
         self._open.add(page)
