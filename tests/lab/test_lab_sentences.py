@@ -6,6 +6,7 @@ import pytest
 from every import every
 from lab_runs import conducted, fits, made_run, trained
 from lazy_imports import LazyImport
+from told_truly import faults_of
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
@@ -38,6 +39,26 @@ def update_of(kept, lr=1e-5):
 
 
 # --- underflow
+
+
+def test_shares_are_shares():
+    """Of a gain: none if training spoils the model, no more than all if it does better than fp32.
+    Of a step: all only if nothing is lost."""
+    cases = (
+        ("40 steps kept nothing of what fp32 gained", trained(0.05)),
+        ("40 steps kept 75% of what fp32 gained", trained(0.01)),
+        ("40 steps gained as much as fp32", trained(-0.01)),
+    )
+
+    def check(words, run):
+        outcomes = {"updates": update_of(0.05), "fp32 0": trained(0.0), "null 0": trained(1e-6)}
+        found = concluded("underflow", outcomes | {"nearest 0": run}, lr=1e-5).verdict
+        assert words in found
+        assert not faults_of(found)
+
+    every(cases, check)
+    nearly = concluded("underflow", {"updates": update_of(0.9999)}, lr=1e-5).verdict
+    assert "keep 99% of each step" in nearly
 
 
 def test_a_share_of_the_gain_is_claimed_only_where_fp32_gains():

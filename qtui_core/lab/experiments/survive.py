@@ -15,7 +15,7 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.lab.experiments.dead import thresholds
-from qtui_core.lab.experiments.underflow import ENOUGH
+from qtui_core.lab.experiments.underflow import ENOUGH, kept_text
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
@@ -209,11 +209,11 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     if worst.kept_here > ENOUGH and not dead:
         return (
             f"The run survives {name} weights at lr {lr:g}: every matrix keeps "
-            f"{worst.kept_here:.0%} of a step or more.{states}"
+            f"{kept_text(worst.kept_here)} of a step or more.{states}"
         )
     said = []
     if worst.kept_here <= ENOUGH:
-        said.append(f"{worst.tensor} keeps {worst.kept_here:.0%} of a step")
+        said.append(f"{worst.tensor} keeps {kept_text(worst.kept_here)} of a step")
     said += dead
     rates = [_enough(share) for share in matrices]
     known = [rate for rate in rates if rate is not None]

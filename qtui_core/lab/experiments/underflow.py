@@ -272,7 +272,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if not here.elements:
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
-    said = f"At lr {lr:g} {name} weights keep {here.kept:.0%} of each step"
+    said = f"At lr {lr:g} {name} weights keep {kept_text(here.kept)} of each step"
     gain = runs.share_of_gain("nearest")
     if broken := runs.broken:
         return f"{said}. {broken}"
@@ -287,7 +287,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
             f"{nearest.difference or 0:.2g} nats behind that of fp32"
         )
     elif gain is not None:
-        said += f", and {steps_counted(settings)} kept {gain:.0%} of what fp32 gained"
+        said += f", and {steps_counted(settings)} {_of_gain(gain)}"
     if here.kept > ENOUGH and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
     cures = {"Kahan summation": "2"} if store == "bf16" else {}
@@ -298,7 +298,7 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     first = next(iter(cures))
     cures[first] += " bytes more a parameter"
     if first == "stochastic rounding" and drawn is not None:
-        cures[first] += f", kept {drawn:.0%}"
+        cures[first] += f", kept {min(drawn, 1.0):.0%}"
     words = [f"{name} ({nbytes})" for name, nbytes in cures.items()]
     said = f"{said}; {phrase(words, 'or')} would help."
     if here.kept > ENOUGH:
@@ -307,6 +307,18 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
     if alone is None:
         return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."
     return f"{said} {name} alone keeps {ENOUGH:.0%} from lr {alone:.2g} on."
+
+
+def kept_text(share: float) -> str:
+    """A share that says 100% only if it is all."""
+    return f"{share if share >= 1 else min(share, 0.99):.0%}"
+
+
+def _of_gain(share: float) -> str:
+    """What a run has of its twin's gain, which may be nothing, or more than it."""
+    if share < 0.005:
+        return "kept nothing of what fp32 gained"
+    return "gained as much as fp32" if share > 0.995 else f"kept {share:.0%} of what fp32 gained"
 
 
 def _cures(drawn: float | None, runs: LabComparison) -> bool:

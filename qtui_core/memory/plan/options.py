@@ -125,9 +125,8 @@ class RunPlan:
     )
     # Dtype of the model's parameters and activations; None means that of the checkpoint.
     dtype: str | None = text(
-        None, "--dtype", "TYPE", "Type of parameters and activations: fp32, bf16, fp16, or "
-        "torch's names. [default: that of the checkpoint]", group="numbers", steps=FLOATING,
-        read=dtype_of,
+        None, "--dtype", "TYPE", "Of parameters and activations: fp32, bf16, fp16, or torch's "
+        "names. [default: that of the checkpoint]", group="numbers", steps=FLOATING, read=dtype_of,
     )
     # Whether the forward pass runs under torch.autocast to 16 bits; `autocast_dtype` is the type.
     autocast: bool | None = switch(
@@ -182,8 +181,7 @@ class RunPlan:
         cheaper=(Cheaper(0.0, "no dropout before adapters"),),
     )
     adapter_dtype: str | None = text(
-        None, "--adapter-dtype", "TYPE",
-        "Type of the adapters.  [default: fp32, as peft makes them]",
+        None, "--adapter-dtype", "TYPE", "Of the adapters.  [default: fp32, as peft makes them]",
         group="adapters", steps=FLOATING, read=dtype_of, counts=_adapts, idle=_NO_ADAPTERS,
         cheaper=(
             Cheaper(
@@ -193,8 +191,7 @@ class RunPlan:
         ),
     )
     optimizer: Optimizer = choice(
-        "adamw", "--optimizer", OPTIMIZERS,
-        "The optimizer; adamw is torch's on lists of tensors (foreach).",
+        "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's, on lists of tensors (foreach).",
         noun="optimizer", group="step", counts=_trains, idle="an inference has no optimizer",
         cheaper=(
             Cheaper(
@@ -219,8 +216,7 @@ class RunPlan:
     )
     # use_reentrant=True, the default of the Trainer in transformers 4.
     reentrant: bool = switch(
-        False, "--reentrant",
-        "Checkpoint in the older way, reentrant, the default of transformers 4.",
+        False, "--reentrant", "Checkpoint in the older way, the default of transformers 4.",
         group="step", counts=lambda plan: plan.checkpointing is True,
         idle="nothing is checkpointed",
     )
@@ -236,8 +232,7 @@ class RunPlan:
     # "efficient" the memory-efficient backend (for a T4 or a padding mask); "eager" computes the
     # matrix of scores.
     attention: AttentionKernel = choice(
-        "sdpa", "--attention", ATTENTION_KERNELS,
-        "How attention is computed; sdpa lets torch choose the kernel.",
+        "sdpa", "--attention", ATTENTION_KERNELS, "sdpa lets torch choose the kernel.",
         noun="attention", group="step", refused=_no_flash,
     )
     # As in transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral, Qwen
@@ -277,9 +272,8 @@ class RunPlan:
     # step written as a function, holds them until it returns; "script", a loop at the top level of
     # a program, until the next forward pass has made new ones.
     loop: Loop = choice(
-        "trainer", "--loop", LOOPS, "How long the loop holds the outputs of the model: manual "
-        "through the backward pass, script longer.", noun="loop", group="run", last=True,
-        counts=_trains,
+        "trainer", "--loop", LOOPS, "manual holds the model's outputs through the backward pass, "
+        "script longer.", noun="loop", group="run", last=True, counts=_trains,
         idle="an inference has no backward pass",
         cheaper=(Cheaper("trainer", "nothing: `del outputs` before loss.backward()"),),
     )
