@@ -208,7 +208,6 @@ def check_a_base_class_has_two_subclasses() -> None:
         "CachingAllocator": "ExpandableAllocator maps pages where this one takes whole segments",
         "CurvePicture": "RunPicture draws measured lines over the same curve",
         "EngineClient": "EstimatorClient answers the same requests from two processes",
-        "Field": "TypingField is there only while something is typed",
         "SubjectRequest": "PlanRequest asks about a plan besides, and three requests extend it",
         "TextPicture": "GranularityBars takes keys that ask for another granularity",
         "Tracker": "CpuTracker corrects what a dispatch mode does not see on a CPU",

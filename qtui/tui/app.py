@@ -35,7 +35,7 @@ from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap, key_name
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry, widget_id
-from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
+from qtui.tui.screens import HelpScreen, LeaveScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
 from qtui.tui.session.place import chosen_before, go_on, greet, keep_place, show_last_view
 from qtui.tui.terminal import Failure, no_color, terminal_console
@@ -351,8 +351,9 @@ class QtuiApp(App[None], inherit_bindings=False):
             self._driver.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # While something is zoomed, its key brings the rest back; the screen handles that.
-        return action != "maximise" or self.shell.zoomed is None
+        if action in ("open_model", "place", "command_palette"):
+            return not self.screen.is_modal  # a picker has keys of its own
+        return action != "maximise" or self.shell.zoomed is None  # else the screen's key unzooms
 
     def unfinished(self) -> str:
         """What leaving would end, as a sentence; empty if nothing is running."""
@@ -376,16 +377,15 @@ class QtuiApp(App[None], inherit_bindings=False):
         if leave:
             _: Worker[None] = self.run_worker(end, group="leave")
 
-    def action_open_model(self) -> None:
-        if unfinished := self.unfinished():
-            self.tell(f"{unfinished} Another model can be opened once it is over.", "warning")
-            return
+    async def action_open_model(self) -> None:
+        from qtui.tui.picking.model import pick_model
 
-        def opened(model: str | None) -> None:
-            if model:
-                self.open_model(model)
+        await pick_model(self)
 
-        self.push_screen(OpenModelScreen(), opened)
+    async def action_place(self) -> None:
+        from qtui.tui.picking.place import pick_place
+
+        await pick_place(self)
 
     def _handle_exception(self, error: Exception) -> None:
         log.error("unhandled", exc_info=error)

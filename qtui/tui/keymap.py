@@ -84,10 +84,20 @@ APP_BINDINGS: list[BindingType] = [
     Binding(
         "ctrl+o",
         "open_model",
-        "Open model",
+        "Model",
         show=False,
+        priority=True,
         id="app.open_model",
-        tooltip="Open another model",
+        tooltip="Pick another model: recent ones, a path that Tab completes, or a hub id",
+    ),
+    Binding(
+        "p",
+        "place",
+        "Place",
+        show=False,
+        priority=True,
+        id="app.place",
+        tooltip="Pick another panel and view",
     ),
     Binding(
         "ctrl+l",
@@ -144,6 +154,7 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.unzoom": "panel: Unzoom, bring the rest back",
     "app.help": "help: Show for this panel",
     "app.open_model": "model: Open another",
+    "app.place": "panel: Pick one with its view",
     "app.redraw": "terminal: Draw the whole screen again",
     "app.quit": "app: Quit",
 }

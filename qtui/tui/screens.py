@@ -14,10 +14,9 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Input, Static
+from textual.widgets import ContentSwitcher, Static
 
 from qtui.screen.panel.base import Panel
-from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.sentence import Sentence
 from qtui.tui.config import config_file
 from qtui.tui.header import HeaderLine, TabBar
@@ -241,35 +240,6 @@ class HelpScreen(ModalScreen[None]):
 
     def action_scroll_up(self) -> None:
         self.query_one(VerticalScroll).scroll_up()
-
-
-class OpenModelScreen(ModalScreen[str | None]):
-    """Asks for a model: a hub id, a folder, a file, or demo."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "escape",
-            "dismiss",
-            "Cancel",
-            id="open.cancel",
-            priority=True,
-            tooltip="Keep the open model",
-        ),
-    ]
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -small") as dialog:
-            dialog.border_title = "Open a model"
-            dialog.border_subtitle = "Enter opens, Esc cancels"
-            yield Field(placeholder="org/name, a folder, a .safetensors file, or demo")
-            yield Static(
-                "Only the header is read first; weights are read when they are shown.",
-                classes="-note",
-            )
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.dismiss(event.value.strip() or None)
 
 
 class LeaveScreen(ModalScreen[bool]):

@@ -53,7 +53,8 @@ def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
     """
     match part:
         case "format":
-            return _step_format(scheme, direction)
+            others = _others(tuple(SCHEME_FORMATS), scheme.format, direction)
+            return with_format(scheme, next(others))
         case "granularity":
             return _step_granularity(scheme, direction)
         case "size":
@@ -112,9 +113,8 @@ def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
     return PerBlock if blocks else PerGroup
 
 
-def _step_format(scheme: Scheme, direction: int) -> Scheme:
-    """The next format, with those of the other parts that it can have."""
-    name = next(_others(tuple(SCHEME_FORMATS), scheme.format, direction))
+def with_format(scheme: Scheme, name: str) -> Scheme:
+    """The scheme with another format, and with those of the other parts that it can have."""
     family = SCHEME_FORMATS[name].family
     integer = family is Family.INTEGER
     # A fixed granularity was not chosen by the user, so it is not kept.

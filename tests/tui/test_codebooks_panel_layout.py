@@ -139,7 +139,7 @@ async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_picture(
 ) -> None:
     async with running((80, 24), model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)
-        await pilot.press("t")
+        await pilot.press("slash", "tab")
         await settled(pilot)
         assert panel.body.side.list.has_focus
         assert "entropy" not in screen_text(pilot.app)
@@ -147,7 +147,7 @@ async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_picture(
         await pilot.press("escape")
         await settled(pilot)
         assert "entropy" in screen_text(pilot.app)
-        await pilot.press("t", "down", "enter")
+        await pilot.press("slash", "tab", "down", "enter")
         await idle(pilot)
         assert panel.phase is not AskingPhase.WORKING
         assert panel.body.picture.has_focus

@@ -87,11 +87,13 @@ async def test_without_a_gpu(running: Running, estimator: HardwareHere) -> None:
         await pilot.press("v", "v", "v")
         await settled(pilot)
         assert "On the A100 SXM4 80GB a step takes" in panel.sentence
-        names = []
-        for _ in DEVICES:
-            await pilot.press("d")
-            names.append(panel.shown.device.name)
-        assert sorted(names) == sorted(device.name for device in DEVICES)
+        await pilot.press("d")
+        picking = pilot.app.screen.picking
+        assert list(picking.names) == [device.name for device in DEVICES]
+        first = panel.shown.device.name
+        assert picking.names[picking.at] == first
+        await pilot.press("escape", "d", *"h200", "enter")
+        assert first != panel.shown.device.name == "H200 SXM"
 
 
 @pytest.mark.slow
@@ -110,7 +112,7 @@ async def test_every_depth_and_size_fits(
             assert all(len(line) == size[0] for line in lines)
             assert isinstance(panel.view, view)
             assert panel.sentence
-            for key in ("down", "d", "up", "d", "z", "z"):
+            for key in ("down", "d", "down", "enter", "up", "z", "z"):
                 await pilot.press(key)
             await pilot.press("v")
             await settled(pilot)
@@ -232,8 +234,9 @@ class TestPlan:
             app.chosen = (RunPlan(batch=2), GpuChoice.of(find_device("4090")))
             panel.activate()
             assert panel.shown.device.name == "RTX 4090"
-            await pilot.press("d")
+            await pilot.press("d", "down", "enter")
             chosen = panel.shown.device.name
+            assert chosen != "RTX 4090"
             panel.activate()
             assert panel.shown.device.name == chosen
 
@@ -317,7 +320,7 @@ async def test_the_estimator_may_be_lost_and_comes_back(
         panel._timer.pause()  # else it may be the first to know, and d starts the estimator again
         await idle(pilot)  # also what it has asked before
         estimator.lost = "The engine was killed."
-        await pilot.press("d")
+        await pilot.press("d", "enter")
         await until(pilot, lambda: bool(panel.trouble))
         panel._timer.resume()
         assert panel.sentence.startswith("The estimator was killed. r starts it again")

@@ -240,8 +240,9 @@ async def test_a_recording_plays_and_one_that_is_none_is_refused(
     async with running(start_panel="numerics", **small) as pilot:
         panel = pilot.app.panel
         await pilot.press("o", *"none", "enter")
-        await until(pilot, lambda: "cannot be read" in panel.sentence)
-        await pilot.press("o", *"mine", "enter")
+        await settled(pilot)
+        assert "there is no file 'none'" in " ".join(screen_text(pilot.app).split())
+        await pilot.press("ctrl+u", *"mine", "enter")
         await until(pilot, lambda: panel.shown.run is not None)
         await pilot.press("space")
         assert "The recording is paused" in panel.sentence

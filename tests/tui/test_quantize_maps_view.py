@@ -101,8 +101,7 @@ async def test_a_kind_that_a_format_has_not_is_said_and_the_way_back_works(
 ) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await press(pilot, "m", "m", "m")
-        panel.body.controls.field.open("bf16")
-        await pilot.press("enter")
+        await pilot.press("s", *"bf16", "enter")
         await until(pilot, lambda: "cast without a scale" in panel.sentence)
         await pilot.press("M")
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
@@ -153,7 +152,7 @@ async def test_zooming_keeps_the_element_and_moving_pans(running: Running, model
         await press(pilot, "0")
         assert maps.window is None
         assert maps.pictures[0].grid.area == (0, 96, 0, 160)
-        await press(pilot, "plus", "t", "down")  # another tensor is shown whole
+        await press(pilot, "plus", "t", "down", "enter")  # another tensor is shown whole
         assert maps.window is None
 
 
@@ -334,7 +333,7 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
     ]  # fmt: skip
     async with running((width, 24), model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
-        bar = panel.body.controls.bar
+        bar = panel.body.bar
         for text in texts:
             panel.take_scheme(Scheme.parse(text))
             await settled(pilot)

@@ -117,7 +117,7 @@ async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_numbers(
         panel = await ready(pilot)
         assert panel.body.heatmap.has_focus
         assert "bits/param" in screen_text(pilot.app)
-        await pilot.press("t")
+        await pilot.press("slash", "tab")
         await settled(pilot)
         assert panel.body.side.list.has_focus
         text = screen_text(pilot.app)

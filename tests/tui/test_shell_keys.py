@@ -16,12 +16,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import qtui.tui
+from qtui.screen.picker.screen import PickerScreen
 from qtui.tui.config import Settings, load_config
 from qtui.tui.header import TabBar
 from qtui.tui.key_footer import KeyFooter
 from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, checked_keymap, known_ids, own_bindings
 from qtui.tui.panels import PANELS
-from qtui.tui.screens import HelpScreen, OpenModelScreen
+from qtui.tui.screens import HelpScreen
 from qtui_core.errors import UsageError
 
 
@@ -46,7 +47,7 @@ def test_every_binding_has_an_id_a_tooltip_and_a_description() -> None:
 
 
 def test_every_binding_of_a_panel_or_its_widgets_is_known_to_the_configuration() -> None:
-    dialogs = {"help", "leave", "open"}
+    dialogs = {"help", "leave"}
     ids = {b.id for cls in every_class() for b in own_bindings(cls)}
     missing = {i for i in ids if i and i.partition(".")[0] not in dialogs} - known_ids()
     assert not missing
@@ -182,7 +183,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_one() -> None:
 async def open_by_keys(pilot: Pilot[None], model: str) -> None:
     await pilot.press("ctrl+o")
     await settled(pilot)
-    assert isinstance(pilot.app.screen, OpenModelScreen)
+    assert isinstance(pilot.app.screen, PickerScreen)
     pilot.app.screen.query_one(Input).value = model
     await pilot.press("enter")
 
@@ -209,6 +210,7 @@ async def test_a_model_that_fails_leaves_the_open_one_alone(
         await settled(pilot)
         opened: list[str] = []
         pilot.app.panel.open_model = opened.append
+        (tmp_path / "nope").mkdir()
         await open_by_keys(pilot, str(tmp_path / "nope"))
         await until(pilot, lambda: "stays open" in screen_text(pilot.app))
         assert pilot.app.model == model
@@ -234,7 +236,7 @@ async def test_a_first_model_that_fails_is_said_on_any_panel(
         assert "could not" not in screen_text(pilot.app).splitlines()[0]
 
 
-async def test_the_hint_of_the_open_dialog_is_not_cut(running: Running) -> None:
+async def test_the_line_about_a_model_is_not_cut(running: Running) -> None:
     async with running() as pilot:
         await pilot.press("ctrl+o")
         with collected() as case:
@@ -244,7 +246,7 @@ async def test_the_hint_of_the_open_dialog_is_not_cut(running: Running) -> None:
                     lines = screen_text(pilot.app).splitlines()
                     inside = [line.split("│")[1] for line in lines if "│" in line]
                     words = " ".join(" ".join(inside).split())
-                    assert "weights are read when they are shown." in words
+                    assert "weights when they are shown." in words
 
 
 async def test_the_zoom_is_left_by_a_key_the_footer_names(running: Running) -> None:

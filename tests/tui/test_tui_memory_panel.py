@@ -202,9 +202,12 @@ async def test_a_gpu_is_typed_by_name_or_memory(running: Running) -> None:
         await ready(pilot)
         typed = panel.shown.gpu
         assert typed.label.startswith("H100")
-        await pilot.press("d")
+        await pilot.press("d", *"l40s", "enter")
         await ready(pilot)
-        assert panel.shown.gpu != typed
+        assert panel.shown.gpu.label == "L40S"
+        await pilot.press("d", *"24gib", "enter")
+        await ready(pilot)
+        assert panel.shown.gpu.params == {"capacity": 24 * GIB}
         await pilot.press("enter", *"40GiB", "enter")
         await ready(pilot)
         assert panel.shown.gpu.params == {"capacity": 40 * GIB}

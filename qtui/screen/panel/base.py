@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -16,6 +17,9 @@ from qtui.screen.panel.host import Host
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.sentence import Sentence
+
+if TYPE_CHECKING:
+    from qtui.screen.picker.picking import Picking
 
 
 class Panel(ShellHooks, Container):
@@ -72,6 +76,12 @@ class Panel(ShellHooks, Container):
             if isinstance(widget, DrawnLines):
                 widget.redraw()
             widget.refresh()
+
+    async def pick(self, picking: Picking, taken: Callable[[int | str], None]) -> None:
+        """Asks for one of many names with the picker, and calls `taken` with the answer."""
+        from qtui.screen.picker.screen import pick  # a start need not pay for it
+
+        await pick(self, self.drawing, picking, taken)
 
     # Hooks, which the shell calls. By default they do nothing.
 

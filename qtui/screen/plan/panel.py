@@ -15,6 +15,7 @@ from qtui.engine.estimator.answers import Answer, Assessment, ModelFacts
 from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
 from qtui.screen.panel.keys import moved
 from qtui.screen.plan.body import PlanBody
+from qtui.screen.plan.devices import gpu_picking
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
     changed,
@@ -339,6 +340,14 @@ class PlanPanel(AskingPanel):
         choices: list[GpuChoice | None] = [None, *self.shown.gpus]
         at = choices.index(self.shown.gpu) if self.shown.gpu in choices else 0
         self.choose_gpu(choices[(at + by) % len(choices)])
+
+    async def action_device(self) -> None:
+        choices = (None, *self.shown.gpus)
+
+        def taken(picked: int | str) -> None:
+            self.choose_gpu(self._gpu_of(picked) if isinstance(picked, str) else choices[picked])
+
+        await self.pick(gpu_picking(self.shown, self._gpu_of), taken)
 
     def choose_gpu(self, gpu: GpuChoice | None) -> None:
         self.change(self.shown.plan, gpu)

@@ -9,6 +9,7 @@ from textual.containers import Container
 
 from qtui.screen.panel.asking import AskingPanel, AskingPhase
 from qtui.screen.tensors.list import TensorList
+from qtui.screen.tensors.picking import tensor_picking
 from qtui.screen.tensors.side import TensorSide
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.task_title import TaskTitle
@@ -52,11 +53,6 @@ class TensorBody(Container):
         """Shows the picture in place of the list."""
         self.remove_class("-listing")
 
-    def show_list(self) -> None:
-        """Shows the list of tensors, and moves the focus to it."""
-        self.add_class("-listing")
-        self.screen.set_focus(self.side.list)
-
 
 class TensorPanel(AskingPanel):
     """A panel whose state `shown` has the current tensor in `entry`, and changes it in
@@ -84,8 +80,15 @@ class TensorPanel(AskingPanel):
         elif self.phase is AskingPhase.STOPPED:
             self.look()
 
-    def action_tensors(self) -> None:
-        self.body.show_list()
+    async def action_tensors(self) -> None:
+        await self.pick(tensor_picking(self.body.side), self._tensor_picked)
+
+    def _tensor_picked(self, picked: int | str) -> None:
+        side = self.body.side
+        entry = side.list.entries[int(picked)]
+        side.choose(entry)
+        if self.shown.entry is entry and self.phase is AskingPhase.STOPPED:
+            self.look()
 
     def action_filter(self) -> None:
         self.body.add_class("-listing")
@@ -96,8 +99,10 @@ class TensorPanel(AskingPanel):
         self.body.leave()
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
-        if action in ("filter", "type_scheme"):
+        if action in ("filter", "schemes"):
             return not self.body.typing
+        if action == "tensors":
+            return bool(self.body.side.list.entries) and not self.body.typing
         if action == "back":
             return self.body.can_leave
         return super().offers(action, parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual import on
@@ -89,11 +90,20 @@ class TensorSide(Vertical):
 
     def drop_filter(self) -> None:
         """Shows all tensors again, with the cursor on the current one."""
+        self._show_all()
+        self.screen.set_focus(self.list)
+
+    def _show_all(self) -> None:
         self.field.value = ""
         self.list.set_filter("")
         self._count()
         self.remove_class("-filtering")
-        self.screen.set_focus(self.list)
+
+    def choose(self, entry: TensorEntry) -> None:
+        """Chooses a tensor; if the filter hides it, all are shown again."""
+        if entry not in self.list.shown:
+            self._show_all()
+        self.list.select(entry.name)
 
     @on(Input.Changed)
     def _filter_changed(self, event: Input.Changed) -> None:
@@ -114,6 +124,11 @@ class TensorSide(Vertical):
         self.list.open_current()  # the marked tensor becomes the current one
 
     # Ordering
+
+    @property
+    def ranks(self) -> Mapping[str, float | None]:
+        """The SQNR in dB of the tensors that were measured for the list, by name."""
+        return self._sqnr
 
     def next_order(self) -> TensorOrder:
         orders = list(TensorOrder)

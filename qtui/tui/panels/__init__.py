@@ -20,12 +20,14 @@ _HERE = "qtui.tui.panels"
 
 @dataclass(frozen=True)
 class PanelEntry:
-    """A tab: its number key, its id, its title, and where its class lives."""
+    """A tab: its number key, its id, its title, where its class lives, and the titles of its
+    views, which are known before the class is imported."""
 
     number: int
     id: str
     title: str
     path: str  # "module:Class"
+    views: tuple[str, ...] = ()
 
     def load(self) -> type[Panel]:
         module, name = self.path.split(":")
@@ -35,12 +37,48 @@ class PanelEntry:
 
 PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(1, "formats", "Formats", f"{_HERE}.formats.panel:FormatsPanel"),
-    PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize.panel:QuantizePanel"),
-    PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.codebooks.panel:CodebooksPanel"),
-    PanelEntry(4, "memory", "Memory", f"{_HERE}.memory.panel:MemoryPanel"),
-    PanelEntry(5, "train", "Train", f"{_HERE}.train.panel:TrainPanel"),
-    PanelEntry(6, "numerics", "Numerics", f"{_HERE}.numerics.panel:NumericsPanel"),
-    PanelEntry(7, "hardware", "Hardware", f"{_HERE}.hardware.panel:HardwarePanel"),
+    PanelEntry(
+        2,
+        "quantize",
+        "Quantize",
+        f"{_HERE}.quantize.panel:QuantizePanel",
+        ("Maps", "Outliers", "Activations", "Model"),
+    ),
+    PanelEntry(
+        3,
+        "codebooks",
+        "Codebooks",
+        f"{_HERE}.codebooks.panel:CodebooksPanel",
+        ("Codes", "Levels", "Budget", "Construction"),
+    ),
+    PanelEntry(
+        4,
+        "memory",
+        "Memory",
+        f"{_HERE}.memory.panel:MemoryPanel",
+        ("Step", "Parts", "Savings", "Map", "GPUs", "Cases"),
+    ),
+    PanelEntry(
+        5,
+        "train",
+        "Train",
+        f"{_HERE}.train.panel:TrainPanel",
+        ("Run", "Phases", "Parts", "Gap", "Loss", "Ranges", "Log", "Adapters"),
+    ),
+    PanelEntry(
+        6,
+        "numerics",
+        "Numerics",
+        f"{_HERE}.numerics.panel:NumericsPanel",
+        ("Picture", "Table", "Runs"),
+    ),
+    PanelEntry(
+        7,
+        "hardware",
+        "Hardware",
+        f"{_HERE}.hardware.panel:HardwarePanel",
+        ("GPUs", "Hierarchy", "Rates", "Roofline", "Operations"),
+    ),
 )
 
 

@@ -10,7 +10,6 @@ from textual.widgets import Static
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.widgets.drawing import Drawing
-from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.text_picture import Draw, TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui_core.models.quoting import printable
@@ -29,9 +28,6 @@ class CodebooksBody(TensorBody):
         #codebooks-top { height: 1; margin: 0 0 1 0; }
         #codebooks-top ViewTabs { width: 1fr; }
         #codebooks-settings { width: auto; padding: 0 1; color: $quiet; }
-        #codebooks-schemes { display: none; margin: 0 1 1 1; }
-        &.-typing #codebooks-top { display: none; }
-        &.-typing #codebooks-schemes { display: block; }
         #codebooks-main { height: 1fr; }
         #codebooks-centre { width: 1fr; padding: 0 1; }
         TaskTitle { margin: 0 0 1 0; padding: 0; }
@@ -42,7 +38,6 @@ class CodebooksBody(TensorBody):
         &.-listing.-narrow TensorSide { width: 1fr; }
         &.-listing.-narrow #codebooks-centre { display: none; }
         &.-short #codebooks-top, &.-short TaskTitle { margin: 0; }
-        &.-short #codebooks-schemes { margin: 0 1; }
         &.-untitled TaskTitle { display: none; }
     }
     """
@@ -50,14 +45,12 @@ class CodebooksBody(TensorBody):
     def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__(drawing, tabs)
         self.settings = Static(id="codebooks-settings", markup=False)
-        self.field = TypingField(self, id="codebooks-schemes", select_on_focus=False)
         self.picture = TextPicture(drawing)
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="codebooks-top"):
             yield self.tabs
             yield self.settings
-        yield self.field
         with Horizontal(id="codebooks-main"):
             yield self.side
             with Vertical(id="codebooks-centre"):
@@ -69,22 +62,6 @@ class CodebooksBody(TensorBody):
         self.set_class(width < WIDE, "-narrow")
         self.set_class(width >= WIDE, "-wide")
         self.set_class(height < SHORT, "-short")
-
-    # Typing and listing
-
-    @property
-    def typing(self) -> bool:
-        return self.field.takes_keys or super().typing
-
-    def stop_typing(self) -> None:
-        self.field.close()
-        self.show_picture()
-
-    def leave(self) -> None:
-        if self.field.takes_keys:
-            self.stop_typing()
-        else:
-            super().leave()
 
     def show_picture(self) -> None:
         super().show_picture()

@@ -11,7 +11,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
-from textual.widgets import Input
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
@@ -20,6 +19,7 @@ from qtui.screen.messages import ModelOpened
 from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
 from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import view_keys, views_help
+from qtui.screen.picker.picking import text_of
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.panel import TensorPanel
 from qtui.screen.tensors.subject import Subject
@@ -287,14 +287,13 @@ class CodebooksPanel(TensorPanel):
         self.forget_refusal()
         self.look(pause=True)
 
-    def action_type_scheme(self) -> None:
-        self.body.field.open(" ".join(map(str, self.shown.asked)))
+    async def action_schemes(self) -> None:
+        picking = schemes.schemes_picking(self.shown)
 
-    @on(Input.Submitted, "#codebooks-schemes")
-    def _schemes_typed(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self._change(partial(schemes.type_schemes, text=event.value)):
-            self.body.stop_typing()
+        def taken(picked: int | str) -> None:
+            self._change(partial(schemes.take_schemes, text=text_of(picking, picked)))
+
+        await self.pick(picking, taken)
 
     def action_remove(self) -> None:
         self._change(schemes.remove_chosen)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from qtui.screen.picker.picking import PickerRow, Picking
+from qtui.screen.picker.schemes import bits_text, listed_schemes, scheme_row
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui_core.errors import UsageError
+from qtui_core.quantities import plural
 from qtui_core.schemes.scheme import Family, Scheme, check_side_by_side
 from qtui_core.schemes.stepping import resize_scheme
 
@@ -13,15 +16,59 @@ from qtui_core.schemes.stepping import resize_scheme
 SIZES: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-def type_schemes(shown: CodebooksShown, text: str) -> None:
-    """Compares the typed schemes, without duplicates. Raises UsageError for a text that is no
-    scheme, and for schemes that cannot be compared code by code."""
-    words = text.replace(",", " ").split()
-    if not words:
+def schemes_picking(shown: CodebooksShown) -> Picking:
+    """One more scheme beside those that are compared, or several in their place."""
+    shape = shown.entry.shape if shown.entry is not None and shown.entry.elements else None
+    names = [str(each) for each in map(Scheme.parse, listed_schemes()) if each.bits <= 8]
+
+    def typed(text: str) -> PickerRow:
+        found = taken_schemes(shown, text)
+        words = [f"{each} {bits_text(each, shape)}" for each in found]
+        if len(split_schemes(text)) == 1:
+            there = found == shown.asked
+            more = "It is compared already." if there else f"Beside it: {', '.join(words[:-1])}."
+            return scheme_row(Scheme.parse(text), shape, more)
+        facts = plural(len(found), "scheme")
+        return PickerRow(facts, f"Compares {facts}, and no others: {', '.join(words)}.")
+
+    def row(at: int) -> PickerRow:
+        try:
+            return typed(names[at])
+        except UsageError as error:  # they would be too many
+            return PickerRow(bits_text(Scheme.parse(names[at]), shape), str(error))
+
+    return Picking(
+        title="Schemes",
+        names=names,
+        row=row,
+        none="No scheme that is listed has these letters in this order.",
+        hint="one more, or all to compare: nf4 int4:group64 int4:group64:asym",
+        typed=typed,
+    )
+
+
+def split_schemes(text: str) -> list[str]:
+    """The texts of schemes, between which are blanks or commas."""
+    return text.replace(",", " ").split()
+
+
+def taken_schemes(shown: CodebooksShown, text: str) -> tuple[Scheme, ...]:
+    """What is compared after `text` is taken: with one more scheme, or with several in place of the
+    others; without duplicates. Raises UsageError for a text that is no scheme, and for schemes that
+    cannot be compared code by code."""
+    typed = [Scheme.parse(word) for word in split_schemes(text)]
+    if not typed:
         raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
-    schemes = tuple(dict.fromkeys(Scheme.parse(word) for word in words))
+    schemes = tuple(dict.fromkeys(typed if len(typed) > 1 else (*shown.asked, *typed)))
     check_side_by_side(schemes)
-    shown.asked, shown.chosen = schemes, 0
+    return schemes
+
+
+def take_schemes(shown: CodebooksShown, text: str) -> None:
+    """Compares what `taken_schemes` finds; the cursor is on the scheme that was added."""
+    words, schemes = split_schemes(text), taken_schemes(shown, text)
+    shown.chosen = schemes.index(Scheme.parse(words[0])) if len(words) == 1 else 0
+    shown.asked = schemes
     nested = (scheme.nested_block for scheme in schemes if scheme.double_quantization)
     shown.nested_block = next(nested, shown.nested_block)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
+from qtui.screen.picker.picking import PickerRow, Picking
 from qtui.screen.widgets.facts import Fact
 from qtui.tui.panels.formats.rows import LOST, compact, fitted
 from qtui.tui.panels.formats.state import FormatsState
@@ -116,7 +118,7 @@ def limit_facts(fmt: Format) -> tuple[Fact, ...]:
     """The limits of the format."""
     if not isinstance(fmt, FloatFormat):
         return (
-            Fact("", f"{fmt.title} holds", _reach(fmt)),
+            Fact("", f"{fmt.title} holds", reach(fmt)),
             Fact("max", fitted(fmt.max, 14)),
             Fact("min", fitted(fmt.min, 14)),
             Fact("step", fitted(fmt.step, 14), "everywhere"),
@@ -125,7 +127,7 @@ def limit_facts(fmt: Format) -> tuple[Fact, ...]:
         )
     split = f"{int(fmt.signed)} + {fmt.exponent_bits} + {fmt.mantissa_bits}"
     facts = [
-        Fact("", f"{fmt.title} holds", _reach(fmt)),
+        Fact("", f"{fmt.title} holds", reach(fmt)),
         Fact("max", fitted(fmt.max, 14)),
         Fact("min normal", fitted(fmt.min_normal, 12), f"= 2^{fmt.min_exponent}"),
     ]
@@ -143,7 +145,8 @@ def limit_facts(fmt: Format) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def _reach(fmt: Format) -> str:
+def reach(fmt: Format) -> str:
+    """ "0.00195 to 448": the magnitudes of a float, the values of an integer."""
     low = fmt.min if isinstance(fmt, IntFormat) else fmt.min_positive
     return f"{compact(low, 9)} to {compact(fmt.max, 9)}"
 
@@ -152,3 +155,24 @@ def _specials(fmt: FloatFormat) -> str:
     if fmt.has_infinity:
         return "infinities and NaN"
     return "NaN, no infinity" if fmt.has_nan else "none, all are finite"
+
+
+def format_picking(rows: Sequence[FormatRow], present: Format) -> Picking:
+    """Another format for the bit cursor."""
+
+    def row(at: int) -> PickerRow:
+        found = rows[at]
+        fmt, value = found.format, found.value
+        becomes = "it has no code for the value"
+        if value is not None:
+            becomes = f"{compact(found.asked, 14)} becomes {compact(value, 14)}"
+        facts = f"{reach(fmt)}  {fmt.bits} bits"
+        return PickerRow(facts, f"{fmt.title} holds {reach(fmt)} in {fmt.bits} bits: {becomes}.")
+
+    return Picking(
+        title="Format",
+        names=[each.format.title for each in rows],
+        row=row,
+        none="No format has these letters in this order.",
+        at=[each.format for each in rows].index(present),
+    )

@@ -37,6 +37,8 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("up,k", "move_row(-1)", "Format", "row_up", "Choose the format above",
              show=True, key_display="↑↓"),
     _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
+    _binding("f", "formats", "Format", "format", "Pick a format by letters of its name", show=True,
+             priority=True),
     _binding("space", "flip", "Flip", "flip", "Flip the bit under the cursor",
              show=True, key_display="Space"),
     # Priority: Textual then runs the action before it handles the next key. Otherwise digits that

@@ -26,7 +26,7 @@ from qtui.screen.widgets.number_line import NumberLine
 from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture
 from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.beside import pair_lines
-from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
+from qtui.tui.panels.formats.facts import format_picking, interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
 from qtui.tui.panels.formats.rows import bit_row, grid_layout, table_text
@@ -250,6 +250,11 @@ class FormatsPanel(Panel):
 
     def _choose(self, index: int) -> None:
         self.state = verbs.with_chosen(self.state, FORMAT_LIST[index])
+
+    async def action_formats(self) -> None:
+        await self.pick(
+            format_picking(self.rows, self.state.chosen), lambda at: self._choose(int(at))
+        )
 
     def action_flip(self) -> None:
         self._set(verbs.with_bit_toggled(self.state, self.state.chosen, self.grid.bit))

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from qtui.engine.client import EngineState
 from qtui.screen.panel.asking import AskingPanel, AskingPhase
 from qtui.screen.panel.view import view_keys, views_help
+from qtui.screen.picker.devices import DeviceLine, device_picking
 from qtui.tui.panels.hardware.body import HardwareBody
 from qtui.tui.panels.hardware.export import operations_table, panel_data
 from qtui.tui.panels.hardware.feed import HardwareFeed
@@ -174,13 +175,18 @@ class HardwarePanel(AskingPanel):
         self.shown.line = max(0, min(self.shown.line + by, count - 1))
         self.draw()
 
-    def action_gpu(self, by: int) -> None:
+    async def action_device(self) -> None:
         choices = self.shown.choices
         names = [choice.label for choice in choices]
         label = self.shown.choice.label
-        at = names.index(label) if label in names else -1
-        self._chosen = True
-        self._take(choices[(at + by) % len(choices)])
+
+        def taken(picked: int | str) -> None:
+            self._chosen = True
+            self._take(choices[int(picked)])
+
+        lines = [DeviceLine(each.label, each.device.capacity_bytes) for each in choices]
+        at = names.index(label) if label in names else 0
+        await self.pick(device_picking(lines, at), taken)
 
     def _take(self, choice: DeviceChoice) -> None:
         """Chooses a device, and counts the operations again: the plan may use other kernels on

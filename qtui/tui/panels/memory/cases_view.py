@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.engine.estimator.answers import CaseFigures
+from qtui.screen.picker.picking import PickerRow, Picking
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (
@@ -108,6 +109,23 @@ class CasesView(MemoryView):
         """Opens the chosen case in place of the model."""
         if shown.cases:
             self.panel.open_case(shown.cases[shown.line_of(len(shown.cases))])
+
+
+def case_picking(shown: Shown) -> Picking:
+    """A worked case to open."""
+
+    def row(at: int) -> PickerRow:
+        case = CASES[at]
+        opened = "open now" if case.key == shown.case else plural(len(case.claims), "figure")
+        return PickerRow(opened, f"{case.title}: {case.source}.")
+
+    return Picking(
+        title="Worked case",
+        names=[case.title for case in CASES],
+        row=row,
+        none="No worked case has these letters in this order.",
+        at=next((at for at, case in enumerate(CASES) if case.key == shown.case), 0),
+    )
 
 
 def _figures(figures: Sequence[Figure], canvas: Canvas, *, whole: bool) -> Sequence[TextLine]:

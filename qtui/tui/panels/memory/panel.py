@@ -21,7 +21,7 @@ from qtui.screen.plan.levels import headline, level_lines
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.memory.body import MemoryBody
-from qtui.tui.panels.memory.cases_view import CasesView
+from qtui.tui.panels.memory.cases_view import CasesView, case_picking
 from qtui.tui.panels.memory.fits_view import FitsView
 from qtui.tui.panels.memory.keys import HELP, LATER_BINDINGS, MEMORY_BINDINGS
 from qtui.tui.panels.memory.lines import number_lines
@@ -31,6 +31,7 @@ from qtui.tui.panels.memory.savings_view import SavingsView
 from qtui.tui.panels.memory.step_view import StepView
 from qtui.tui.panels.memory.trace import TRACING, Trace
 from qtui.tui.panels.memory.view import MemoryView
+from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.advice.claims import WorkedCase
 from qtui_core.memory.plan.run_plan import RunPlan
 
@@ -224,6 +225,9 @@ class MemoryPanel(PlanPanel):
         self._of_case, self._undone = PlanHistory(), ""
         self.show_view(self.view_of(StepView))
         self._open_subject()
+
+    async def action_cases(self) -> None:
+        await self.pick(case_picking(self.shown), lambda at: self.open_case(CASES[int(at)]))
 
     def action_own(self) -> None:
         self.shown.case, self.shown.plan, self._undone = "", self._own_plan, ""

@@ -42,7 +42,8 @@ FORM_BINDINGS: list[BindingType] = [
     _binding("enter", "enter", "Type", "enter", "Type the value of the setting", show=True,
              key_display="Enter"),
     _binding("backspace", "usual", "As usual", "usual", "The usual value of the setting"),
-    _binding("o", "open", "Open", "open", "Open a recording of an experiment"),
+    _binding("o", "open", "Open", "open", "Pick a recording of an experiment, or type its path",
+             priority=True),
     _binding("escape", "back", "Back", "back", "Leave the field", show=True, priority=True),
 ]  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual import events, on
@@ -18,6 +17,7 @@ from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.keys import moved
 from qtui.screen.panel.view import view_keys, views_help
+from qtui.screen.picker.paths import path_of, recording_picking
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.run_process import DRAWN_SECONDS
 from qtui.screen.widgets.task_title import BAR
@@ -36,6 +36,7 @@ from qtui.tui.panels.numerics.export import (
 from qtui.tui.panels.numerics.keys import FORM_BINDINGS, HELP, RUN_BINDINGS
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.picture_view import PictureView
+from qtui.tui.panels.numerics.recordings import lab_recordings, newest_first
 from qtui.tui.panels.numerics.running import ExperimentRuns
 from qtui.tui.panels.numerics.runs_view import RunsView
 from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
@@ -47,7 +48,6 @@ from qtui_core.models.quoting import printable
 
 #: Seconds that the panel is shown before it starts a process ahead.
 WARM_SECONDS: Final = 0.4
-_ASKED: Final = "A recording to open"
 #: Cells that the title has for how far a run is: the longest of its phases, and the bar.
 _PROGRESS: Final = max(map(len, LabPhase)) + len(" 100% ") + BAR
 
@@ -76,7 +76,6 @@ class NumericsPanel(AskingPanel):
     def on_mount(self) -> None:
         self.shown = NumericsShown(self.qtui.model)
         self.runs = ExperimentRuns(self, self.COMMAND)
-        self._opening = False
         self.set_interval(DRAWN_SECONDS, self.runs.tick)
 
     @on(events.Unmount)
@@ -224,25 +223,19 @@ class NumericsPanel(AskingPanel):
             return
         row = self.shown.row
         value = self.shown.settings[row.name]
-        self._opening = False
         self.body.start_typing(
             row.name.replace("_", " "), "" if value is None else row.written(value)
         )
         self._draw_left()
 
-    def action_open(self) -> None:
-        self._opening = True
-        self.body.start_typing(_ASKED, "")
+    async def action_open(self) -> None:
+        picking = recording_picking(newest_first(lab_recordings()))
+        await self.pick(picking, lambda picked: self.runs.open_recording(path_of(picking, picked)))
 
     @on(Input.Submitted, "#plan-field")
     def _typed(self, event: Input.Submitted) -> None:
         event.stop()
         text = event.value.strip()
-        if self._opening:
-            self.body.stop_typing()
-            if text:
-                self.runs.open_recording(Path(text).expanduser())
-            return
         row = self.shown.row
         try:
             value = row.default if not text else row.read(text)
@@ -309,7 +302,7 @@ class NumericsPanel(AskingPanel):
             return plays or goes
         if action == "stop":
             return plays or (live is not None and live.phase is not LabPhase.STOPPING)
-        if action in ("turn", "usual", "enter"):
+        if action in ("turn", "usual", "enter", "open"):
             return not self.body.typing
         if action == "back":
             return self.body.typing or bool(self.refusal)
@@ -363,7 +356,7 @@ class NumericsPanel(AskingPanel):
     def _draw_left(self) -> None:
         shown, body = self.shown, self.body
         body.make_room(len(EXPERIMENTS), max(len(each.settings) for each in EXPERIMENTS))
-        on_form = self.screen.focused in (body.form, body.field) and not self._opening
+        on_form = self.screen.focused in (body.form, body.field)
         self._draw_list()
         body.form.show(form_fields(shown), shown.knob)
         body.help.show(partial(help_lines, shown, on_form))

@@ -29,6 +29,12 @@ def kept_of(experiment: str, folder: Path) -> list[Path]:
     return sorted(path for path, match in found if match and match[1] == experiment)
 
 
+def newest_first(folder: Path) -> list[Path]:
+    """The recordings of all experiments in the folder."""
+    found = [path for path in folder.glob("lab-*.jsonl") if _OWN.fullmatch(path.name)]
+    return sorted(found, key=lambda path: path.stem.split("-")[-2:], reverse=True)
+
+
 def lab_keeper(experiment: str, folder: Path | None = None) -> Keeper[LabEvent]:
     """A writer of an experiment's recording, from its first message on."""
     stem = f"lab-{experiment}"

@@ -14,10 +14,10 @@ from qtui.screen.tensors.panel import TensorBody
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
+from qtui.screen.widgets.scheme_bar import SchemeBar
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
-from qtui.tui.panels.quantize.schemes import SchemeControls
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
@@ -62,12 +62,13 @@ class QuantizeBody(TensorBody):
     def __init__(self, panel: QuantizePanel) -> None:
         super().__init__(panel.drawing, panel.tabs)
         self.panel = panel
-        self.controls = SchemeControls(self.drawing.glyphs.pointer)
+        self.bar = SchemeBar()
+        self.bar.pointer = self.drawing.glyphs.pointer
         self.title_line.id = "quantize-title"
         self.table = TextPicture(self.drawing, id="quantize-numbers", focus=False)
 
     def compose(self) -> ComposeResult:
-        yield self.controls
+        yield self.bar
         yield self.tabs
         with Horizontal(id="quantize-main"):
             yield self.side
@@ -130,13 +131,10 @@ class QuantizeBody(TensorBody):
 
     @property
     def typing(self) -> bool:
-        return self.controls.field.takes_keys or self.view.typing or super().typing
+        return self.view.typing or super().typing
 
     def leave(self) -> None:
-        if self.controls.field.takes_keys:
-            self.controls.field.close()
-            self.focus_start()
-        elif self.view.typing:
+        if self.view.typing:
             self.view.leave()
         else:
             super().leave()

@@ -10,7 +10,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
-from textual.widgets import Input
 
 from qtui.engine.client import EngineLost
 from qtui.screen.command_line import Command
@@ -18,6 +17,8 @@ from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, Resized
 from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys
+from qtui.screen.picker.picking import text_of
+from qtui.screen.picker.schemes import format_picking, scheme_picking
 from qtui.screen.tensors.list import TensorList, TensorOrder
 from qtui.screen.tensors.panel import TensorPanel
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
@@ -37,14 +38,14 @@ from qtui.tui.panels.quantize.numbers import all_rows, number_lines
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.ranking import Ranking
-from qtui.tui.panels.quantize.schemes import LETTERS
+from qtui.tui.panels.quantize.schemes import LETTERS, show_schemes
 from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui.tui.panels.quantize.tensor_reader import TENSOR, TensorReader
 from qtui.tui.panels.quantize.view import TensorView
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme
-from qtui_core.schemes.stepping import step_scheme
+from qtui_core.schemes.stepping import step_scheme, with_format
 
 FIRST_SCHEMES = ("int4", "nf4")
 #: Actions that choose among the tensors, or change what is shown of the chosen one.
@@ -136,7 +137,7 @@ class QuantizePanel(TensorPanel):
     async def _open(self, model: str) -> None:
         if not self.shown.schemes:
             self.shown.schemes = [Scheme.parse(text) for text in FIRST_SCHEMES]
-        self.body.controls.show(self.shown.schemes, self.shown.active)
+        show_schemes(self.body.bar, self.shown.schemes, self.shown.active)
         try:
             index = await self.feed.open(model, partial(self.reader.show_activity, "headers"))
         except EngineLost:
@@ -325,21 +326,21 @@ class QuantizePanel(TensorPanel):
             except UsageError as error:
                 self.refused(str(error))
 
-    def action_type_scheme(self) -> None:
-        if self.shown.schemes:
-            self.body.controls.field.open(str(self.shown.scheme))
+    async def action_schemes(self) -> None:
+        picking = scheme_picking(self.shown.scheme, self.shown.shape)
 
-    @on(Input.Submitted, "#scheme-text")
-    def _scheme_typed(self, event: Input.Submitted) -> None:
-        event.stop()
-        try:
-            scheme = Scheme.parse(event.value)
-        except UsageError as error:
-            self.refused(str(error))
-            return
-        self.body.controls.field.close()
-        self.activate()
-        self.take_scheme(scheme)
+        def taken(picked: int | str) -> None:
+            self.take_scheme(Scheme.parse(text_of(picking, picked)))
+
+        await self.pick(picking, taken)
+
+    async def action_formats(self) -> None:
+        picking = format_picking(self.shown.scheme, self.shown.shape)
+
+        def taken(picked: int | str) -> None:
+            self.take_scheme(with_format(self.shown.scheme, text_of(picking, picked)))
+
+        await self.pick(picking, taken)
 
     def take_scheme(self, scheme: Scheme) -> None:
         """Replaces the active scheme."""
@@ -348,7 +349,7 @@ class QuantizePanel(TensorPanel):
 
     def _schemes_changed(self) -> None:
         self.forget_refusal()
-        self.body.controls.show(self.shown.schemes, self.shown.active)
+        show_schemes(self.body.bar, self.shown.schemes, self.shown.active)
         self.ranking.stop()
         self.ranking.start_if_listed()
         self.look(pause=True)
@@ -386,6 +387,8 @@ class QuantizePanel(TensorPanel):
         if action == "restart" and not self.view.OF_TENSOR and entry is not None:
             # That key does the work of the view when only the reading of a tensor ended.
             return self.phase is AskingPhase.LOST or bool(self.silence)
+        if action in ("schemes", "formats") and (not self.shown.schemes or self.body.typing):
+            return False
         if action == "source":
             return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":

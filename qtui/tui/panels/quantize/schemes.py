@@ -1,13 +1,9 @@
-"""The top of the panel: the two schemes as lines of knobs, or a field for typing one."""
+"""The top of the panel: the two schemes as lines of knobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
-
-from qtui.screen.widgets.field import TypingField
 from qtui.screen.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
 from qtui_core.schemes.granularity import kind_of, size_of
 from qtui_core.schemes.scheme import Family, Scheme
@@ -16,33 +12,12 @@ from qtui_core.schemes.stepping import roundings_of, rules_of
 LETTERS = "AB"
 
 
-class SchemeControls(Vertical):
-    """The two schemes, or the input field. The panel handles the knobs."""
-
-    DEFAULT_CSS = """
-    SchemeControls {
-        height: auto;
-        #scheme-text { display: none; margin: 0 1; }
-        &.-typing #scheme-text { display: block; }
-        &.-typing SchemeBar { display: none; }
-    }
-    """
-
-    def __init__(self, pointer: str) -> None:
-        super().__init__()
-        self.bar = SchemeBar()
-        self.bar.pointer = pointer
-        self.field = TypingField(self, id="scheme-text")
-
-    def compose(self) -> ComposeResult:
-        yield self.bar
-        yield self.field
-
-    def show(self, schemes: Sequence[Scheme], active: int) -> None:
-        self.bar.lines = tuple(
-            scheme_line(letter, scheme) for letter, scheme in zip(LETTERS, schemes, strict=False)
-        )
-        self.bar.active = active
+def show_schemes(bar: SchemeBar, schemes: Sequence[Scheme], active: int) -> None:
+    """Shows the schemes as A and B; the panel handles their knobs."""
+    bar.lines = tuple(
+        scheme_line(letter, scheme) for letter, scheme in zip(LETTERS, schemes, strict=False)
+    )
+    bar.active = active
 
 
 def scheme_line(letter: str, scheme: Scheme) -> SchemeLine:

@@ -49,6 +49,11 @@ class QuantizeShown:
         return Subject(self.entry.name, self.source, self.inject)
 
     @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of the chosen tensor, if there is one with elements."""
+        return self.entry.shape if self.entry is not None and self.entry.elements else None
+
+    @property
     def scheme(self) -> Scheme:
         """The active scheme."""
         return self.schemes[self.active]

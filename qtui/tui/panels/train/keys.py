@@ -25,7 +25,6 @@ ASKED = {
     "steps": "steps (empty: run until stopped)",
     "data": "a text file to learn from (empty takes the built-in text)",
     "text": "the text that adapters are compared on",
-    "recording": "a recording",
     "jump": "to step",
 }
 
@@ -61,11 +60,13 @@ LATER_BINDINGS: list[BindingType] = [
     _binding("down,j", "move(1)", "Down", "down", "The next line"),
     *reach_keys("train"),
     _binding("enter", "enter", "Type", "enter", "Type a value", show=True, key_display="Enter"),
-    _binding("o", "open", "Open", "open", "Open a recording", show=True),
+    _binding("o", "open", "Open", "open", "Pick a recording, or type its path", show=True,
+             priority=True),
     _binding("colon", "ask_steps", "Steps", "steps", "How many steps to run", show=True),
     _binding("i", "ask_data", "Data", "data", "A text file to learn from"),
     _binding("I", "ask_text", "Text", "text", "The text that adapters are compared on"),
-    _binding("d", "gpu(1)", "GPU", "gpu", "The next larger GPU to estimate for"),
+    _binding("d", "device", "GPU", "gpu", "Pick the GPU to estimate for", show=True,
+             priority=True),
     _binding("B", "largest", "Largest batch", "largest",
              "Take the largest batch that fits, if the plan does not fit", show=True),
     _binding("u", "undo", "Undo", "undo", "Undo the last change of the plan"),

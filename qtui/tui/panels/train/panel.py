@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events, on
@@ -16,6 +15,7 @@ from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.view import view_keys, views_help
+from qtui.screen.picker.paths import path_of, recording_picking
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
@@ -327,9 +327,9 @@ class TrainPanel(PlanPanel):
     def action_ask_jump(self) -> None:
         self._ask("jump", str(self.run_shown.state.step))
 
-    def action_open(self) -> None:
-        latest = sorted(recordings().glob("*.jsonl"))
-        self._ask("recording", str(latest[-1]) if latest else "")
+    async def action_open(self) -> None:
+        picking = recording_picking(sorted(recordings().glob("*.jsonl"), reverse=True))
+        await self.pick(picking, lambda picked: self.run.open_recording(path_of(picking, picked)))
 
     def _take_typed(self, text: str) -> None:
         if not self._asking:
@@ -354,8 +354,6 @@ class TrainPanel(PlanPanel):
             run.text = text
         elif asked == "jump" and number is not None:
             self._jump(number)
-        elif asked == "recording" and text:
-            self.run.open_recording(Path(text).expanduser())
         self.draw()
 
     def action_back(self) -> None:
@@ -387,7 +385,7 @@ class TrainPanel(PlanPanel):
             return not run.live
         if action in ("step", "ask_steps"):
             return not replayed and (action == "step" or not run.live)
-        if action in ("enter", "turn", "gpu", "usual"):
+        if action in ("enter", "turn", "device", "usual"):
             return not (run.live or replayed)
         if action == "largest":
             return bool(run.largest) and run.largest_of == self.shown.asked and not run.there

@@ -1,0 +1,1 @@
+"""What the shell lets pick: another model, another place."""
