@@ -93,7 +93,7 @@ async def test_without_a_gpu(running: Running, estimator: HardwareHere) -> None:
         first = panel.shown.device.name
         assert picking.names[picking.at] == first
         await pilot.press("escape", "d", *"h200", "enter")
-        assert first != panel.shown.device.name == "H200 SXM"
+        assert first != panel.shown.device.name == "H200 SXM 141GB"
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from textual.binding import Binding
 
+from qtui.screen.picker.screen import PickerScreen
 from qtui.tui import screens
 from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, own_bindings
 from qtui.tui.panels import PANELS
@@ -58,7 +59,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "escape",
             "one step back: out of a field, a list, a dialog, a zoom; stops what runs",
-            "*.back *.stop *.leave app.unzoom help.close leave.stay open.cancel",
+            "*.back *.stop *.leave app.unzoom help.close leave.stay",
         ),
         ("slash", "filter the list", "*.filter"),
         (
@@ -72,7 +73,8 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("e", "export picture, data and tables", "app.export"),
         ("question_mark f1", "help, with every key that works now", "app.help help.close"),
         ("ctrl+p", "search every command", "app.palette"),
-        ("ctrl+o", "open another model", "app.open_model"),
+        ("ctrl+o", "pick another model: a recent one, a path, a hub id", "app.open_model"),
+        ("p", "pick another place: a panel and its view", "app.place"),
         ("ctrl+l", "draw the whole screen again", "app.redraw"),
         ("q", "leave; close what is over the panel", "app.quit help.close leave.leave"),
         ("ctrl+q", "leave, from anywhere", "app.quit_now"),
@@ -86,7 +88,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "r",
             "run, start, draw, trace or measure; again after a stop or a failure",
-            "*.run *.restart *.draw *.measure *.trace *.capture *.evaluate",
+            "*.run *.restart *.draw *.measure *.trace *.capture *.evaluate *.read_layers",
         ),
         ("c", "go on with what was stopped", "*.go_on"),
         (
@@ -102,7 +104,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("u", "undo the last change", "*.undo"),
         ("U", "make it again", "*.redo"),
         ("backspace", "the usual value", "*.usual"),
-        ("o", "open a recording", "*.open"),
+        ("o", "pick a recording or a worked case, and open it", "*.open *.case"),
         (
             "i",
             "type what goes in: a number, an outlier, a text file",
@@ -153,13 +155,13 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("P", "keep this format beside the others", "*.pin"),
     ),
     "Tensors, schemes and devices": (
-        ("t", "tensors", "*.tensors"),
+        ("t", "pick a tensor", "*.tensors"),
         ("T", "the order of the tensors", "*.order"),
         ("w", "the next worst tensor", "*.worst"),
         ("W", "the one before", "*.worst_back"),
-        ("s", "schemes", "*.type"),
+        ("s", "pick a scheme, or type it", "*.type"),
         ("X", "work on the other scheme, A or B", "*.swap"),
-        ("f", "the format of the scheme", "*.format"),
+        ("f", "pick a format", "*.format"),
         (
             "right_parenthesis",
             "the next granularity: which elements share a scale",
@@ -191,12 +193,12 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("greater_than_sign", "LLM.int8(): a lower threshold", "*.lower_threshold"),
         ("less_than_sign", "LLM.int8(): a higher threshold", "*.higher_threshold"),
         ("equals_sign", "equal bits per parameter", "*.equal_bits"),
-        ("d", "the device: a GPU, or the CPU", "*.gpu *.evaluation_device"),
+        ("d", "pick a GPU; of an evaluation, take the CPU or a GPU", "*.gpu *.evaluation_device"),
         ("B", "the largest batch that fits", "*.largest"),
     ),
 }
 ROWS = [row for rows in TABLE.values() for row in rows]
-DIALOGS = (screens.HelpScreen, screens.OpenModelScreen, screens.LeaveScreen)
+DIALOGS = (screens.HelpScreen, PickerScreen, screens.LeaveScreen)
 
 #: Names of keys as they are written, where they are no character.
 NAMES = {
@@ -261,6 +263,11 @@ def page() -> str:
         "[keys]",
         '"quantize.worst" = "f5"',
         "```",
+        "",
+        "Keys that pick open a list with a field. Letters of a name in their order find it:",
+        "`l3q` is `layers.3.q_proj`; words come in any order. `Up`, `Down`, `Ctrl+P`, `Ctrl+N`,",
+        "`PgUp` and `PgDn` move, `Enter` or a click takes the row, `Tab` completes a path or takes",
+        "the row's text into the field, `Esc` leaves everything as it was.",
     ]
     for title, rows in TABLE.items():
         lines += ["", f"## {title}", "", "| Key | Meaning |", "|---|---|"]

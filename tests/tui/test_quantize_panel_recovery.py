@@ -61,7 +61,8 @@ async def test_whatever_is_pressed_after_a_loss_r_works(running: Running, model:
             [")", "X", "down"],
             ["slash", *"up_proj", "enter"], ["slash", *"up_proj", "escape"],
             ["slash", *"zip", "enter"], ["s", *"int8", "enter", "escape"], ["n"], ["N"], ["escape"],
-            ["down", "escape"], ["enter", "m", "left", "enter"], ["z", "z"], ["F", "t", "down", "enter"],
+            ["down", "escape"], ["enter", "m", "left", "enter"], ["z", "z"],
+            ["F", "t", "down", "enter"],
         ):  # fmt: skip
             panel = await killed(pilot)
             for key in keys:

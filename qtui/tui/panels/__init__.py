@@ -42,7 +42,7 @@ PANELS: tuple[PanelEntry, ...] = (
         "quantize",
         "Quantize",
         f"{_HERE}.quantize.panel:QuantizePanel",
-        ("Maps", "Outliers", "Activations", "Model"),
+        ("Maps", "Outliers", "Activations", "Layers", "Model"),
     ),
     PanelEntry(
         3,
