@@ -1,10 +1,10 @@
 """The app's own themes, with colours for each colour depth.
 
-At 256 colours the values are entries of the terminal's palette, so that nothing is matched to
-another colour; at 16 they are the terminal's own colours on its own background. Without colours
-they tell terminal.Colourless what to reverse. The three fields of a floating-point code are
-distinguished first by letter and second by colour; their hues (rose, amber, blue) stay distinct for
-the common kinds of colour blindness.
+At 256 colours the values are entries of the terminal's palette, of which rich sends many greys one
+entry darker; at 16 they are the terminal's own colours on its own background. Without colours they
+tell terminal.Colourless what to reverse. The three fields of a floating-point code differ first by
+letter and second by colour; their hues (rose, amber, blue) stay distinct for the common kinds of
+colour blindness.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 #: and the light one of 256 colours.
 _PARTS: Final[Mapping[str, tuple[str, str, str, str, str]]] = {
     "primary": ("#7aa6da", "#20578f", "#ffffff", "#87afd7", "#005faf"),
-    "secondary": ("#5d7ea6", "#56789c", "#d0d0d0", "#5f87af", "#5f87af"),
-    "accent": ("#dfb266", "#8a5a00", "#ffd75f", "#d7af5f", "#875f00"),
+    "secondary": ("#678ab3", "#46688c", "#d0d0d0", "#5f87af", "#005f87"),
+    "accent": ("#dfb266", "#8a5a00", "#ffd75f", "#d7af5f", "#5f5f00"),
     "error": ("#e37d84", "#a92b35", "#ff8787", "#d78787", "#af0000"),
     "success": ("#93c48b", "#2d6f2a", "#87ff87", "#87af87", "#005f00"),
     "foreground": ("#d5dae1", "#22272d", "#ffffff", "#d0d0d0", "#262626"),
     "background": ("#12151a", "#fbfaf7", "#000000", "#121212", "#ffffff"),
     "surface": ("#191d23", "#f2f0eb", "#000000", "#1c1c1c", "#eeeeee"),
-    "panel": ("#22272f", "#e6e3dc", "#1c1c1c", "#262626", "#dadada"),
+    "panel": ("#22272f", "#e6e3dc", "#1c1c1c", "#262626", "#e4e4e4"),
     "field-sign": ("#e58fb2", "#a8326e", "#ff87d7", "#d787af", "#af005f"),
-    "field-exponent": ("#dfb266", "#8a5a00", "#ffd75f", "#d7af5f", "#875f00"),
+    "field-exponent": ("#dfb266", "#8a5a00", "#ffd75f", "#d7af5f", "#5f5f00"),
     "field-mantissa": ("#7cb7e8", "#0a5c9c", "#87d7ff", "#87afd7", "#005faf"),
-    "quiet": ("#8b95a3", "#5c646e", "#d0d0d0", "#949494", "#5f5f5f"),
-    "faint": ("#4a5360", "#b7b7b0", "#808080", "#585858", "#a8a8a8"),
-    "cursor": ("#2a3442", "#dbe5f0", "#4e4e4e", "#303030", "#d7d7ff"),
-    "scrollbar": ("#343d49", "#cfccc4", "#808080", "#444444", "#c6c6c6"),
+    "quiet": ("#97a1af", "#5c646e", "#d0d0d0", "#a8a8a8", "#5f5f5f"),
+    "faint": ("#677281", "#82827b", "#808080", "#767676", "#808080"),
+    "cursor": ("#2a3442", "#dbe5f0", "#3a3a3a", "#303030", "#d7d7ff"),
+    "scrollbar": ("#677281", "#82827b", "#808080", "#767676", "#808080"),
     "scrollbar-background": ("#191d23", "#f2f0eb", "#1c1c1c", "#1c1c1c", "#eeeeee"),
     "block-cursor-background": ("#2a3442", "#dbe5f0", "#ffffff", "#303030", "#d7d7ff"),
     "block-cursor-foreground": ("#eef2f7", "#101418", "#000000", "#eeeeee", "#000000"),
@@ -159,62 +159,56 @@ def _theme(name: str, column: int, *, dark: bool = True) -> dict[str, Any]:
 
 
 def _ansi(name: str, *, dark: bool) -> dict[str, Any]:
-    """The terminal's own 16 colours; background and foreground are the terminal's defaults, which
-    are unknown. So no colour is used that a white or a black background would hide, and the light
-    theme avoids the yellow of most terminals."""
-    bright = "bright_" if dark else ""
+    """The terminal's own 16 colours, of which only the names are known; background and foreground
+    are its defaults. Used are those that stand out from a dark or a light background with all
+    common palettes (tests/tui/test_shell_colours.py has these): on dark ones bright cyan and the
+    whites, on light ones red, magenta and black. Yellow, green and the blues fail with one or
+    another, and what Solarized calls bright black is its background."""
+    hue, other = ("ansi_bright_cyan", "ansi_bright_white") if dark else ("ansi_magenta", "ansi_red")
+    high, low = ("ansi_bright_white", "ansi_black")[:: 1 if dark else -1]
     return {
         "name": name,
         "ansi": True,
         "dark": dark,
-        "primary": f"ansi_{bright}blue",
-        "secondary": "ansi_cyan",
-        "accent": "ansi_yellow" if dark else "ansi_magenta",
-        "warning": "ansi_yellow" if dark else "ansi_magenta",
-        "error": "ansi_red",
-        "success": "ansi_green",
-        "foreground": "ansi_default",
-        "background": "ansi_default",
-        "surface": "ansi_default",
-        "panel": "ansi_default",
-        "boost": "ansi_default",
+        **dict.fromkeys(("primary", "secondary"), hue),
+        **dict.fromkeys(("accent", "warning", "error"), other),
+        **dict.fromkeys(
+            ("success", "foreground", "background", "surface", "panel", "boost"), "ansi_default"
+        ),
         "variables": {
-            "ansi-background": "ansi_default",
-            "ansi-foreground": "ansi_default",
-            "field-sign": f"ansi_{bright}magenta",
-            "field-exponent": "ansi_yellow" if dark else "ansi_red",
-            "field-mantissa": "ansi_cyan" if dark else "ansi_blue",
-            "quiet": "ansi_default",
-            "faint": "ansi_bright_black",
-            "cursor": "ansi_default",
-            "footer-background": "ansi_default",
-            "block-cursor-background": "ansi_blue" if dark else "ansi_cyan",
-            "block-cursor-foreground": "ansi_bright_white" if dark else "ansi_black",
-            "input-cursor-background": "ansi_bright_white" if dark else "ansi_black",
-            "input-cursor-foreground": "ansi_black" if dark else "ansi_bright_white",
-            "input-selection-background": "ansi_bright_blue",
-            "input-selection-foreground": "ansi_black",
-            "screen-selection-background": "ansi_bright_blue",
-            "screen-selection-foreground": "ansi_black",
-            "block-hover-background": "ansi_default",
-            "border-blurred": "ansi_bright_black",
+            **dict.fromkeys(
+                (
+                    "ansi-background", "ansi-foreground", "field-mantissa", "quiet", "faint",
+                    "cursor", "footer-background", "block-hover-background", "border-blurred",
+                    "scrollbar-background", "scrollbar-background-hover",
+                    "scrollbar-background-active",
+                ),
+                "ansi_default",
+            ),
+            **dict.fromkeys(("scrollbar", "scrollbar-hover", "scrollbar-active"), hue),
+            "field-sign": other,
+            "field-exponent": hue,
+            "block-cursor-background": high,
+            "block-cursor-foreground": low,
+            "input-cursor-background": high,
+            "input-cursor-foreground": low,
+            "input-selection-background": "ansi_white" if dark else low,
+            "input-selection-foreground": low if dark else "ansi_white",
+            "screen-selection-background": "ansi_white" if dark else low,
+            "screen-selection-foreground": low if dark else "ansi_white",
         },
-    }
+    }  # fmt: skip
 
 
 def _ansi_contrast() -> dict[str, Any]:
+    """White on black, whatever the defaults of the terminal are."""
     theme = _ansi("qtui-contrast", dark=True)
-    theme |= dict.fromkeys(("primary", "foreground"), "ansi_bright_white")
-    theme["background"] = "ansi_black"
-    theme["variables"] |= {
-        # For a theme with the terminal's colours, Textual reads these from the variables only.
-        "surface": "ansi_black",
-        "panel": "ansi_black",
-        "faint": "ansi_white",
-        "quiet": "ansi_bright_white",
-        "cursor": "ansi_black",
-        "footer-background": "ansi_black",
-        "ansi-background": "ansi_black",
-        "ansi-foreground": "ansi_bright_white",
-    }
-    return theme
+    # For a theme with the terminal's colours, Textual reads these two from the variables only.
+    variables = {**theme["variables"], "surface": "ansi_default", "panel": "ansi_default"}
+    grounds = ("background", "surface", "panel", "boost", "cursor")
+    for parts in (theme, variables):
+        for part, color in parts.items():
+            if color == "ansi_default":
+                back = any(ground in part for ground in grounds)
+                parts[part] = "ansi_black" if back else "ansi_bright_white"
+    return theme | {"primary": "ansi_bright_white", "variables": variables}

@@ -29,9 +29,9 @@ class Part(Group):
 
 #: Neighbours also differ in lightness, so that they can be told apart without colours.
 _COLORS: Final[dict[str, Any]] = {
-    "W": {"triplet": (76, 114, 163), "number": 67, "standard": 4},
+    "W": {"triplet": (85, 124, 174), "number": 67, "standard": 4},
     "R": {"triplet": (124, 196, 201), "number": 116, "standard": 6},
-    "O": {"triplet": (132, 100, 158), "number": 97, "standard": 5},
+    "O": {"triplet": (140, 108, 166), "number": 133, "standard": 5},
     "G": {"triplet": (146, 186, 110), "number": 107, "standard": 2},
     "A": {"triplet": (222, 172, 76), "number": 179, "standard": 3},
     "L": {"triplet": (201, 91, 74), "number": 167, "standard": 1},
@@ -87,8 +87,10 @@ def _color(place: int, depth: Depth, ground: ColorTriplet | None) -> Color | Non
 
 @cache
 def ink(place: int, depth: Depth) -> Style:
-    """The style of a letter in the colour of a part."""
-    return Style(color=color_of(PARTS[place], depth), bold=True)
+    """The style of a letter in the colour of a part; of 16 colours none stands out in all
+    palettes."""
+    own = None if depth is Depth.C16 else color_of(PARTS[place], depth)
+    return Style(color=own, bold=True)
 
 
 @cache

@@ -45,10 +45,10 @@ class Histogram(DrawnLines):
         & > .histogram--bar { color: $secondary; }
         & > .histogram--axis { color: $quiet; }
         & > .histogram--tick { color: $warning; }
-        & > .histogram--marker { color: #ff4f81; text-style: bold; }
+        & > .histogram--marker { color: #ff2f6f; text-style: bold; }
         & > .histogram--title { color: $foreground; }
         & > .histogram--message { color: $quiet; }
-        &:ansi > .histogram--marker { color: ansi_bright_magenta; text-style: bold; }
+        &:ansi > .histogram--marker { color: $foreground; text-style: bold; }
     }
     """
     logarithmic: reactive[bool] = reactive(True)

@@ -27,7 +27,6 @@ from qtui_core.dataclass import dataclass
 MOST_ROWS: Final = 1000
 #: The hues of lines in the 256-colour and in the 16-colour palette.
 _HUES_256: Final = (74, 172, 36, 169, 98, 142, 73)
-_HUES_16: Final = (4, 3, 2, 5, 12, 6, 1)
 #: The share of the grey ramp for magnitudes that are lost or lie behind something.
 _GREYS: Final = 0.35
 
@@ -206,10 +205,7 @@ def _hue(number: int, depth: Depth) -> Style:
         return Style(color=Color.parse(HUES[number]))
     if depth is Depth.C256:
         return Style(color=palette_color(_HUES_256[number]))
-    if depth is Depth.C16:
-        plain = _HUES_16[number]
-        return Style(color=Color(f"color({plain})", ColorType.STANDARD, number=plain))
-    return Style.null()
+    return Style.null()  # of 16 colours none stands out in all palettes
 
 
 def _magnitude(share: float, ramp: Ramp) -> Style:

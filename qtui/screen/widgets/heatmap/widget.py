@@ -41,13 +41,13 @@ class Heatmap(DrawnLines, can_focus=True):
     Heatmap {
         & > .heatmap--axis { color: $quiet; }
         & > .heatmap--title { color: $foreground; }
-        & > .heatmap--cursor { color: #ff4f81; text-style: bold; }
+        & > .heatmap--cursor { color: #ff2f6f; text-style: bold; }
         & > .heatmap--mark { color: $warning; }
         & > .heatmap--message { color: $quiet; }
         &.-trouble > .heatmap--message { color: $error; }
         &:focus > .heatmap--title { color: $primary; text-style: bold; }
         &:nocolor > .heatmap--cursor { text-style: bold reverse; }
-        &:ansi > .heatmap--cursor { color: ansi_bright_magenta; text-style: bold reverse; }
+        &:ansi > .heatmap--cursor { color: $foreground; text-style: bold reverse; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -169,7 +169,8 @@ class RunPicture(CurvePicture):
         return self.get_component_rich_style(f"run--{known}", partial=True)
 
     def _chart_rows(self, chart: Chart, tall: int) -> list[list[Put]]:
-        key = (self._charted, chart.top, tall, self._ground, self._lettered, self._floor)
+        looks = self._ground, self._lettered, self._style("axis")
+        key = (self._charted, chart.top, tall, self._floor, *looks)
         if self._stacked_for != key:
             self._stacked_for = key
             self._stacked = super()._chart_rows(chart, tall)
