@@ -277,7 +277,7 @@ def _inputs(
     row = min(found, key=lambda each: each.kl_mean or 0.0)
     more = compared[row.name, best.name]
     if more.errors < beyond_chance(windows):
-        how = "which cannot be told from its weights alone"
+        how = "which differs from its weights alone by no more than chance"
     else:
         how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
     comes = f"{best.scheme} comes to {_nats(row.kl_mean)}"

@@ -69,7 +69,7 @@ def _bits(source: ModelSource, code: str) -> int:
         if scales and zeros and len(scales.shape) == len(zeros.shape) == 2 and scales.shape[1]:
             bits = 32 * zeros.shape[1] // scales.shape[1]
     if type(bits) is not int or bits not in BITS:
-        told = "of no number of bits that is told" if bits is None else f"of {quoted(bits)} bits"
+        told = "of an unknown number of bits" if bits is None else f"of {quoted(bits)} bits"
         raise cannot_decode(source, code, f"GPTQ codes {told}; qtui decodes 2, 3, 4 and 8")
     return bits
 

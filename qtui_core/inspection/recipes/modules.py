@@ -142,7 +142,7 @@ def _scale_why(scheme: Scheme) -> str:
     """Why the integers of the tools differ from an integer scheme."""
     if scheme.family is not Family.INTEGER:
         return ""
-    return "it has no other rounding, scale or zero point"
+    return "the tool has no other rounding, scale or zero point"
 
 
 def torchao(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
@@ -259,8 +259,8 @@ def gptqmodel(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         "QuantizeConfig.from_quant_config(json.load(open('FILE')))",
         tuple(left),
         (
-            "GPTQ fits each layer's output on a calibration text, so its error is less than that "
-            "of plain rounding, which was measured here.",
+            "GPTQ fits the output of each layer on a calibration text: the weights come out farther "
+            "from the original than by plain rounding, which was measured here, and outputs nearer.",
             *vllm_note(kinds),
         ),
     )

@@ -18,7 +18,7 @@ from qtui_core.schemes.scheme import Family, Scheme
 #: The substitute for a scheme if the tool leaves the weight unquantized.
 UNQUANTIZED: Final = "unquantized"
 #: Why a tool that quantizes linear layers leaves a weight.
-NOT_LINEAR: Final = "it is no weight of a linear layer"
+NOT_LINEAR: Final = "not the weight of a linear layer"
 _EMBEDDING: Final = re.compile(
     r"(.*\.)?(embed_tokens|embed_in|embed_positions|tok_embeddings|wte|wpe|word_embeddings"
     r"|position_embeddings|token_type_embeddings|token_embd)\.weight"
@@ -166,7 +166,7 @@ def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
     if not mixed:
         return ()
     return (
-        f"vLLM loads no such model: it makes one module of {listed(mixed[0])}, which have several "
+        f"vLLM does not load this model: it makes one module of {listed(mixed[0])}, which have several "
         f"types here{', and of others' * (len(mixed) > 1)}.",
     )
 
@@ -194,7 +194,7 @@ def kept_as_stored(tensor: RecipeTensor, other: str = NOT_LINEAR) -> list[StandI
         return [StandIn(tensor.name, str(scheme), UNQUANTIZED, other)]
     if scheme.format == {"BF16": "bf16", "F16": "fp16"}.get(tensor.dtype):
         return []
-    why = "it keeps weights in the dtype that the model is loaded in"
+    why = "the tool keeps weights in the dtype that the model is loaded in"
     return [StandIn(tensor.name, str(scheme), UNQUANTIZED, why)]
 
 

@@ -20,7 +20,7 @@ from qtui_core.inspection.recipes.recipe import (
 )
 from qtui_core.schemes.scheme import Scheme
 
-_HEAD: Final = "it leaves the head unquantized"
+_HEAD: Final = "the tool leaves the head unquantized"
 _ONE_TYPE: Final = "one type for the whole model"
 _FEWER_BITS: Final = "one type for the whole model, and that has fewer bits"
 #: Kind -> (bits, options of BitsAndBytesConfig).
@@ -131,7 +131,7 @@ def _vllm_kinds(
         kind = next((kind for kind in _VLLM if _is(tensor, kind)), None)
         kinds[tensor.module] = kind or "e4m3:row"
         if kind is None:
-            left.append(_stands(tensor, "e4m3:row", "it has no such type while loading"))
+            left.append(_stands(tensor, "e4m3:row", "the tool has no such type while it loads"))
     schemes = {tensor.module: tensor for tensor in tensors}
     for shards in fused_modules(kinds):
         found = {kinds[name] for name in shards}
@@ -141,7 +141,7 @@ def _vllm_kinds(
         best = None if None in found else max(filter(None, found), key=lambda k: _VLLM[k][0])
         for name in shards:
             if kinds[name] != best:
-                why = "vLLM makes one module of it and others"
+                why = "vLLM makes one module of this and others"
                 left = [each for each in left if each.tensor != schemes[name].name]
                 left.append(_stands(schemes[name], best or UNQUANTIZED, why))
                 kinds[name] = best

@@ -149,7 +149,7 @@ def test_vllm_takes_a_type_and_a_list_to_ignore_or_a_type_for_each():
         "ignore": [f"{LAYER}self_attn.q_proj", "lm_head"],
     }
     mixed = (*only[:3], tensor(f"{LAYER}mlp.down_proj.weight", "mxfp4"), only[4])
-    assert "vLLM loads no such model" not in "".join(llm_compressor(mixed).notes)
+    assert "vLLM does not load this model" not in "".join(llm_compressor(mixed).notes)
     assert json.loads(text_of(vllm(mixed))) == {
         "targets": {
             r"re:^model\.layers\.0\.mlp\.up_proj$": "fp8_per_channel",
@@ -171,7 +171,7 @@ def test_vllm_gets_one_type_for_the_modules_that_it_fuses():
     other = tensor(f"{LAYER}self_attn.v_proj.weight", "int8:row:full")
     for make in (llm_compressor, gptqmodel):
         assert make(parts).notes[-1:] != make([*parts, other]).notes[-1:]
-        assert make([*parts, other]).notes[-1].startswith("vLLM loads no such model")
+        assert make([*parts, other]).notes[-1].startswith("vLLM does not load this model")
     found, told = shards("mxfp4", None, "mxfp4")
     assert len(found["ignore"]) == 3
     assert told == {"q_proj", "v_proj"}
