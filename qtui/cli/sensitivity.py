@@ -61,15 +61,19 @@ def assign(
     Raises UsageError where there is nothing to assign or the budget cannot be met, and what the
     engine reports, unless nobody asked for an objective: then tensors are weighed by their weights.
     """
+    model = inspection.census.model
     if not any(tensor.errors for tensor in inspection.tensors):
+        already = ""
+        if inspection.census.quantization:
+            already = f"; {model} is quantized already, so give the model that it was made from"
         raise UsageError(
-            f"--sensitivity has nothing to assign: no tensor of {inspection.census.model} that was "
-            f"chosen is a floating-point matrix."
+            f"--sensitivity has nothing to assign: no tensor of {model} that was chosen is a "
+            f"floating-point matrix{already}."
         )
     if all(total.relative_mse is None for total in inspection.schemes):
         raise UsageError(
-            f"--sensitivity has nothing to weigh: no matrix of {inspection.census.model} that was "
-            f"chosen has a value that is finite in float32 and not zero."
+            f"--sensitivity has nothing to weigh: no matrix of {model} that was chosen has a value "
+            f"that is finite in float32 and not zero."
         )
     weighing = _weighing(source, inspection, wanted, full=full)
     if budget is None:

@@ -167,7 +167,10 @@ def uniform(scheme: Scheme, source: ModelSource, keep: Sequence[str] = ()) -> Qu
         return scheme if is_quantizable(info) and not kept else None
 
     if not any(map(scheme_of, source.tensors.values())):
-        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.")
+        already = ""
+        if source.quantization is not None:
+            already = f" It is quantized already: qtui eval ORIGINAL --against {source.id}."
+        raise UsageError(f"No matrix of {source.id} is left for {scheme} to quantize.{already}")
     shared = scheme if _is_shared(scheme) else None
     return QuantizedWeights(str(scheme), source, scheme_of, shared)
 

@@ -171,6 +171,11 @@ def map_language_model(source: ModelSource) -> LoadedModel:
         )
     check_plain(source, "An evaluation is of")
     config = _config(source)
+    if source.location.endswith(".gguf"):
+        raise ModelError(
+            f"{quoted(source.id)} is a GGUF file, whose tensors have other names than the modules "
+            f"of transformers: open the checkpoint that it was converted from."
+        )
     if not _is_causal(source, config):
         raise ModelError(
             f"{quoted(source.id)} is a {source.architecture}, which has no head that predicts the "

@@ -259,8 +259,8 @@ def gptqmodel(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         "QuantizeConfig.from_quant_config(json.load(open('FILE')))",
         tuple(left),
         (
-            "GPTQ fits the output of each layer on a calibration text: the weights come out farther "
-            "from the original than by plain rounding, which was measured here, and outputs nearer.",
+            "GPTQ fits each layer's output on a calibration text: outputs come out nearer to the "
+            "original than by plain rounding, which was measured here, and weights farther.",
             *vllm_note(kinds),
         ),
     )

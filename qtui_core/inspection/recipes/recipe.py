@@ -166,8 +166,8 @@ def vllm_note(kinds: Mapping[str, object]) -> tuple[str, ...]:
     if not mixed:
         return ()
     return (
-        f"vLLM does not load this model: it makes one module of {listed(mixed[0])}, which have several "
-        f"types here{', and of others' * (len(mixed) > 1)}.",
+        f"vLLM does not load this model: it makes one module of {listed(mixed[0])}, which have "
+        f"several types here{', and of others' * (len(mixed) > 1)}.",
     )
 
 

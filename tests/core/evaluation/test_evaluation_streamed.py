@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import running_models
 from every import over
+from gguf_models import write_gguf
 from lazy_imports import LazyImport
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
@@ -286,6 +287,21 @@ def test_what_is_kept_stays_as_stored(tmp_path) -> None:
         uniform(Scheme.parse("int2"), source, ["*nothing*"])
     with pytest.raises(UsageError, match="is left for int2"):
         uniform(Scheme.parse("int2"), source, ["*"])
+
+
+def test_a_gguf_file_is_no_original_and_says_why(tmp_path) -> None:
+    """It predicts the next token, but its tensors are no modules of transformers."""
+    config = {
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "hidden_size": 64,
+    }  # fmt: skip
+    weights = {"model.layers.0.mlp.up_proj.weight": np.ones((64, 64), np.float32)}
+    plain = open_model(str(write_gguf(tmp_path / "plain.gguf", weights, config, "F32")))
+    with pytest.raises(ModelError, match="is a GGUF file, whose tensors have other names"):
+        streamed.StreamedModel(plain, "cpu")
+    packed = open_model(str(write_gguf(tmp_path / "packed.gguf", weights, config, "Q8_0")))
+    with pytest.raises(UsageError, match="quantized already: qtui eval ORIGINAL --against"):
+        uniform(Scheme.parse("int4"), packed, [])
 
 
 def test_another_checkpoint_takes_the_place_of_all_weights(tmp_path) -> None:
