@@ -310,6 +310,9 @@ class QtuiApp(App[None], inherit_bindings=False):
         log.log(logging.ERROR if severity == "error" else logging.INFO, text)
         self.notify(text, severity=severity, markup=False, timeout=8)
 
+    def on_notify(self) -> None:
+        self.shell.make_room_for_toast()
+
     # The shell's own keys
 
     def action_help(self) -> None:

@@ -15,9 +15,10 @@ from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
+from textual.widgets._toast import ToastRack
 
 from qtui.screen.panel.base import Panel
-from qtui.screen.widgets.sentence import Sentence
+from qtui.screen.widgets.sentence import Sentence, lines_kept
 from qtui.tui.config import config_file
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.key_footer import KeyFooter
@@ -27,6 +28,8 @@ from qtui.tui.state import AppState
 from qtui_core.dataclass import dataclass
 
 SMALLEST = (60, 16)
+#: Lines of a screen for each toast.
+LINES_OF_A_TOAST = 18
 #: The least cells for the description of a key in the help.
 SMALLEST_MEANING = 16
 
@@ -86,6 +89,19 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         show_last_view(self._first_panel, self._state)
         self.watch(self.query_one(ContentSwitcher), "current", self.on_about_changed, init=False)
         self.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._keep_focus())
+
+    def on_resize(self, event: Resize) -> None:
+        """Keeps the toasts above the sentence and the keys, and below the tabs."""
+        below = lines_kept(*event.size) + 1
+        for rack in self.query(ToastRack):
+            rack.styles.margin = (0, 0, below, 0)
+            rack.styles.max_height = max(1, event.size.height - below - 2)
+
+    def make_room_for_toast(self) -> None:
+        """Removes the toasts if one more, of 12 lines at most, may not fit above the sentence: the
+        older would hide the newer."""
+        if len(self.app._notifications) >= max(1, self.size.height // LINES_OF_A_TOAST):
+            self.app.clear_notifications()
 
     def on_about_changed(self) -> None:
         """Names in the header what the current panel shows in place of the app's model."""

@@ -118,7 +118,7 @@ def test_passes_are_told_apart_only_where_the_runs_can():
     assert "Leave the backward pass in high" in said(forward=1e-5, backward=0.02)
     neither = said(forward=1e-5, backward=-2e-5)
     assert "in high precision" not in neither
-    assert neither.count("no difference that this run can see") == 3  # "full", and each pass
+    assert neither.count("no visible difference") == 3  # "full", and each pass
     assert "in high precision" not in said(forward=0.01, backward=0.02)
     assert "forward pass quantized the run diverged, step 3: a.weight" in said(forward=None)
 
@@ -132,7 +132,7 @@ def test_what_rounds_at_random_is_run_again_for_a_floor_of_its_own():
     own = outcomes(backward=-0.0005) | {"backward again 0": trained(0.0005)}
     assert nvfp4.conclude(settings, own).verdict.startswith(
         "Leave the forward pass in high precision (1.44 bytes more a number in BF16): quantized "
-        "alone it shows +0.0100 nats, the backward pass no difference that this run can see. "
+        "alone it shows +0.0100 nats, the backward pass no visible difference."
     )
     seen = {row["recipe"]: row.get("seen") for row in nvfp4.conclude(settings, own).rows}
     assert (seen["backward"], seen["forward"]) == ("no difference", "worse")

@@ -239,7 +239,7 @@ def test_each_recipe_of_nvfp4_that_was_run_has_its_figure():
     outcomes |= {"full 0": trained(1e-6), "+tiles 0": trained(None)}
     found = concluded("nvfp4", outcomes, runs=("nearest", "full", "+tiles"))
     assert found.verdict == (
-        "In training: nearest +0.0200 nats; full no difference that this run can see; +tiles "
+        "In training: nearest +0.0200 nats; full no visible difference; +tiles "
         "diverged, step 3: a.weight."
     )
 
@@ -281,7 +281,7 @@ def test_survival_is_that_of_the_worst_matrix_with_the_rate_that_would_do():
     told = said(good, bad, norm, beta2=0.95)
     assert (
         "b keeps 40% of a step. Stochastic rounding (0 bytes more a parameter), Kahan summation "
-        "(2) or fp32 masters (4) would do. From lr " + rate + " on every matrix would keep 90%."
+        "(2) or fp32 masters (4) would do. From lr " + rate + " on every matrix keeps 90%."
     ) in told
     assert fits(said(good, bad), "fp32 masters (4) would do.")
     told = said(good, norm, beta2=0.95, decay=0.1)
@@ -289,6 +289,8 @@ def test_survival_is_that_of_the_worst_matrix_with_the_rate_that_would_do():
     told = said(good)
     assert "Keep its states in fp32 (4 bytes more): in BF16 the second moment never" in told
     assert "never falls (1 − beta2 = 0.001, less than 0.002)" in told
+    outcomes = {"tensors": survive.Survival(1, 1, (bad,))}
+    assert "second moment never" in concluded("survive", outcomes).notes[0]
     assert "second moment" not in said(kept("a", 0.95, stored="fp16"), store="fp16")
     assert "nothing to survive" in said(norm)
     assert "nothing to survive" in said(bad, lr=0.0)
@@ -326,7 +328,8 @@ def test_noise_near_the_gradient_is_told_with_the_batch_that_would_do():
     never = noise.Noise(**settled, fixed=2.0, averaged=0.1, norm=3**0.5)
 
     def said(found):
-        return concluded("noise", {"nvfp4": found}, schemes=("nvfp4",)).verdict
+        told = concluded("noise", {"nvfp4": found}, schemes=("nvfp4",))
+        return " ".join((told.verdict, *told.notes))
 
     assert "nvfp4 below 2.05 k tokens." in said(near)  # 0.5 + 2/n = 1 at n = 4
     assert "For more take more steps, at no byte more." in said(near)

@@ -35,15 +35,15 @@ def outcomes_of(name, *keys, model="demo", **given):
 
 
 def fits(verdict, first):
-    """Whether a sentence is whole on 120 columns and 40 lines, and up to the words `first`, of its
-    first clause with the cure, on 80 columns and 24 lines, where the rest ends in an ellipsis."""
+    """Whether a sentence is whole on 120 columns and 40 lines and on 80 columns and 24 lines, and
+    has the words `first`, of its first clause with the cure, in its first three lines there."""
     import textwrap
 
-    from qtui.screen.widgets.sentence import REST
+    from qtui.screen.widgets.sentence import lines_kept
 
-    wide, narrow = textwrap.wrap(verdict, 118), textwrap.wrap(verdict, 78)
-    shown = " ".join([*narrow[:2], *(line[: 78 - len(REST) - 2] for line in narrow[2:3])])
-    return len(wide) <= 3 and first in (verdict if len(narrow) <= 3 else shown)
+    sizes = ((120, 40), (80, 24))
+    whole = all(len(textwrap.wrap(verdict, w - 2)) <= lines_kept(w, h) for w, h in sizes)
+    return whole and first in " ".join(textwrap.wrap(verdict, 78)[:3])
 
 
 @contextmanager

@@ -176,7 +176,7 @@ async def test_keys_that_come_together_capture(
     async with running(model=model, start_panel="quantize") as pilot:
         panel = cast(Any, pilot.app).panel
         await until(pilot, lambda: panel.phase is AskingPhase.READY)
-        for key in "vvc":
+        for key in "vvr":
             pilot.app.simulate_key(key)
         view = panel.body.activations
         await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.view is view)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +45,14 @@ def filled(**changes: Any) -> HardwareShown:
     return shown
 
 
-NO_PANEL: Any = None
+class NoPanel:
+    """A panel of which nothing but its keys is asked."""
+
+    BINDINGS = HardwarePanel.BINDINGS
+    app = SimpleNamespace(_keymap={}, get_key_display=lambda binding: binding.key)
+
+
+NO_PANEL: Any = NoPanel()
 
 
 @pytest.mark.parametrize("view", HardwarePanel.VIEWS, ids=lambda view: view.TITLE)

@@ -89,7 +89,9 @@ async def test_a_longer_sentence_moves_nothing(running: Running) -> None:
             assert pilot.app.panel.grid.region == before
 
 
-@pytest.mark.parametrize(("size", "lines"), [((80, 24), 3), ((80, 40), 4), ((120, 24), 3)])
+@pytest.mark.parametrize(
+    ("size", "lines"), [((60, 16), 3), ((80, 24), 4), ((120, 24), 3), ((300, 80), 2)]
+)
 def test_as_many_lines_as_there_is_room_for(size: tuple[int, int], lines: int) -> None:
     assert lines_kept(*size) == lines
 

@@ -17,7 +17,7 @@ from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCan
 from qtui.screen.messages import ModelFailed
 from qtui.screen.panel.base import Panel
 from qtui.screen.panel.hooks import PaletteEntry
-from qtui.screen.panel.keys import MANY
+from qtui.screen.panel.keys import MANY, key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.view_tabs import ViewTabs
@@ -223,6 +223,13 @@ class AskingPanel(Panel):
     def trouble(self) -> str:
         """Why there is no content; empty if there is no trouble."""
         return self.status if self.phase in TROUBLE else ""
+
+    @property
+    def way_out(self) -> str:
+        """Why there is no content, and the key that opens another model."""
+        if self.phase is not AskingPhase.FAILED:
+            return self.trouble
+        return f"{self.trouble}\n{key_of(self, 'app.open_model')} opens another model."
 
     @property
     def busy(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from textual.binding import Binding
+from textual.widget import Widget
 
 #: More lines than any list has: so many steps go to its end.
 MANY: Final = 1_000_000
@@ -68,3 +69,16 @@ def line_end_keys(panel: str) -> list[Binding]:
 def moved(at: int, by: int, count: int) -> int:
     """The place `by` steps further of `count`: one step goes around the ends, more end there."""
     return (at + by) % count if abs(by) == 1 else max(0, min(at + by, count - 1))
+
+
+def key_of(panel: Widget, binding_id: str) -> str:
+    """The key of an action of a panel or of the app, as the footer names it, also where the
+    configuration rebinds it. Raises LookupError for an id that neither has."""
+    for node in (panel, panel.app):
+        for binding in Binding.make_bindings(type(node).BINDINGS):
+            if binding.id == binding_id:
+                rebound = panel.app._keymap.get(binding_id)
+                key = rebound or binding.key
+                shown = binding.with_key(key.split(",")[0].strip())
+                return panel.app.get_key_display(shown if rebound else binding)
+    raise LookupError(binding_id)

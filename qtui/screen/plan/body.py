@@ -9,6 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Label
 
 from qtui.screen.curve.picture import CurvePicture
+from qtui.screen.example import Example, centred_example
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import TypingField
@@ -17,6 +18,10 @@ from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
 
 WIDE = 110
+#: The lines above the picture of a tall screen, and the columns beside it.
+ABOVE, BESIDE = 6, 35
+#: From this height on a curve may stand below a text, and its least height there.
+TALL, LEAST_CURVE = 30, 12
 SHORT = 26
 VERY_TALL = 40
 
@@ -91,6 +96,7 @@ class PlanBody(FormBody):
         &.-short #plan-top, &.-short #plan-typing { margin: 0; }
         &.-curve #plan-picture { display: none; }
         &.-text CurvePicture { display: none; }
+        &.-text.-both CurvePicture { display: block; margin: 1 0 0 0; }
         &.-text.-narrow PlanForm { display: none; }
         &.-text.-narrow #plan-centre { padding: 0 1; }
     }
@@ -130,6 +136,7 @@ class PlanBody(FormBody):
         self.set_class(width < WIDE, "-narrow")
         self.set_class(height < SHORT, "-short")
         self.set_class(height >= VERY_TALL, "-very-tall")
+        self._share()
 
     # Where the focus is
 
@@ -143,6 +150,11 @@ class PlanBody(FormBody):
         self.screen.set_focus(self.form if self.has_form else self.main)
 
     @property
+    def has_both(self) -> bool:
+        """Whether the curve stands below a text."""
+        return self.has_class("-both")
+
+    @property
     def main(self) -> Widget:
         """The picture of the view that is shown."""
         return self.curve if self.has_class("-curve") else self.picture
@@ -151,15 +163,26 @@ class PlanBody(FormBody):
 
     def show_curve(self) -> None:
         """The curve stands in the middle; `curve` draws it."""
-        self.remove_class("-text", "-message")
+        self.remove_class("-text", "-message", "-told")
         self.add_class("-curve")
 
     def show_text(self, draw: Draw) -> None:
         """A picture of texts stands there."""
-        self.remove_class("-curve", "-message")
+        self.remove_class("-curve", "-message", "-told")
         self.add_class("-text")
         self.picture.show(draw)
+        self._share()
 
-    def show_message(self, text: str) -> None:
-        """A message in place of the picture."""
-        self.show_text(centred(text))
+    def show_message(self, text: str, example: Example | None = None) -> None:
+        """A message in place of the picture, and an example of what would stand there."""
+        self.show_text(centred(text) if example is None else centred_example(text, example))
+        self.add_class("-told")
+        self._share()
+
+    def _share(self) -> None:
+        """On a tall screen a text has the lines that it needs, and the curve stands below it."""
+        room, wide = self.size.height - ABOVE, self.size.width - BESIDE
+        lines = self.picture.lines_of(wide, room) if self.size.height >= TALL else room
+        both = room - lines > LEAST_CURVE and not self.has_class("-told")
+        self.set_class(both and self.has_class("-text"), "-both")
+        self.picture.styles.height = max(1, lines) if both else "1fr"

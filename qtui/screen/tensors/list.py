@@ -207,7 +207,12 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self.post_message(self.Highlighted(entry).set_sender(self))
 
     def _scroll_to_cursor(self) -> None:
-        self.scroll_to_region(Region(0, self._index, 1, 1), animate=False)
+        # Forced, as before the first layout there is no scrollbar yet.
+        self.scroll_to_region(Region(0, self._index, 1, 1), animate=False, force=True)
+
+    def on_resize(self) -> None:
+        """The line of the cursor stays to be seen; a hidden list had no size to scroll in."""
+        self._scroll_to_cursor()
 
     def action_move(self, lines: int) -> None:
         self._go(self._index + lines)

@@ -18,6 +18,8 @@ from qtui_core.dataclass import dataclass
 
 # With more numbers than this in a cell, a track looks the same.
 FULL = 128
+# The most lines of a track.
+TALLEST = 4
 
 
 @dataclass(frozen=True)
@@ -105,34 +107,47 @@ class NumberLine(Widget):
         ruler = self.ruler
         if ruler is None:
             return line.strip()
-        if y == 0:
-            self._draw_track(line, ruler.tracks[0])
-            if ruler.pinned_at is not None:
+        tall = self._tall(ruler)
+        # The interval stands below the first track.
+        number, above = divmod(y if y < tall else y - 1, tall)
+        if y == tall:
+            self._draw_span(line, ruler)
+        elif number < len(ruler.tracks):
+            ground = tall - 1 - above
+            self._draw_counts(line, ruler.tracks[number], tall, ground)
+            if not ground:
+                self._draw_named(line, ruler.tracks[number])
+            if y == tall - 1 and ruler.pinned_at is not None:
                 both = ruler.pinned_at == ruler.tracks[0].at
                 mark = self.drawing.glyphs.outlier if both else "P"
                 line.put(self.LABEL_WIDTH + ruler.pinned_at, mark, self._style("here"))
-        elif y == 1:
-            self._draw_span(line, ruler)
-        elif y <= len(ruler.tracks):
-            self._draw_track(line, ruler.tracks[y - 1])
-        elif y == len(ruler.tracks) + 1:
+        elif y == tall * len(ruler.tracks) + 1:
             self._draw_axis(line, ruler)
         return line.strip()
 
-    def _draw_track(self, line: Line, track: FormatTrack) -> None:
-        glyphs = self.drawing.glyphs
-        line.put(0, shortened(track.name, self.LABEL_WIDTH - 1), self._style("name"))
+    def _tall(self, ruler: Ruler) -> int:
+        """The lines of each track: more than one where all of them have room for it."""
+        return max(1, min(TALLEST, (self.size.height - 2) // len(ruler.tracks)))
+
+    def _draw_counts(self, line: Line, track: FormatTrack, tall: int, ground: int) -> None:
+        """The line of a track of `tall` lines that lies `ground` lines above its lowest."""
+        glyphs, at = self.drawing.glyphs, self.LABEL_WIDTH
         empty, tick, dense = self._style("axis"), self._style("tick"), self._style("dense")
-        at = self.LABEL_WIDTH
         for count, cells in groupby(track.counts):
             run = sum(1 for _ in cells)
             if count == 0:
-                line.put(at, glyphs.dot * run, empty)
+                line.put(at, (" " if ground else glyphs.dot) * run, empty)
             elif count == 1:
                 line.put(at, glyphs.tick * run, tick)
             else:
-                line.put(at, glyphs.eighths[density_level(count)] * run, dense)
+                height = max(0, min(8, density_level(count) * tall - 8 * ground))
+                line.put(at, glyphs.eighths[height] * run, dense)
             at += run
+
+    def _draw_named(self, line: Line, track: FormatTrack) -> None:
+        """What stands once on a track: its name, its note, and where the value goes."""
+        glyphs = self.drawing.glyphs
+        line.put(0, shortened(track.name, self.LABEL_WIDTH - 1), self._style("name"))
         if track.note:
             text = f" {track.note} "
             start = self.LABEL_WIDTH + (len(track.counts) - len(text)) // 2

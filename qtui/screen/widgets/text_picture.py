@@ -177,6 +177,10 @@ class TextPicture(DrawnLines, can_focus=True):
         """The picture as plain text, for copying."""
         return "\n".join(plain_text(self._lines, self.size.width))
 
+    def lines_of(self, width: int, height: int) -> int:
+        """How many lines the picture has in a room of this size."""
+        return self._rows(width, height)
+
     def text_for(self, width: int, height: int) -> list[str]:
         """The lines of the picture in another size, as plain text."""
         canvas = Canvas(width, height, self.drawing.glyphs)

@@ -334,8 +334,10 @@ def _verdict(
     else:
         said = (
             f"In {at} no adapter reaches {ENOUGH:.0%} of {whole}: {best} reaches most, "
-            f"{shares[best]:.0%} {cost}; try other rates with --adapter-lr, or more --ranks."
+            f"{shares[best]:.0%} {cost}"
         )
+        ill = any(share < 0 for share in shares.values())
+        said += "." if ill else "; try other rates with --adapter-lr, or more --ranks."
     if spoilt := [name for name, share in shares.items() if share < 0]:
         ends = "end" if spoilt[1:] else "ends"
         said += f" {phrase(spoilt)} {ends} worse than the model began: try a lower --adapter-lr."

@@ -253,7 +253,7 @@ def _needed(store: str, seen: LabGradients | None) -> str:
             f"a scale above 2^{best}."
         )
     return (
-        f"A loss scale of 2^{best}, which costs no byte, makes {flushed(store, body, best):.2%} of "
+        f"A loss scale of 2^{best}, at no byte, makes {flushed(store, body, best):.2%} of "
         f"the gradients zero in {name} instead of {without}, with room for gradients {HEADROOM} "
         f"times as large."
     )
@@ -277,16 +277,16 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
     if fell:
         key, run = max(fell.items(), key=lambda item: item[1].overflows)
         settled = run.scales[-1] >= run.scales[-2]
-        end = "is normal" if settled else "was not over when the run ended"
+        end = "which is normal" if settled else "and did not end there"
         said.append(
-            f"GradScaler {key} skipped {_steps(run.overflows)} searching for its scale "
-            f"({_power(run.scales[-1])} at the end), which {end}."
+            f"GradScaler {key} skipped {_steps(run.overflows)} on its way to "
+            f"{_power(run.scales[-1])}, {end}."
         )
     spoilt = next((run for run in runs.values() if run.spoilt and run.upstream), None)
     if spoilt is not None:
         said.append(
-            f"A scale that falls at every step (here to {_power(spoilt.scales[-1])}, spoilt on "
-            f"purpose) means that the model makes NaN."
+            f"A scale that falls at every step (here to {_power(spoilt.scales[-1])}, on purpose) "
+            f"means NaN in the model."
         )
     return " ".join(said)
 

@@ -161,7 +161,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 "stalls": one.norm / math.sqrt(added) if added > 0 else None,
             }
         )
-    return Findings(columns, tuple(rows), _pictures(found), _verdict(found))
+    verdict, notes = _verdict(found), tuple(_stalled(found))
+    return Findings(columns, tuple(rows), _pictures(found), verdict, notes=notes)
 
 
 def _pictures(found: Mapping[str, Noise]) -> tuple[LabChart, ...]:
@@ -211,7 +212,7 @@ def _verdict(found: Mapping[str, Noise]) -> str:
             f"{phrase(unseen)} {add} nothing to a large batch that these micro batches can tell "
             f"from zero."
         )
-    return " ".join([*said, *_stalled(found)])
+    return " ".join(said)
 
 
 def _cure(useful: Mapping[str, float], unseen: Sequence[str]) -> str:

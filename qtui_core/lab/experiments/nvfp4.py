@@ -283,14 +283,17 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if rows:
         notes += filter(None, (_of_rotation(parts), _of_blocks(whole)))
     # What to do first: a small terminal shows the beginning.
-    said = (_of_passes(runs), _of_others(runs), _of_parts(parts))
+    passes, of_parts = _of_passes(runs), _of_parts(parts)
+    if passes:  # both are more than a small terminal shows
+        notes.append(of_parts)
+    said = (passes, _of_others(runs), "" if passes else of_parts)
     return Findings(
         columns,
         tuple(rows),
         tuple(pictures),
         " ".join(filter(None, said)),
         runs.floor,
-        tuple(notes) if rows else (),
+        tuple(filter(None, notes)) if rows else (),
     )
 
 
@@ -304,8 +307,8 @@ def _of_parts(found: LabParts | None) -> str:
     parts = {"stochastic": "stochastic", "rotation": "rotated", "tiles": "in tiles"}
     added = [f"{found.errors[f'+{part}'].dw:.3f} {how}" for part, how in parts.items()]
     return (
-        f"One dW is {plain.dw:.3f} off to nearest, {phrase(added)}; the mean of {found.draws} with "
-        f"G alone rounded {plain.g_mean:.3f}, stochastic {drawn.g_mean:.3f}."
+        f"One dW is {plain.dw:.3f} off, {phrase(added)}; with G alone rounded the mean of "
+        f"{found.draws} is {plain.g_mean:.3f} off, stochastic {drawn.g_mean:.3f}."
     )
 
 
@@ -339,7 +342,7 @@ def _of_passes(runs: LabComparison) -> str:
     shown = {
         name: f"{runs.compared[name].difference:+.4f} nats"
         if runs.seen(name) in ("worse", "better")
-        else "no difference that this run can see"
+        else "no visible difference"
         for name in ("forward", "backward")
     }
     ill = [name for name in shown if runs.seen(name) == "worse"]
@@ -370,7 +373,7 @@ def _of_others(runs: LabComparison) -> str:
         elif runs.seen(name) in ("worse", "better"):
             said.append(f"{name} {found.difference:+.4f} nats")
         else:
-            said.append(f"{name} no difference that this run can see")
+            said.append(f"{name} no visible difference")
     return f"In training: {'; '.join(said)}." if said else ""
 
 

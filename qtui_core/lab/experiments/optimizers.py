@@ -228,7 +228,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         tuple(pictures),
         _verdict(settings, runs, rows),
         runs.floor,
-        _notes(names, runs, outcomes),
+        (*filter(None, (_of_drift(rows),)), *_notes(names, runs, outcomes)),
     )
 
 
@@ -294,15 +294,15 @@ def _verdict(
     if least is not None:
         whole = f" instead of {twin['each']:.2f}" if twin.get("each") else ""
         said.append(
-            f"{least} takes {sizes[least]:.2f} bytes a parameter{whole}, with no difference that "
-            f"this run can see ({steps_counted(settings)}, {runs.counted}, lr {settings['lr']:g})"
+            f"{least} takes {sizes[least]:.2f} bytes a parameter{whole}, with no visible "
+            f"difference ({steps_counted(settings)}, {runs.counted}, lr {settings['lr']:g})"
         )
     if ill:
         costs = [f"{n} ({found[n].difference:+.4f} nats)" for n in ill]
         said.append(f"{phrase(costs)} {'differ' if costs[1:] else 'differs'} from fp32")
     said += [f"{n} diverged, {c.diverged}" for n, c in found.items() if c.diverged]
     verdict = f"{'; '.join(said)}." if said else ""
-    return " ".join(filter(None, (verdict, _of_embedding(runs, rows), _of_drift(rows))))
+    return " ".join(filter(None, (verdict, _of_embedding(runs, rows))))
 
 
 def _of_drift(rows: Sequence[Mapping[str, Cell]]) -> str:
@@ -332,8 +332,8 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
                 twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / state_maps.BLOCKS[kind]))
             )
             return (
-                f"Keep the embedding's states in fp32 ({cost:,} bytes more): {kind} makes some of "
-                f"its v zero and its next update {outer:.0%} off (matrices {inner:.1%})."
+                f"Keep the embedding's states in fp32 ({cost:,} bytes more): in {kind} its next "
+                f"update is {outer:.0%} off (matrices {inner:.1%})."
             )
     return ""
 

@@ -173,7 +173,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         if (kept := [s.kept for s in found.shares if s.stored == stored and s.matrix])
     )
     picture = LabChart("kept by the worst matrix", "lr", "kept", lines, log_x=True)
-    notes = []
+    verdict, states = _verdict(settings, found), _of_states(settings, settings["store"])
+    notes = [states] if settings["lr"] and states not in verdict else []
     if found.looked_at < found.tensors:
         notes.append(
             f"{found.looked_at:,} of {found.tensors:,} tensors were tried: those of the first, the "
@@ -182,7 +183,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if found.dtype != "fp32":
         notes.append(f"Gradients were computed in {found.dtype.upper()}, as the model is stored.")
     pictures = (picture,) if lines else ()
-    return Findings(columns, tuple(rows), pictures, _verdict(settings, found), notes=tuple(notes))
+    return Findings(columns, tuple(rows), pictures, verdict, notes=tuple(notes))
 
 
 def _enough(share: UpdateShares) -> float | None:
@@ -205,12 +206,11 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
         return "At lr 0 no weight changes, so there is nothing to survive."
     dead = _dead(settings, stored)
     worst = min(matrices, key=lambda s: s.kept_here)
-    states = _of_states(settings, stored)
     if worst.kept_here > ENOUGH and not dead:
         return (
             f"The run survives {name} weights at lr {lr:g}: every matrix keeps "
-            f"{kept_text(worst.kept_here)} of a step or more.{states}"
-        )
+            f"{kept_text(worst.kept_here)} of a step or more. {_of_states(settings, stored)}"
+        ).rstrip()
     said = []
     if worst.kept_here <= ENOUGH:
         said.append(f"{worst.tensor} keeps {kept_text(worst.kept_here)} of a step")
@@ -220,7 +220,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     from_lr = ""
     if worst.kept_here <= ENOUGH:
         from_lr = (
-            f" From lr {max(known):.2g} on every matrix would keep {ENOUGH:.0%}."
+            f" From lr {max(known):.2g} on every matrix keeps {ENOUGH:.0%}."
             if len(known) == len(rates)
             else f" No lr up to {RATES[-1]:g} is enough for every matrix."
         )
@@ -228,7 +228,7 @@ def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     cures[0] = cures[0].replace(")", " bytes more a parameter)").capitalize()
     return (
         f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}. "
-        f"{phrase(cures, 'or')} would do.{from_lr}{states}"
+        f"{phrase(cures, 'or')} would do.{from_lr}"
     )
 
 
@@ -242,7 +242,7 @@ def _of_states(settings: Mapping[str, Any], stored: str) -> str:
         return ""
     more = 2 * (STORAGES["fp32"].nbytes - STORAGES[stored].nbytes)
     return (
-        f" Keep its states in fp32 ({more:g} bytes more): in {stored.upper()} the second moment "
+        f"Keep its states in fp32 ({more:g} bytes more): in {stored.upper()} the second moment "
         f"never falls (1 − beta2 = {share:.2g}, less than {least:.2g})."
     )
 

@@ -67,8 +67,8 @@ def why_normal(normal: Contender, integer: Contender) -> str:
     outer, usual = _outer_half(normal.occupancy)
     if usual is not None and outer < usual - CROWDED:
         return (
-            f"only {outer:.0%} of its values lie in the outer half of their block (of a "
-            f"Gaussian's {usual:.0%}), and near zero the levels of NF4 are closest"
+            f"only {outer:.0%} of its values (a Gaussian: {usual:.0%}) lie in the outer half of a "
+            f"block, where NF4 is coarse"
         )
     if usual is not None and outer < usual + CROWDED:
         return (

@@ -237,7 +237,7 @@ def _wins(contest: Contest) -> str:
     best = contest.best
     return (
         f"At equal bits ({best.bits:.3f}) {best.name} wins by {contest.lead:.1f} dB with "
-        f"{db_text(best.db)}{_beside_gaussian(contest)}. {_use(contest)}."
+        f"{db_text(best.db)}{_beside_gaussian(contest)}{_use(contest).removeprefix(_LEAST_ERROR)}."
         f"{_integers_and_normal(contest)}{_left_out(contest)}"
     )
 
@@ -265,9 +265,9 @@ def _left_out(contest: Contest) -> str:
     others = [c for c in contest.contenders if c not in contest.equal]
     if not others:
         return ""
-    text = f" {len(others)} others take other bits and are not compared"
+    text = f" {len(others)} others take other bits"
     if len(others) == 1:
-        text = f" {others[0].name} takes {others[0].bits:.3f} bits and is not compared"
+        text = f" {others[0].name} takes {others[0].bits:.3f} bits"
         if others[0].db > contest.best.db:
             text += f" ({db_text(others[0].db)} dB)"
     remedy = _remedy(contest)

@@ -7,12 +7,15 @@ from textual.geometry import Region
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui_core.dataclass import dataclass
 
-# 120x40 half blocks are the most that a slow SSH line redraws without a stutter.
-MAX_COLUMNS, MAX_LINES = 120, 40
+# The most columns and lines of cells that are asked for: an answer stays small, and a picture
+# is soon drawn. On a larger screen each cell takes several characters.
+MAX_COLUMNS, MAX_LINES = 200, 64
 # From this height on the axis has two lines (marks and numbers), else one.
 TWO_AXIS_LINES_FROM = 11
 # A tensor with few rows (a vector has one) is stretched up to this height per row.
 TALLEST_CELL = 8
+# The share of the room that cells of one size have to fill; else some are one character larger.
+FILLED = 0.8
 
 
 @dataclass(frozen=True)
@@ -44,20 +47,17 @@ class HeatPlaces:
     @property
     def capacity(self) -> tuple[int, int]:
         """Rows and columns of the largest grid that can be drawn, at least 1 x 1."""
-        lines = max(1, min(MAX_LINES, self.area.height))
-        return lines * self.per_line, max(1, min(MAX_COLUMNS, self.area.width))
+        lines, columns = max(1, self.area.height), max(1, self.area.width)
+        rows = lines * self.per_line // -(-lines // MAX_LINES)
+        return rows, columns // -(-columns // MAX_COLUMNS)
 
     def drawn(self, grid: HeatGrid) -> tuple[int, int]:
-        """Rows and columns of the picture of a grid: multiples of the grid's."""
+        """Rows and columns of the picture of a grid: multiples of the grid's, unless these would
+        leave much of the room empty."""
         area = self.area
-        rows = min(MAX_LINES, area.height) * self.per_line
-        columns = min(MAX_COLUMNS, area.width)
-        tallest = TALLEST_CELL * self.per_line
-        if grid.grid_rows <= rows:
-            rows = grid.grid_rows * min(rows // grid.grid_rows, tallest)
-        if grid.grid_columns <= columns:
-            columns = grid.grid_columns * (columns // grid.grid_columns)
-        return rows, columns
+        rows, columns = area.height * self.per_line, area.width
+        rows = min(rows, grid.grid_rows * TALLEST_CELL * self.per_line)
+        return _filled(grid.grid_rows, rows), _filled(grid.grid_columns, columns)
 
     def lines(self, grid: HeatGrid) -> int:
         """Lines of the picture of a grid."""
@@ -77,3 +77,10 @@ class HeatPlaces:
         first = -(-grid_row * rows // grid.grid_rows)
         last = -(-(grid_row + 1) * rows // grid.grid_rows) - 1
         return range(first // self.per_line, max(first, last) // self.per_line + 1)
+
+
+def _filled(cells: int, room: int) -> int:
+    """How much of the room `cells` of one size take; all of it where that would be too little, or
+    where there are more cells than room."""
+    whole = cells * (room // max(1, cells))
+    return whole if whole > FILLED * room else room

@@ -4,16 +4,20 @@ would change."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from qtui.engine.answers.codes import SchemeBudget, SweepRow
 from qtui.report.numbers import format_decibels
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.codebooks.levels_view import LevelsView
 from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
 from qtui_core.quantities import format_bytes
 
 LABELS = 18
+#: The least lines for the levels below the tables.
+LEVELS = 14
 COLUMN = 15
 PARTS = ("codes", "scales", "tensor scale", "zero points", "nested codes",
          "nested constants", "offset")  # fmt: skip
@@ -27,11 +31,18 @@ class BudgetView(CodebooksView):
     HELP = "**Budget**: where the bits go, and what block size and double quantization change.\n"
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-        """The parts of each scheme, then block sizes one below the other."""
+        """The parts of each scheme, then block sizes one below the other; on a tall screen the
+        levels below them."""
         if not shown.budgets:
             return []
         table = _table(shown, canvas)
         room = canvas.height - len(table) - 2
+        below = room - len(shown.sweep) - 2
+        if below >= LEVELS:
+            levels = self.panel.view_of(LevelsView).draw(shown, replace(canvas, height=below))
+            rest: list[TextLine] = [[], *levels]
+        else:
+            rest = []
         blank: list[TextLine] = [[]] if room > len(shown.sweep) else []
         rows = _around(shown.sweep, shown.block, room - len(blank))
         return [
@@ -39,6 +50,7 @@ class BudgetView(CodebooksView):
             *blank,
             *_sweep_heading(shown),
             *(_sweep_row(row, shown, canvas) for row in rows),
+            *rest,
         ]
 
     def meaning(self, shown: CodebooksShown) -> str:

@@ -44,6 +44,8 @@ FIELDS = (
 #: The step (from 0) that inserts the level zero; until then its line is empty.
 ZERO_STEP = 2
 EIGHTHS = 8
+#: The least width of the picture beside the table, and the columns between them.
+BESIDE, GAP = 36, 4
 
 
 class ConstructionView(CodebooksView):
@@ -54,8 +56,8 @@ class ConstructionView(CodebooksView):
     TITLED = False
 
     def draw(self, shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
-        """A line for each level with the values known at the current step. Below them, if there is
-        room, the normal density with the levels under it."""
+        """A line for each level with the values known at the current step. Beside them, or below if
+        there is no room, the normal density with the levels under it."""
         construction = shown.construction
         if construction is None:
             return []
@@ -66,8 +68,8 @@ class ConstructionView(CodebooksView):
         lines: list[list[Put]] = [[Put(0, heading, "heading")], []] if titled else []
         lines.append([right(field.end, field.title, _tone(field, step, True)) for field in FIELDS
                       if field.step <= step])  # fmt: skip
+        known = max(field.end for field in FIELDS if field.step <= step)
         if not titled:
-            known = max(field.end for field in FIELDS if field.step <= step)
             text = f"{step + 1} of {len(construction.steps)}"
             if known + 2 + len(text) <= canvas.width:
                 lines[0].append(Put(canvas.width - len(text), text, "quiet"))
@@ -82,9 +84,17 @@ class ConstructionView(CodebooksView):
                     if field.step <= step
                 ]
             )
+        wide = canvas.width - known - GAP
+        if wide >= BESIDE:
+            first = len(lines) - len(construction.levels)
+            beside = _picture(shown, canvas, canvas.height - first, wide)
+            lines += [[] for _ in range(first + len(beside) - len(lines))]
+            for line, puts in zip(lines[first:], beside, strict=False):
+                line += [Put(known + GAP + put.column, put.text, put.tone) for put in puts]
+            return [*lines]
         room = canvas.height - len(lines) - 1
         if room >= 5:
-            lines += [[], *_picture(shown, canvas, min(room, 12))]
+            lines += [[], *_picture(shown, canvas, room, canvas.width)]
         return [*lines]
 
     def ready(self, shown: CodebooksShown) -> bool:
@@ -109,11 +119,10 @@ def _tone(field: ConstructionColumn, step: int, title: bool) -> Tone:
     return "value" if field.step == newest or field.title == "code" else "quiet"
 
 
-def _picture(shown: CodebooksShown, canvas: Canvas, height: int) -> list[list[Put]]:
+def _picture(shown: CodebooksShown, canvas: Canvas, height: int, width: int) -> list[list[Put]]:
     """The normal density between the outermost quantiles, and the levels below it."""
     construction = shown.construction
     assert construction is not None
-    width = min(canvas.width, 100)
     largest = construction.levels[-1].quantile
     bars = height - 2
     lines: list[list[Put]] = []

@@ -15,6 +15,7 @@ from textual.widget import Widget
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.command_line import Command, inspect_command
+from qtui.screen.example import Example, centred_example
 from qtui.screen.messages import ModelOpened
 from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
 from qtui.screen.panel.keys import MANY
@@ -213,7 +214,10 @@ class CodebooksPanel(TensorPanel):
         shown, view = self.shown, self.view
         self.body.settings.update(self._settings())
         ready = view.ready(shown)
-        draw = partial(view.draw, shown) if ready else centred(self.status)
+        nothing = centred(self.status)
+        if self.trouble:
+            nothing = centred_example(self.way_out, Example("bell"))
+        draw = partial(view.draw, shown) if ready else nothing
         self.body.show(draw, titled=view.TITLED or not ready)
         self.speak()
 

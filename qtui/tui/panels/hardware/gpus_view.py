@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from qtui.report.pictures.glyphs import Glyphs
+from qtui.screen.example import Example, with_example
+from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
@@ -13,6 +16,9 @@ from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.quantities import format_bytes, plural
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
+#: The actions that take another GPU, and that measure this machine.
+_KEYS: Final = ("hardware.gpu", "hardware.measure")
+EXAMPLE: Final = Example("bars", ("GPU 0 busy", "memory", "power", "GPU 1 busy", "memory", "power"))
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."
 BAR: Final = 20
 #: Lines for each GPU, if there is room.
@@ -34,7 +40,7 @@ driver does not report.
         if shown.gpus is None:
             return [[Put(0, "asking the driver", "quiet")]]
         if not shown.gpus:
-            return _none(shown, canvas)
+            return _none(shown, canvas, *(key_of(self.panel, each) for each in _KEYS))
         lines: list[TextLine] = []
         if canvas.height < LINES * len(shown.gpus):
             lines = [_in_one_line(reading, canvas) for reading in shown.gpus]
@@ -53,7 +59,7 @@ driver does not report.
         if not shown.gpus:
             return (
                 f"{NONE_HERE} The other views show the {shown.device.name} of the catalogue: "
-                "choose a GPU with d, and look at Operations."
+                "Operations says what limits the plan on it."
             )
         fullest = [
             each for each in shown.gpus if each.memory_total and each.memory_used is not None
@@ -79,17 +85,19 @@ driver does not report.
         return ", ".join(parts) + "."
 
 
-def _none(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+def _none(shown: HardwareShown, canvas: Canvas, gpu: str, measure: str) -> list[TextLine]:
+    """Why there is no GPU, with the keys that take another and that measure this machine."""
     device = shown.device
     text = [
         NONE_HERE,
-        f"The other views show the {device.name} of the catalogue; d takes another.",
-        "r in Rates measures this machine's processor.",
+        f"The other views show the {device.name} of the catalogue; {gpu} takes another.",
+        f"{measure} in Rates measures this machine's processor.",
     ]
     lines: list[TextLine] = []
     for each in text:
         lines += [*paragraphs([each], canvas.width, "value"), []]
-    return lines
+    left = replace(canvas, height=canvas.height - len(lines))
+    return [*lines, *with_example((), EXAMPLE, left)]
 
 
 def _gpu(reading: DeviceReading, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:

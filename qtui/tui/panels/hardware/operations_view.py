@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qtui.screen.example import Example, with_example
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (
@@ -20,6 +21,8 @@ from qtui_core.memory.compute.operation import Placed
 from qtui_core.quantities import format_bytes
 
 _NAME = 27
+#: From this height on the roofline stands below a table.
+TALL_ROOFLINE = 16
 
 
 class OperationsView(View[HardwareShown]):
@@ -36,7 +39,7 @@ activations and rotary embeddings only the forward passes are counted.
         """A line for each operation, the longest first, and the details of the chosen one."""
         placed = shown.placed
         if not placed:
-            return nothing(shown, canvas)
+            return nothing(shown, canvas, Example("bars", ("attention", "linear", "norm", "loss")))
         at = min(shown.line, len(placed) - 1)
         details = detail_lines(placed[at], shown, canvas)
         room = canvas.height - len(details) - 2
@@ -44,21 +47,23 @@ activations and rotary embeddings only the forward passes are counted.
         whole = sum(each.seconds for each in placed)
         for index in window(len(placed), at, room):
             lines.append(_operation(placed[index], index, index == at, whole, canvas))
-        lines += [[] for _ in range(canvas.height - len(details) - len(lines))]
+        # The details stand at the bottom, unless there is room for the roofline below.
+        blank = canvas.height - len(details) - len(lines)
+        lines += [[] for _ in range(1 if blank > TALL_ROOFLINE else blank)]
         return [*lines, *details]
 
     def meaning(self, shown: HardwareShown) -> str:
         return operations_meaning(shown)
 
 
-def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """A text that says why there is nothing to draw."""
+def nothing(shown: HardwareShown, canvas: Canvas, example: Example) -> list[TextLine]:
+    """A text that says why there is nothing to draw, and what would be."""
     text = shown.why or (
         "The operations of the plan are being counted."
         if shown.roofs is not None
         else f"No rates of {shown.device.name} are known: r measures it."
     )
-    return paragraphs([text], canvas.width, "value")
+    return with_example([text], example if shown.why else None, canvas)
 
 
 def _heading(canvas: Canvas) -> TextLine:

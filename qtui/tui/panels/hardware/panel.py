@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -14,13 +14,14 @@ from qtui.engine.client import EngineState
 from qtui.screen.panel.asking import AskingPanel, AskingPhase
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.picker.devices import DeviceLine, device_picking
+from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.hardware.body import HardwareBody
 from qtui.tui.panels.hardware.export import operations_table, panel_data
 from qtui.tui.panels.hardware.feed import HardwareFeed
 from qtui.tui.panels.hardware.gpus_view import GpusView
 from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
 from qtui.tui.panels.hardware.keys import HARDWARE_BINDINGS, HELP, URGENT_BINDINGS
-from qtui.tui.panels.hardware.operations_view import OperationsView
+from qtui.tui.panels.hardware.operations_view import TALL_ROOFLINE, OperationsView
 from qtui.tui.panels.hardware.rates_view import RatesView
 from qtui.tui.panels.hardware.roofline_view import RooflineView
 from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
@@ -217,9 +218,18 @@ class HardwarePanel(AskingPanel):
         title.note = self._note()
         title.details = self._details() if self.view.CURSOR else ()
         title.activity = "measuring" if shown.measuring else ""
-        body.picture.show(partial(self.view.draw, shown))
+        body.picture.show(self._picture)
         self.speak()
         self.refresh_bindings()
+
+    def _picture(self, canvas: Canvas) -> Sequence[TextLine]:
+        """The view; below a table on a tall screen the roofline, where operations are known."""
+        shown, lines = self.shown, self.view.draw(self.shown, canvas)
+        left = canvas.height - len(lines) - 1
+        if left < TALL_ROOFLINE or not shown.placed or shown.roofs is None:
+            return lines
+        roofline = self.view_of(RooflineView)
+        return [*lines, [], *roofline.draw(shown, replace(canvas, height=left))]
 
     def _note(self) -> str:
         shown = self.shown

@@ -10,6 +10,7 @@ from typing import Final
 from qtui.report.pictures.cells import ACROSS
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.curve.dots import Stroke, Track, cells_of_track
+from qtui.screen.example import Example
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
@@ -64,7 +65,7 @@ L2; a dotted roof below the stated one was measured on this machine.
         """The picture, the meaning of its letters, and the chosen operation."""
         placed, roofs = shown.placed, shown.roofs
         if not placed or roofs is None:
-            return nothing(shown, canvas)
+            return nothing(shown, canvas, Example("roof"))
         at = min(shown.line, len(placed) - 1)
         details = detail_lines(placed[at], shown, canvas)[:3]
         beside = canvas.width >= WIDE

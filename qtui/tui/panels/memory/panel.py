@@ -12,6 +12,7 @@ from textual.binding import BindingType
 
 from qtui.engine.estimator.answers import ModelFacts
 from qtui.screen.command_line import Command
+from qtui.screen.example import Example
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import view_keys, views_help
@@ -103,7 +104,9 @@ class MemoryPanel(PlanPanel):
         body.levels.show(partial(level_lines, shown))
         body.numbers.show(partial(number_lines, shown))
         notice = self._notice
-        if notice:
+        if notice and self.trouble:
+            body.show_message(self.way_out, Example("step"))
+        elif notice:
             body.show_message(notice)
         elif self.view.ready(shown):
             self.view.show(shown)
@@ -125,6 +128,16 @@ class MemoryPanel(PlanPanel):
             return ""
         traced = self.trace.goes_on and self.shown.answer is None
         return self.trouble or (TRACING if traced else "")
+
+    def draw_curve(self) -> None:
+        """Draws the curve of the step, as far as it is known."""
+        curve, shown, answer = self.body.curve, self.shown, self.shown.answer
+        if answer is None:
+            curve.clear()
+            return
+        before = shown.before.curve if shown.before else None
+        capacity = answer.fit.capacity_bytes if answer.fit else None
+        curve.show(answer.curve, before, capacity, shown.gpu.label if shown.gpu else "")
 
     def meaning(self) -> str:
         return self._notice or self.view.meaning(self.shown)

@@ -20,11 +20,5 @@ phases.
         return True
 
     def show(self, shown: Shown) -> None:
-        body, answer = self.panel.body, shown.answer
-        body.show_curve()
-        if answer is None:
-            body.curve.clear()
-            return
-        before = shown.before.curve if shown.before else None
-        capacity = answer.fit.capacity_bytes if answer.fit else None
-        body.curve.show(answer.curve, before, capacity, shown.gpu.label if shown.gpu else "")
+        self.panel.body.show_curve()
+        self.panel.draw_curve()

@@ -38,6 +38,8 @@ class MemoryView(View[Shown]):
     def show(self, shown: Shown) -> None:
         """Draws the view."""
         self.panel.body.show_text(partial(self.draw, shown))
+        if self.panel.body.has_both:
+            self.panel.draw_curve()
 
     def meaning(self, shown: Shown) -> str:
         answer = shown.answer

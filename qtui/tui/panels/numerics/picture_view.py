@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from qtui.report.lab.document import cost_text
 from qtui.report.pictures.drawing import picture_lines
+from qtui.screen.example import Example, with_example
+from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
 from qtui.tui.panels.numerics.keys import PICTURE_KEYS
@@ -57,7 +60,9 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
         """The picture and the table; before a run, the experiment's question and settings."""
         drawn, run = shown.drawn, shown.run
         if drawn is None:
-            return _about(shown, canvas) if run is None else _waiting(shown, canvas)
+            if run is not None:
+                return _waiting(shown, canvas)
+            return _about(shown, canvas, key_of(self.panel, "numerics.run"))
         findings = run.result.findings if run is not None and run.result is not None else None
         made_of = drawn, shown.drawn_behind, findings
         sizes = canvas.width, canvas.height, shown.scales
@@ -123,21 +128,23 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
         self._changed()
 
 
-def _about(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:
-    """The experiment's question, its cost, and its settings."""
+def _about(shown: NumericsShown, canvas: Canvas, run: str) -> list[TextLine]:
+    """The experiment's question, its cost, and its settings; `run` is the key that runs it."""
     experiment = shown.experiment
     lines: list[TextLine] = [
         [Put(0, line, "heading")] for line in wrapped(experiment.question, canvas.width)
     ]
     where = f"on {shown.model}" if experiment.takes_model else "on numbers of its own: no model"
-    lines += [[], [Put(0, f"Nothing was run yet. r runs it, {cost_text(experiment)}, {where}.")]]
+    cost = cost_text(experiment)
+    lines += [[], [Put(0, f"Nothing was run yet. {run} runs it, {cost}, {where}.")]]
     lines += [[], [Put(0, "Settings", "label")]]
     wide = max((len(row.name) for row in experiment.settings), default=0)
     for row in experiment.settings:
         lines.append(
             [Put(2, row.name.replace("_", " "), "label"), Put(4 + wide, row.help, "quiet")]
         )
-    return lines[: canvas.height]
+    left = replace(canvas, height=canvas.height - len(lines))
+    return [*lines, *with_example((), Example("falling"), left)][: canvas.height]
 
 
 def _waiting(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from qtui.screen.example import Example, with_example
+from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, window
@@ -33,7 +35,9 @@ goes to its end.
         """The runs in order, with the current one marked."""
         kept, run = shown.kept, shown.run
         if run is None:
-            return [[Put(0, "Nothing was run yet. r runs it; o opens a recording.", "quiet")]]
+            keys = [key_of(self.panel, f"numerics.{name}") for name in ("run", "open")]
+            words = "Nothing was run yet. {} runs it; {} opens a recording.".format(*keys)
+            return with_example([words], Example("table", ("run", "ended", "settings")), canvas)
         at, faint = kept.index(run), shown.faint
         lines: list[TextLine] = []
         for index in window(len(kept), at, max(1, canvas.height // 2)):

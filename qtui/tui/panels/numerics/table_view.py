@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from qtui.report.faces.columns import INDENT, lay_out
 from qtui.report.lab.document import findings_table
+from qtui.screen.example import Example, with_example
+from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, wrapped
 from qtui.tui.panels.numerics.sentences import sentence_of
@@ -28,7 +30,11 @@ class TableView(View[NumericsShown]):
         """The lines of the table from `shown.top` on."""
         result = shown.run.result if shown.run else None
         if result is None:
-            return [[Put(0, "There is no table yet: r runs the experiment.", "quiet")]]
+            words = (
+                f"There is no table yet: {key_of(self.panel, 'numerics.run')} runs the experiment."
+            )
+            example = Example("table", ("recipe", "bytes", "error", "loss", "d"))
+            return with_example([words], example if shown.run is None else None, canvas)
         lines = table_lines(result.findings, canvas.width, None)
         for note in result.findings.notes:
             lines += [[], *([Put(0, line, "quiet")] for line in wrapped(note, canvas.width))]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel
 
 NARROW, MEDIUM, WIDE = 100, 116, 150
-SHORT, BRIEF = 26, 24
+SHORT, BRIEF, LOW = 26, 24, 14
 
 
 class QuantizeBody(TensorBody):
@@ -51,7 +51,8 @@ class QuantizeBody(TensorBody):
         &.-narrow.-listing TensorSide { display: block; width: 30; }
         &.-narrow.-listing #quantize-numbers { display: none; }
         &.-short Histogram { height: 5; margin: 0; }
-        &.-short ViewTabs { display: none; }
+        &.-short ViewTabs { margin: 0; }
+        &.-low ViewTabs { display: none; }
         &.-alone #quantize-numbers { display: none; }
         &.-whole TensorSide, &.-whole #quantize-title { display: none; }
         &.-short SchemeBar { height: 1; }
@@ -84,6 +85,7 @@ class QuantizeBody(TensorBody):
         self.set_class(NARROW <= width < MEDIUM, "-medium")
         self.set_class(width >= WIDE, "-wide")
         self.set_class(height < SHORT, "-short")
+        self.set_class(height < LOW, "-low")
 
     @property
     def brief(self) -> bool:

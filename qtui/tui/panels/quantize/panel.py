@@ -245,7 +245,7 @@ class QuantizePanel(TensorPanel):
     def show_phase(self) -> None:
         self.body.title_line.activity = self.status if self._keep else ""
         self.body.title_line.fraction = None
-        self.body.say(self.status, keep=self._keep, trouble=self.phase in TROUBLE)
+        self.body.say(self.way_out or self.status, keep=self._keep, trouble=bool(self.trouble))
         if self.phase in TROUBLE:
             self.explain(self.status)
 

@@ -12,6 +12,8 @@ from qtui.tui.panels.train.body import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines
 from qtui.tui.panels.train.recordings import SPEEDS
 from qtui.tui.panels.train.shown import EACH, RunShown
+from qtui.tui.panels.train.views.run_picture import Overlay
+from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
 from qtui_core.live.state import RunState
 from qtui_core.memory.plan.options import BATCHES
 
@@ -53,6 +55,25 @@ class TrainPainter:
         body.levels.show(levels)
         panel.view.show(run)
         panel.speak()
+
+    def curve(self) -> None:
+        """Draws the estimated curve with the lines of the run over it, as far as they are known."""
+        panel, shown = self._panel, self._panel.run_shown
+        body, state, header = panel.body, shown.state, shown.state.header
+        if header is not None and header.predicted is not None:
+            curve = header.predicted.curve
+            body.curve.predict(
+                stacked_prediction(curve), header.device.capacity_bytes, header.device.name
+            )
+            lines = overlay(state, curve, body.curve.places, body.curve.points)
+            body.curve.over(lines, from_zero=shown.from_zero)
+        elif header is None and panel.shown.answer is not None:
+            fit, gpu = panel.shown.answer.fit, panel.shown.gpu
+            capacity = fit.capacity_bytes if fit else None
+            body.curve.predict(panel.shown.answer.curve, capacity, gpu.label if gpu else "")
+            body.curve.over(Overlay(), from_zero=shown.from_zero)
+        else:
+            body.curve.clear()
 
     def title(self) -> None:
         panel = self._panel

@@ -138,7 +138,7 @@ class TrainPanel(PlanPanel):
         message.stop()
         if message.widget is self.body.title_line:
             self.painter.title()
-        elif isinstance(self.view, RunView):
+        else:
             self.view.show_curve(self.run_shown)
 
     # Drawing

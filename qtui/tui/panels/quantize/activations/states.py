@@ -38,24 +38,27 @@ def state_sentence(state: CaptureState, trouble: str, tensor: str) -> str:
             return ""
 
 
-def state_words(state: CaptureState, trouble: str) -> Sequence[str]:
-    """The paragraphs in place of the numbers."""
+def state_words(
+    state: CaptureState, trouble: str, keys: tuple[str, str, str] = ("r", "I", "i")
+) -> Sequence[str]:
+    """The paragraphs in place of the numbers. `keys` capture, read a prompt, and read a file."""
+    capture, prompt, file = keys
     match state:
         case CaptureState.CAPTURING:
             return (trouble or "Starting the capture", "Esc stops it.")
         case CaptureState.STOPPED:
-            return ("Stopped; r continues.",)
+            return (f"Stopped; {capture} continues.",)
         case CaptureState.FAILED:
             return (
                 trouble,
-                "r reads the built-in text, I a prompt, i a file; v shows the other views, which "
-                "do not run the model.",
+                f"{capture} reads the built-in text, {prompt} a prompt, {file} a file; v shows the "
+                "other views, which do not run the model.",
             )
         case _:
             return (
                 "The activations of this module are not captured yet.",
-                "r lets the model read the built-in text: the first half is for calibration, "
-                "the second half is held out.",
-                "I reads a prompt of yours, i a text file.",
+                f"{capture} lets the model read the built-in text: the first half is for "
+                "calibration, the second half is held out.",
+                f"{prompt} reads a prompt of yours, {file} a text file.",
                 "The first capture imports torch, which takes a few seconds.",
             )

@@ -14,11 +14,13 @@ from textual.widgets import Input
 
 from qtui.engine.answers.activations import Captured, Outputs, Ranges
 from qtui.engine.client import EngineLost
+from qtui.screen.example import Example, with_example
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.keys import key_of
 from qtui.screen.tensors.subject import INPUT, OUTPUT
 from qtui.screen.widgets.field import TypingField
-from qtui.screen.widgets.text_picture import TextPicture, TonedLine, in_rows
+from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture, TonedLine, in_rows
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
 from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
@@ -38,6 +40,8 @@ UNASKED_SECONDS = 5.0
 #: Characters of a prompt that fit in a request to the engine even if JSON takes 12 bytes for each.
 LONGEST_PROMPT = 80_000
 BUILT_IN = TextChoice()
+#: What the view shows once a text was read: the SQNR of each way to scale.
+EXAMPLE = Example("bars", ("dynamic, per token", "dynamic, per tensor", "static", "clipped"))
 
 
 class ActivationsView(TensorView):
@@ -61,7 +65,7 @@ class ActivationsView(TensorView):
     def __init__(self, panel: QuantizePanel) -> None:
         super().__init__(panel)
         drawing = self.drawing
-        self.lines = TextPicture(drawing, in_rows(self._lay_out))
+        self.lines = TextPicture(drawing, self._picture)
         self.field = TypingField(self, id="activations-text")
         self.state = CaptureState.NOTHING
         self.trouble = ""
@@ -284,6 +288,15 @@ class ActivationsView(TensorView):
         assert self.found is not None
         side = "input" if self.ranges is None else self.ranges.side
         return f"{side} of {printable(self.found.module)}"
+
+    def _picture(self, canvas: Canvas) -> Sequence[TextLine]:
+        if self._message or self.state is not CaptureState.NOTHING:
+            return in_rows(self._lay_out)(canvas)
+        ids = ("quantize.capture", "quantize.prompt", "quantize.text_file")
+        capture, prompt, file = (key_of(self.panel, each) for each in ids)
+        words = state_words(self.state, self.trouble, (capture, prompt, file))
+        paragraphs = [text for each in words for text in (each, "")][:-1]
+        return with_example(paragraphs, EXAMPLE, canvas)
 
     def _lay_out(self, width: int, height: int) -> Sequence[TonedLine]:
         glyphs = self.drawing.glyphs

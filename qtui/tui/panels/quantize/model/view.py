@@ -17,6 +17,7 @@ from qtui.report.evaluation.document import evaluation_document, frontier_pictur
 from qtui.report.faces.plain import to_plain
 from qtui.report.pictures.svg import picture_svg, standalone
 from qtui.screen.command_line import Command
+from qtui.screen.example import Example, centred_example
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.widgets.field import TypingField
@@ -293,7 +294,10 @@ class ModelView(TensorView):
     def _lay_out(self, canvas: Canvas) -> Sequence[TextLine]:
         parameters = self._parameters
         if parameters is None:
-            return centred(self._obstacle or self._message)(canvas)
+            said = self._obstacle or self._message
+            if self.panel.trouble:
+                return centred_example(self.panel.way_out, Example("frontier"))(canvas)
+            return centred(said)(canvas)
         return model_lines(self.run, parameters, canvas, self.drawing.brush)
 
     # Hooks of the shell

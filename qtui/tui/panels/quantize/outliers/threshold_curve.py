@@ -12,7 +12,7 @@ from qtui.screen.widgets.text_picture import Toned, TonedLine
 from qtui_core.quantities import format_bytes
 
 EIGHTHS = 8
-WIDEST_POINT = 4
+WIDEST_POINT = 24
 
 
 def threshold_lines(
@@ -38,7 +38,7 @@ def threshold_lines(
     ]
     rest = height - len(lines)
     if rest >= 4 and len(found.points) > 1:
-        lines += _curve(width, min(rest, 12), glyphs, found, chosen)
+        lines += _curve(width, rest, glyphs, found, chosen)
     return lines[:height]
 
 

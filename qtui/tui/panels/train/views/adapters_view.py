@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_value
+from qtui.screen.example import Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.panels.train.view import TrainView, nothing
+from qtui.tui.panels.train.view import TrainView
 from qtui_core.live.snapshot import AdaptersCompared
 
 
@@ -17,6 +18,7 @@ class AdaptersView(TrainView):
     """The likeliest next tokens with adapters on beside those with them off."""
 
     TITLE = "Adapters"
+    EXAMPLE = Example("table", ("token", "adapters on", "token", "adapters off"))
     HELP = """\
 **Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.
 """
@@ -29,7 +31,7 @@ class AdaptersView(TrainView):
             why = (
                 "Adapters are compared after the last step of a LoRA or QLoRA run; I sets the text."
             )
-            return nothing(state, why, canvas)
+            return self.nothing(shown, why, canvas)
         half = max(24, min(44, canvas.width // 2))
         lines: list[TextLine] = [headings((0, "adapters on"), (half, "adapters off"))]
         best = max([p for _, p in (*compared.on, *compared.off)], default=1.0) or 1.0

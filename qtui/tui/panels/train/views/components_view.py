@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.screen.curve.legend import part_of
+from qtui.screen.example import Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine
 from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.panels.train.view import TrainView, nothing
+from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.phases_view import ESTIMATE, NAME, bars, heading, numbers, wider_by
 from qtui_core.live.compare import ComponentRow, by_component
 from qtui_core.memory.replay.groups import PLACES
@@ -20,6 +21,9 @@ class ComponentsView(TrainView):
     """The components at the peak of the step, and after each phase."""
 
     TITLE = "Parts"
+    EXAMPLE = Example(
+        "bars", ("T temporaries", "A activations", "W weights", "O states", "G gradients")
+    )
     HELP = "**Parts**: the same by component.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
@@ -28,7 +32,7 @@ class ComponentsView(TrainView):
         header = state.header
         predicted = header.predicted if header is not None else None
         if predicted is None:
-            return nothing(state, "", canvas)
+            return self.nothing(shown, "", canvas)
         lines: list[TextLine] = []
         blocks = [(predicted.peak_phase, True)]
         blocks += [(name, False) for name in (Phase.BETWEEN, Phase.FORWARD, Phase.BACKWARD)]
@@ -40,7 +44,7 @@ class ComponentsView(TrainView):
                 break
             lines += block
         if not lines:
-            return nothing(state, "No phase of the estimate is over yet.", canvas)
+            return self.nothing(shown, "No phase of the estimate is over yet.", canvas)
         return lines[: canvas.height]
 
     def meaning(self, shown: RunShown) -> str:

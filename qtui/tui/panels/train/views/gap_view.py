@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from qtui.screen.example import Example
 from qtui.screen.plan.levels import signed
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right
 from qtui.tui.panels.train.levels import gap_of
 from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.panels.train.view import TrainView, nothing
+from qtui.tui.panels.train.view import TrainView
 from qtui_core.live.gap import Level
 from qtui_core.quantities import format_bytes
 
@@ -27,6 +28,7 @@ class GapView(TrainView):
     """The estimated and the measured bytes of each level, and the parts of their difference."""
 
     TITLE = "Gap"
+    EXAMPLE = Example("bars", ("temporaries", "workspaces", "activations", "segments"))
     HELP = "**Gap**: the same in bytes, in parts that sum to the whole.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
@@ -35,7 +37,7 @@ class GapView(TrainView):
         lines: list[TextLine] = []
         levels = gap_of(state)
         if not levels:
-            return nothing(state, "The gap is known when the first phase has ended.", canvas)
+            return self.nothing(shown, "The gap is known when the first phase has ended.", canvas)
         known = [level for level in levels if not level.why_not]
         wanted = sum(len(level.parts) + 1 for level in known)
         room = canvas.height - wanted - len(levels) + len(known)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.screen.example import Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right, wrapped
 from qtui.tui.panels.train.levels import place_of
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.panels.train.view import TrainView, nothing
+from qtui.tui.panels.train.view import TrainView
 from qtui_core.live.snapshot import Fault
 from qtui_core.quantities import format_bytes
 
@@ -17,13 +18,14 @@ class LogView(TrainView):
     """The last lines, the newest at the bottom; above them what ended the run."""
 
     TITLE = "Log"
+    EXAMPLE = Example("table", ("seconds", "phase", "what the run said"))
     HELP = "**Log**: what the run said.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         """The last lines that the run said, the newest at the bottom; above them what ended it."""
         state = shown.state
         if not state.log:
-            return nothing(state, "Nothing was said yet.", canvas)
+            return self.nothing(shown, "Nothing was said yet.", canvas)
         fault = {told.text for told in state.faults}
         head: list[TextLine] = []
         if state.fault is not None and state.fault.fatal:

@@ -7,10 +7,10 @@ from typing import Final
 
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, right
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.train.levels import gap_of, gap_text, gap_tone
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.panels.train.view import TrainView, nothing
+from qtui.tui.panels.train.view import TrainView, how_to_begin, why_nothing
 from qtui_core.live.compare import (
     PhaseRow,
     by_phase,
@@ -42,7 +42,11 @@ of what was measured.
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
         if shown.there:
             return phase_lines(shown.state, canvas)
-        return expected_lines(self.panel.shown, canvas)
+        return [
+            *expected_lines(self.panel.shown, canvas),
+            [],
+            [Put(0, how_to_begin(self.panel), "quiet")],
+        ][: canvas.height]
 
 
 def wider_by(canvas: Canvas) -> int:
@@ -62,15 +66,14 @@ def expected_lines(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
                 *numbers(phase.allocated_bytes, None, canvas),
             ]
         )
-    lines += [[], [Put(0, "r runs the plan, o opens a recording", "quiet")]]
-    return lines[: canvas.height]
+    return lines
 
 
 def phase_lines(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
     """The peak of each phase: estimated, measured, and the gap; with bars if there is room."""
     rows = by_phase(state)
     if not rows:
-        return nothing(state, "No phase is over yet.", canvas)
+        return paragraphs([why_nothing(state, "No phase is over yet.")], canvas.width)
     most = max(max(row.estimated or 0, row.measured or 0) for row in rows) or 1
     lines: list[TextLine] = [heading("the most in", canvas)]
     lines += [_phase(row, state, most, canvas) for row in rows]

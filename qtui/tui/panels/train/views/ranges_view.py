@@ -9,10 +9,11 @@ from textual.binding import Binding
 
 from qtui.report.pictures.drawing import picture_lines
 from qtui.report.train.ranges import GRADIENTS, KindRange, kinds_of, ranges_picture, ranges_sentence
+from qtui.screen.example import Example
 from qtui.screen.panel.keys import panel_binding
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.panels.train.view import TrainView, nothing
+from qtui.tui.panels.train.view import TrainView
 from qtui_core.formats.magnitudes import best_scale
 from qtui_core.live.snapshot import StepRanges
 
@@ -24,6 +25,7 @@ class RangesView(TrainView):
     """A histogram of magnitudes above the ranges of formats, of all linear layers or of one."""
 
     TITLE = "Ranges"
+    EXAMPLE = Example("bell")
     HELP = """\
 **Ranges**: a histogram of the magnitudes of activations, gradients and weights of the linear
 layers, by power of two, above the ranges of formats. While this view is shown, each step measures
@@ -66,7 +68,7 @@ the loss scale recommended for FP16.
             scale = _recommended(kinds) if self.scaled else 0
             picture = ranges_picture(seen, kinds, scale, layer)
         if picture is None:
-            return nothing(shown.state, NOT_YET if shown.player is None else NEVER, canvas)
+            return self.nothing(shown, NOT_YET if shown.player is None else NEVER, canvas)
         brush = self.panel.drawing.brush
         return picture_lines(picture, canvas.width, canvas.height, brush)
 

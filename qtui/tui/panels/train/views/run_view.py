@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from qtui.screen.example import Example
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
@@ -12,8 +13,6 @@ from qtui.tui.panels.train.views.gap_view import GapView
 from qtui.tui.panels.train.views.log_view import held_lines
 from qtui.tui.panels.train.views.loss_view import LossView
 from qtui.tui.panels.train.views.phases_view import PhasesView, phase_lines
-from qtui.tui.panels.train.views.run_picture import Overlay
-from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
 
 
 class RunView(TrainView):
@@ -49,27 +48,14 @@ has no workspaces.
         panel, body, state = self.panel, self.panel.body, shown.state
         header = state.header
         if not shown.there and panel.trouble:
-            body.show_message(panel.trouble)
+            body.show_message(panel.way_out, Example("step"))
             return
         if header is not None and header.predicted is None:
             # Without an estimate there is no curve; the table has the measured bytes.
             body.show_text(partial(phase_lines, state))
             return
         body.show_curve()
-        if header is not None and header.predicted is not None:
-            curve = header.predicted.curve
-            body.curve.predict(
-                stacked_prediction(curve), header.device.capacity_bytes, header.device.name
-            )
-            lines = overlay(state, curve, body.curve.places, body.curve.points)
-            body.curve.over(lines, from_zero=shown.from_zero)
-        elif panel.shown.answer is not None:
-            fit, gpu = panel.shown.answer.fit, panel.shown.gpu
-            capacity = fit.capacity_bytes if fit else None
-            body.curve.predict(panel.shown.answer.curve, capacity, gpu.label if gpu else "")
-            body.curve.over(Overlay(), from_zero=shown.from_zero)
-        else:
-            body.curve.clear()
+        panel.painter.curve()
 
     def copy_text(self) -> str:
         return self.panel.body.curve.text
