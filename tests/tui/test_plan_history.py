@@ -63,7 +63,7 @@ async def test_every_change_is_undone_and_done_again(
                     assert choice(pilot.app) == there
                     assert panel.sentence.startswith(f"Done again: {change}. ")
         await press(pilot, "u")
-        panel = await press(pilot, "d")
+        panel = await press(pilot, "d", "down", "enter")
         assert not panel.sentence.startswith("Undone")
         assert not panel.history.redoes
 
