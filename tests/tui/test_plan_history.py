@@ -19,7 +19,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 CHANGES = (
     (("right",), "batch 1 → 2"),
     (("down", "enter", *["backspace"] * 8, "7", "6", "8", "enter"), "sequence 2,048 → 768"),
-    (("d",), "GPU any → RTX 3080 10GB"),
+    (("d", "down", "enter"), "GPU any → RTX 3080 10GB"),
     (("V", "V", "down", "enter"), "GPU RTX 3080 10GB → A100 SXM4 80GB"),
     (("V", "left", "enter"), "sequence 768 → 256"),
     (("V", "enter"), "loss stock → chunked:256"),
