@@ -62,11 +62,13 @@ class Facts:
 class Picture:
     """A drawing that only the HTML face shows; the tables beside it have the same data.
 
-    `svg` is a whole <svg> element. Everything in it that comes from a file must be escaped.
+    `svg` is a whole <svg> element. Everything in it that comes from a file must be escaped. `text`
+    is the same drawing in characters, to be read and copied; "" without.
     """
 
     svg: str
     caption: str
+    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import RenderableType
 from textual.app import App
@@ -38,6 +38,7 @@ from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
 from qtui.tui.session.place import chosen_before, go_on, greet, keep_place, show_last_view
+from qtui.tui.session.visits import Visits
 from qtui.tui.terminal import Failure, no_color, terminal_console
 from qtui.tui.theme import AUTO, ThemeChoice, theme_variable_defaults, themes
 from qtui_core.errors import QtuiError
@@ -100,6 +101,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.recording = Path(recording) if recording is not None else None
         """The recording that the Train panel will open; None if there is none."""
         self.history = PlanHistory()
+        self.visits = Visits(self)
         self.looked_at: tuple[str, Subject] | None = None
         """The model and the subject that the Quantize panel shows; None if it shows none."""
         self.ended_by = 0
@@ -159,6 +161,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         super()._display(screen, renderable)
+        self.visits.painted(renderable)
         if renderable is not None and not self.drawn:
             self.drawn = True
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
@@ -189,9 +192,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     @property
     def shell(self) -> ShellScreen:
         """The screen below any dialog."""
-        screen = self.screen_stack[0]
-        assert isinstance(screen, ShellScreen)
-        return screen
+        return cast("ShellScreen", self.screen_stack[0])
 
     @property
     def panel(self) -> Panel | None:
@@ -221,6 +222,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     async def action_show_panel(self, panel_id: str) -> None:
         """Shows a panel; makes it the first time."""
         shell = self.shell
+        self.visits.leaving(self.panel)
         switcher = shell.query_one("#panels", ContentSwitcher)
         shell.query_one(TabBar).active = panel_id
         shell.unzoom()
@@ -333,13 +335,11 @@ class QtuiApp(App[None], inherit_bindings=False):
         """Copies a text; Textual calls this for a selection with the mouse, too."""
         super().copy_to_clipboard(printable_lines(text))
 
-    def action_export(self) -> None:
-        from qtui.tui.exporting import exported
+    def action_export(self, session: bool = False) -> None:
+        from qtui.tui.exporting import exported, session_exported
 
         if self.panel is not None:
-            folder = Path(self.config.export_folder).expanduser()
-            picture = self.export_screenshot(title="qtui")
-            self.tell(*exported(self.panel, folder, picture))
+            self.tell(*(session_exported(self) if session else exported(self, self.panel)))
 
     def action_maximise(self) -> None:
         target = self.panel.maximise_target() if self.panel is not None else None

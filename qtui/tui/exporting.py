@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qtui.report.faces.json_face import json_text
 from qtui.screen.panel.base import Panel
@@ -18,15 +19,20 @@ from qtui.tui.terminal import one_line
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import plural
+
+if TYPE_CHECKING:
+    from qtui.tui.app import QtuiApp
 
 log = logging.getLogger("qtui.tui")
 
 
-def exported(panel: Panel, folder: Path, picture: str) -> tuple[str, Severity]:
+def exported(app: QtuiApp, panel: Panel) -> tuple[str, Severity]:
     """Writes what a panel exports, with a picture of its own or one of the screen, and says what
     happened."""
     try:
-        own = panel.export_picture() or picture
+        folder = Path(app.config.export_folder).expanduser()
+        own = panel.export_picture() or app.export_screenshot(title="qtui")
         names = export(folder, panel.PANEL_ID, own, panel.export_data(), panel.export_table())
     except QtuiError as error:
         return f"Nothing was exported: {one_line(error)}", "error"
@@ -36,6 +42,28 @@ def exported(panel: Panel, folder: Path, picture: str) -> tuple[str, Severity]:
         return f"Nothing was exported: {one_line(error)}", "error"
     *others, last = map(str, names)
     return f"Wrote {' and '.join(filter(None, (', '.join(others), last)))}.", "information"
+
+
+def session_exported(app: QtuiApp) -> tuple[str, Severity]:
+    """Writes one page of all views of the session, with the plan and the GPU that were chosen, and
+    says what happened."""
+    from qtui.tui.session.page import session_page
+
+    visits, folder = app.visits.all_of(), Path(app.config.export_folder).expanduser()
+    if not visits:
+        return "Nothing was exported: no view was on the screen yet.", "warning"
+    facts = [("model", app.model), ("opened with", shlex.join(["qtui", app.model]))]
+    if app.chosen is not None:
+        plan, gpu = app.chosen
+        facts += plan.grouped()
+        facts += [] if gpu is None else [("GPU", gpu.label)]
+    path = _unused(folder / f"qtui-session-{datetime.now():%Y%m%d-%H%M%S}", (".html",))
+    path = path.with_suffix(".html")
+    try:
+        target_of(str(path)).write(session_page(visits, facts))
+    except QtuiError as error:
+        return f"Nothing was exported: {one_line(error)}", "error"
+    return f"Wrote {path}, with {plural(len(visits), 'view')}.", "information"
 
 
 def export(

@@ -145,7 +145,7 @@ async def test_the_cells_are_read_chosen_and_kept(running: Running, tmp_path: Pa
         assert panel.view is panel.body.maps
         assert panel.shown.entry.name == PROJ
         panel.show_view(view)
-        await pilot.press("f", "down", "enter")  # another scheme: nothing is known of it
+        await pilot.press("right_square_bracket")  # another scheme: nothing is known of it
         await idle(pilot)
         assert "None of 6 tensors is read under" in panel.sentence
 

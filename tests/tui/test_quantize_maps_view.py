@@ -353,7 +353,7 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
             assert str(panel.shown.scheme) == expected
         panel.take_scheme(Scheme.parse("mxfp4"))
         await press(pilot, "C")
-        assert str(panel.shown.scheme) == "mxfp4:ceil"
+        assert str(panel.shown.scheme) == "mxfp4:rceil"
         panel.take_scheme(Scheme.parse("nf4:dq"))
         await press(pilot, "right_curly_bracket")
         assert str(panel.shown.scheme) == "nf4:block64:dq512"

@@ -77,7 +77,7 @@ async def test_a_config_without_weights(running: Running, tmp_path: Path, known:
         panel = await in_phase(pilot, AskingPhase.FAILED)
         assert "weights" in panel.sentence
         await until(pilot, lambda: said in screen_text(pilot.app))
-        for key in ("X", "f", "escape", "m", "enter", "T", "n", "slash", "escape", "y", "e", "z"):
+        for key in ("X", "f", "m", "enter", "T", "n", "slash", "escape", "y", "e", "z"):
             await pilot.press(key)
         await settled(pilot)
 
@@ -109,7 +109,7 @@ async def test_the_sentence_is_about_what_is_done(
         assert "large.weight" in panel.sentence
         await in_phase(pilot, AskingPhase.READY)
         assert panel.sentence.startswith("int4:group64")
-        await pilot.press("f", "down", "enter")
+        await pilot.press("f")
         await until(pilot, lambda: panel.phase is AskingPhase.WORKING)
         await until(pilot, lambda: not panel.sentence.startswith("int4:group64"))
         assert panel.sentence.startswith("Computing what int5:group64 does to all 33,554,432")
@@ -142,8 +142,6 @@ async def test_the_engine_killed_at_work_and_started_again(running: Running, lar
         assert "r starts it again." in text
         for key in (
             "f",
-            "down",
-            "enter",
             "X",
             "right_parenthesis",
             "down",

@@ -199,7 +199,7 @@ async def test_z_gives_the_picture_all_the_room_but_the_sentence_and_the_keys(
         await settled(pilot)
         text = screen_text(pilot.app)
         assert text.splitlines()[0].split()[:2] == ["format", "s"]
-        assert "No format here holds 0.1 exactly" in text
+        assert "E4M3 makes 0.10156 of 0.1" in text
         assert "q Quit" in text
         assert "rounding" not in text
         await pilot.press(back)

@@ -32,6 +32,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; } d
   overflow-wrap: anywhere; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { color: var(--soft); } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.screen text { font: 14px ui-monospace, monospace; white-space: pre; }
+pre { overflow-x: auto; font-size: 12px; line-height: 1.3; } details { color: var(--soft); }
 .heat { border: 1px solid var(--line); } .heat rect { fill: var(--bar); }
 .heat text { fill: var(--soft); font-size: 11px; }
 .bar { width: 10rem; } .bar span { display: block; height: .7rem; background: var(--bar); }
@@ -126,7 +128,11 @@ def to_html(document: Document) -> str:
                 parts.append(f'<figure class="scroll">{picture_svg(block.picture)}</figure>')
             elif isinstance(block, Picture):
                 caption = f"<figcaption>{escape(block.caption)}</figcaption>"
-                parts.append(f"<figure>{block.svg}{caption}</figure>")
+                twin = (
+                    f"<details><summary>As text</summary><pre>{escape(block.text)}</pre></details>"
+                )
+                twin = twin if block.text else ""
+                parts.append(f'<figure class="scroll">{block.svg}{caption}{twin}</figure>')
             else:
                 parts.append(f"<p>{escape(block)}</p>")
         parts.append("</section>")

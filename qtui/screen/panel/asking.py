@@ -331,6 +331,7 @@ class AskingPanel(Panel):
 
     def show_view(self, view: View[Any]) -> None:
         """Shows a view, and removes a refusal of the previous one."""
+        self.qtui.visits.leaving(self)
         self.refusal = ""
         self.view = view
         self.tabs.active = self.views.index(view)

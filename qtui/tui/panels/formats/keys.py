@@ -37,6 +37,8 @@ FORMATS_BINDINGS: list[BindingType] = [
     _binding("up,k", "move_row(-1)", "Format", "row_up", "Choose the format above",
              show=True, key_display="↑↓"),
     _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
+    _binding("f", "formats", "Format", "format", "Pick a format by letters of its name", show=True,
+             priority=True),
     _binding("space", "flip", "Flip", "flip", "Flip the bit under the cursor",
              show=True, key_display="Space"),
     # Priority: Textual then runs the action before it handles the next key. Otherwise digits that
@@ -54,8 +56,6 @@ FORMATS_BINDINGS: list[BindingType] = [
              "Choose what happens to values that are too large", show=True),
     _binding("P", "pin", "Pin", "pin", "Keep this format beside the others, or let it go",
              show=True),
-    _binding("f", "formats", "Pick", "format", "Pick a format by letters of its name", show=True,
-             priority=True),
     _binding("r", "draw", "Draw", "draw", "Draw new bits for stochastic rounding", show=True),
     _binding("v", "ranges", "Ranges", "view", "Show the range of each format", show=True),
     _binding("full_stop", "zoom(-1)", "Zoom in", "zoom_in", "Zoom the number line in"),
