@@ -43,7 +43,9 @@ CONTROLS = re.compile(rb"\x1b\[[<=>?][0-9;$]*[a-zA-Z]|\x1b\][^\a\x1b]*(?:\a|\x1b
 @contextmanager
 def both(home: Path, size: tuple[int, int] = SIZE, **environment: str) -> Iterator[Terminal]:
     home.joinpath("raw").touch()
-    with program(home, "-c", APP, size=size, RAW=str(home / "raw"), **environment) as terminal:
+    # A theme of its own, so that the terminal is asked nothing.
+    environment = {"QTUI_THEME": "qtui-dark", "RAW": str(home / "raw"), **environment}
+    with program(home, "-c", APP, size=size, **environment) as terminal:
         terminal.wait_for("parameters")
         terminal.settle()
         yield terminal
