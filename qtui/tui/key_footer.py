@@ -12,6 +12,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
+from qtui.screen.panel.base import Panel
 from qtui.screen.widgets.line import Line
 from qtui_core.dataclass import dataclass
 
@@ -53,14 +54,16 @@ class KeyFooter(Widget):
         panel: dict[str, KeyHint] = {}
         shell: dict[str, KeyHint] = {}
         always: dict[str, KeyHint] = {}
-        for _, binding, enabled, tooltip in screen.active_bindings.values():
+        for node, binding, enabled, tooltip in screen.active_bindings.values():
             if not (binding.show and enabled and binding.description):
                 continue
+            if isinstance(node, Panel) and (word := node.key_word(binding.action)):
+                binding, tooltip = replace(binding, description=word), ""
             part = panel
             if binding.id and binding.id.startswith("app."):
                 part = always if binding.id in self.ALWAYS else shell
                 part = first if binding.id in self.FIRST else part
-            part.setdefault(binding.action, self._hint(binding, tooltip))
+            part.setdefault(binding.id or binding.action, self._hint(binding, tooltip))
         self.hints = (*first.values(), *panel.values(), *shell.values())
         self.always = tuple(always.values())
 

@@ -26,6 +26,10 @@ class ShellHooks:
         """Entries besides the bindings, which the shell lists by itself."""
         return ()
 
+    def key_word(self, action: str) -> str:
+        """What the footer calls an action now, if that depends on what has the cursor; else ""."""
+        return ""
+
     def copy_text(self) -> str | None:
         """The plain text that a copy takes; None if there is none."""
         return None

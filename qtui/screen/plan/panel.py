@@ -233,6 +233,7 @@ class PlanPanel(AskingPanel):
         self.shown.knob = moved(self.shown.knob, by, len(form_fields(self.shown)))
         self.draw_form()
         self.speak()
+        self.refresh_bindings()  # the word for Enter
 
     @on(PlanForm.FieldClicked)
     def _clicked(self, message: PlanForm.FieldClicked) -> None:
@@ -362,6 +363,12 @@ class PlanPanel(AskingPanel):
         if re.fullmatch(r"[\d.]+\s*[kmgt]i?b?", text.strip().lower()):
             return GpuChoice.of_memory(parse_memory(text))
         return GpuChoice.of(find_device(text))
+
+    def key_word(self, action: str) -> str:
+        if action != "enter":
+            return super().key_word(action)
+        option = option_at(self.shown, self.shown.knob)
+        return "Type" if option is None or option.typed else "Next"
 
     # Typing
 

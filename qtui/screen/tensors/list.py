@@ -69,7 +69,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
                 tooltip="First tensor"),
         Binding("G,end", "edge(-1)", "Last", show=False, id="tensors.last",
                 tooltip="Last tensor"),
-        Binding("enter", "choose", "Choose", show=False, id="tensors.choose",
+        Binding("enter", "choose", "Picture", id="tensors.choose",
                 tooltip="Open it and move to its picture"),
     ]  # fmt: skip
 

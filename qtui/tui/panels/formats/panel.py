@@ -38,6 +38,9 @@ from qtui_core.formats.summary import summarize
 from qtui_core.formats.table import FormatRow
 from qtui_core.formats.text import Typed
 
+#: What moves the cursor of the grid, or acts on the bit under it.
+OF_GRID = ("move_row", "move_bit", "edge", "page", "flip")
+
 
 class FormatsPanel(Panel):
     """Shows one value in every format. Everything on the screen is computed from `state`."""
@@ -307,8 +310,13 @@ class FormatsPanel(Panel):
         typing = self.is_mounted and self.query_one(Field).takes_keys
         if typing or action == "leave":
             return typing and action in ("leave", "move_row")
+        if self.is_mounted and isinstance(self.screen.focused, Choice) and action in OF_GRID:
+            return False  # the keys that move are those of the setting
         if action in ("flip", "move_bit"):
             return not self.ranges or bool(self.grid.bits_width)
+        if action == "ranges":
+            room = self.grid.size.width if self.is_mounted else 0
+            return grid_layout(room, ranges=True) != grid_layout(room, ranges=False)
         if action == "draw":
             return self.state.rounding is Rounding.STOCHASTIC
         return True

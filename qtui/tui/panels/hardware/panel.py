@@ -206,7 +206,7 @@ class HardwarePanel(AskingPanel):
         if action == "measure":
             return not self.shown.measuring
         if action == "move":
-            return self.view.CURSOR
+            return self.view.CURSOR and len(self.shown.placed) > 1
         return super().offers(action, parameters)
 
     # Showing

@@ -36,6 +36,7 @@ class CasesView(MemoryView):
     TITLE = "Cases"
     HELP = "**Cases**: figures of well-known documents beside ours, and why they differ.\n"
     CURSOR = True
+    ENTERS = "Open"
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
         """As many cases as fit, with the figures of the chosen one below."""

@@ -16,6 +16,7 @@ class FitsView(MemoryView):
     TITLE = "GPUs"
     HELP = "**GPUs**: what the run fits on.\n"
     CURSOR = True
+    ENTERS = "Choose"
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
         """The GPUs with their verdicts; those of this machine and the chosen one come first."""

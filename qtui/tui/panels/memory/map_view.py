@@ -32,6 +32,7 @@ class MapView(MemoryView):
     TITLE = "Map"
     HELP = "**Map**: which batches and sequences fit the chosen GPU.\n"
     CURSOR = COLUMNS = True
+    ENTERS = "Take"
 
     _drawn = 0.0
     """The time of the last drawing (time.monotonic)."""

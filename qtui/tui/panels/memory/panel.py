@@ -183,7 +183,7 @@ class MemoryPanel(PlanPanel):
 
     @property
     def _in_list(self) -> bool:
-        return self.view.CURSOR and self.body.picture.has_focus
+        return self.view.CURSOR and self.screen.focused is self.body.picture
 
     def action_move(self, by: int) -> None:
         if self.body.picture.has_focus and self.view.move(self.shown, by):
@@ -217,6 +217,13 @@ class MemoryPanel(PlanPanel):
             self.draw()
         else:
             self.action_turn(by)
+
+    def key_word(self, action: str) -> str:
+        if self._in_list and action == "enter":
+            return self.view.ENTERS
+        if self._in_list and action == "step(-1)":
+            return "Move"
+        return super().key_word(action)
 
     def action_line_end(self, side: int) -> None:
         if self._in_list and self.view.step(self.shown, side * MANY):
@@ -269,6 +276,8 @@ class MemoryPanel(PlanPanel):
             return False
         if action == "line_end":
             return self._in_list and self.view.COLUMNS
+        if action == "step":
+            return self.view.COLUMNS or not self._in_list
         if action == "own":
             return bool(self.shown.case)
         if action in ("undo", "redo"):

@@ -21,6 +21,7 @@ class SavingsView(MemoryView):
 out of memory.
 """
     CURSOR = True
+    ENTERS = "Make"
 
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
         """The changes, with the chosen one marked; then the cures."""

@@ -22,6 +22,9 @@ class MemoryView(View[Shown]):
     COLUMNS: ClassVar[bool] = False
     """Whether the cursor moves to other columns, too (`step`)."""
 
+    ENTERS: ClassVar[str] = ""
+    """What the footer calls `enter`."""
+
     panel: MemoryPanel
 
     def ready(self, shown: Shown) -> bool:

@@ -21,9 +21,7 @@ from qtui.screen.picker.paths import path_of, recording_picking
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.run_process import DRAWN_SECONDS
 from qtui.screen.widgets.task_title import BAR
-from qtui.screen.widgets.text_picture import (
-    TextPicture,
-)
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.numerics.body import NumericsBody
 from qtui.tui.panels.numerics.experiment_list import experiment_lines, help_lines
 from qtui.tui.panels.numerics.export import (
@@ -39,6 +37,7 @@ from qtui.tui.panels.numerics.picture_view import PictureView
 from qtui.tui.panels.numerics.recordings import lab_recordings, newest_first
 from qtui.tui.panels.numerics.running import ExperimentRuns
 from qtui.tui.panels.numerics.runs_view import RunsView
+from qtui.tui.panels.numerics.sentences import title_note
 from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
 from qtui.tui.panels.numerics.table_view import TableView
 from qtui_core.errors import UsageError
@@ -184,6 +183,16 @@ class NumericsPanel(AskingPanel):
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self._draw_left()
 
+    def key_word(self, action: str) -> str:
+        on_form = self.screen.focused is self.body.form
+        if action == "enter" and not on_form:
+            return "Settings"
+        if action == "turn(-1)":
+            return "Change" if on_form else "Picture"
+        if action == "move(-1)" and self.screen.focused is self.body.picture:
+            return "Scroll" if isinstance(self.view, TableView) else "Run"
+        return super().key_word(action)
+
     # Settings
 
     def action_turn(self, by: int) -> None:
@@ -302,7 +311,12 @@ class NumericsPanel(AskingPanel):
             return plays or goes
         if action == "stop":
             return plays or (live is not None and live.phase is not LabPhase.STOPPING)
-        if action in ("turn", "usual", "enter", "open"):
+        focused = self.screen.focused
+        if action in ("move", "turn", "usual", "enter") and focused is self.body.picture:
+            return bool(self.view.check_action(action, parameters))
+        if action in ("turn", "usual") or (action == "enter" and focused is not self.body.list):
+            return focused is self.body.form and bool(self.shown.experiment.settings)
+        if action in ("move", "open"):
             return not self.body.typing
         if action == "back":
             return self.body.typing or bool(self.refusal)
@@ -326,7 +340,7 @@ class NumericsPanel(AskingPanel):
     def draw(self) -> None:
         shown, body, run = self.shown, self.body, self.shown.run
         title = body.title_line
-        question, note = shown.experiment.question, _note(run, len(shown.kept))
+        question, note = shown.experiment.question, title_note(run, len(shown.kept))
         going = run is not None and not run.over
         room = title.content_size.width - (_PROGRESS if going else 0)
         fits = len(question) + len(note) + 3 < room or not title.is_mounted
@@ -376,11 +390,3 @@ class NumericsPanel(AskingPanel):
             return ""
         what = "a recording" if run.recorded else "a run"
         return f"{what} on {printable(run.model)}"
-
-
-def _note(run: LabRun | None, kept: int) -> str:
-    """The number of the run if there are several, and whether it is a recording."""
-    if run is None:
-        return ""
-    number = f"run {run.number}" if kept > 1 else ""
-    return ", ".join(filter(None, (number, "recorded" if run.recorded else "")))

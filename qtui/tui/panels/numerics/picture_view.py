@@ -95,8 +95,10 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         shown = self.panel.shown
-        if action == "picture":
+        if action in ("picture", "turn"):
             return len(shown.pictures) > 1
+        if action in ("move", "usual", "enter"):
+            return False
         if action == "behind":
             return bool(shown.earlier)
         if action == "scales":

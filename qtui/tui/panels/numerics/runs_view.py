@@ -61,7 +61,7 @@ goes to its end.
         return sentence_of(shown)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return bool(self.panel.shown.kept)
+        return action == "move" and len(self.panel.shown.kept) > 1
 
 
 def _ended(run: LabRun) -> str:

@@ -67,3 +67,11 @@ def _are(run: LabRun) -> str:
 
 def _count(run: LabRun) -> int:
     return len(run.begun.jobs) if run.begun else 0
+
+
+def title_note(run: LabRun | None, kept: int) -> str:
+    """The number of the run if there are several, and whether it is a recording."""
+    if run is None:
+        return ""
+    number = f"run {run.number}" if kept > 1 else ""
+    return ", ".join(filter(None, (number, "recorded" if run.recorded else "")))

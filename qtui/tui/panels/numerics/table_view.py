@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from qtui.report.faces.columns import INDENT, lay_out
 from qtui.report.lab.document import findings_table
@@ -13,6 +14,9 @@ from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, wrappe
 from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui_core.lab.results import Findings
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.numerics.panel import NumericsPanel
 
 _TONES: dict[str, Tone] = {"bad": "warning", "warn": "warning", "good": "best", "dim": "quiet"}
 
@@ -25,6 +29,8 @@ class TableView(View[NumericsShown]):
 **Table**: all figures, and notes on what is emulated or left out. An export writes it as CSV.
 """
     CURSOR = True
+
+    panel: NumericsPanel
 
     def draw(self, shown: NumericsShown, canvas: Canvas) -> Sequence[TextLine]:
         """The lines of the table from `shown.top` on."""
@@ -43,6 +49,10 @@ class TableView(View[NumericsShown]):
 
     def meaning(self, shown: NumericsShown) -> str:
         return sentence_of(shown)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        run = self.panel.shown.run
+        return action == "move" and run is not None and run.result is not None
 
 
 def table_lines(found: Findings, width: int, height: int | None) -> list[TextLine]:

@@ -53,7 +53,7 @@ LATER_BINDINGS: list[BindingType] = [
     _binding("left_square_bracket", "jump(-1)", "Step before", "previous_step",
              "Jump to the previous step", key_display="["),
     _binding("colon", "ask_jump", "Jump", "jump", "Jump to a step of the recording by its number"),
-    _binding("left,h", "turn(-1)", "Less", "less", "The previous value", show=True,
+    _binding("left,h", "turn(-1)", "Change", "less", "The previous value", show=True,
              key_display="←→"),
     _binding("right,l", "turn(1)", "More", "more", "The next value"),
     _binding("up,k", "move(-1)", "Up", "up", "The previous line"),
