@@ -112,3 +112,9 @@ def option_at(shown: Shown, index: int) -> PlanOption | None:
     lines = form_fields(shown)
     key = lines[max(0, min(index, len(lines) - 1))].key
     return next((each for each in shown_options(resolved(shown)) if each.name == key), None)
+
+
+def enter_word(shown: Shown) -> str:
+    """What Enter does on the chosen line of the form: it types a value, or takes the next."""
+    option = option_at(shown, shown.knob)
+    return "Type" if option is None or option.typed else "Next"

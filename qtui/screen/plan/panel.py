@@ -20,6 +20,7 @@ from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
     changed,
     difference,
+    enter_word,
     form_fields,
     label_of,
     option_at,
@@ -331,7 +332,7 @@ class PlanPanel(AskingPanel):
             self.sentence = f"{self._undone} {self.sentence}".strip()
 
     def tell(self, sentence: str) -> None:
-        """Shows why nothing was changed, until the next action."""
+        """Shows why nothing was changed."""
         self.refusal = sentence
         self.draw()
 
@@ -365,12 +366,7 @@ class PlanPanel(AskingPanel):
         return GpuChoice.of(find_device(text))
 
     def key_word(self, action: str) -> str:
-        if action != "enter":
-            return super().key_word(action)
-        option = option_at(self.shown, self.shown.knob)
-        return "Type" if option is None or option.typed else "Next"
-
-    # Typing
+        return enter_word(self.shown) if action == "enter" else ""
 
     def _enter_field(self) -> None:
         """Opens the field to type a value, or takes the next value."""
