@@ -32,17 +32,17 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("V", "the view before", "*.view_back"),
         ("tab", "the next part of the panel", "app.focus_next"),
         ("shift+tab", "the part before", "app.focus_previous"),
-        ("up k", "one line up in what has the cursor", "*.up *.row_up *.scheme_up *.module_above"),
-        ("down j", "one line down", "*.down *.row_down *.scheme_down *.module_below"),
+        ("up k", "one line up in what has the cursor", "*.up *.row_up *.scheme_up"),
+        ("down j", "one line down", "*.down *.row_down *.scheme_down"),
         (
             "left h",
             "one place left, or the value before",
-            "*.left *.bit_left *.less *.layer_before choice.previous",
+            "*.left *.bit_left *.less choice.previous",
         ),
         (
             "right l",
             "one place right, or the next value",
-            "*.right *.bit_right *.more *.layer_after choice.next",
+            "*.right *.bit_right *.more choice.next",
         ),
         (
             "shift+up K shift+down J shift+left H shift+right L",
@@ -58,7 +58,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "enter",
             "what the footer says: open, type, take, close",
-            "*.enter *.choose *.layer_maps choice.next help.close",
+            "*.enter *.choose choice.next help.close",
         ),
         (
             "escape",
