@@ -160,7 +160,7 @@ def starting(driver: type[LinuxDriver]) -> type[LinuxDriver]:
     from codecs import getincrementaldecoder
     from select import select
 
-    from textual._xterm_parser import XTermParser
+    from qtui.tui.wire.key_parser import KeyParser
 
     class Starting(driver):  # type: ignore[valid-type,misc]
         def write(self, data: str) -> None:
@@ -188,7 +188,7 @@ def starting(driver: type[LinuxDriver]) -> type[LinuxDriver]:
             super().stop_application_mode()
 
         def run_input_thread(self) -> None:
-            parser = XTermParser(self._debug)
+            parser = KeyParser(self._debug)
             decode = getincrementaldecoder("utf-8")("replace").decode
             keys, LISTENER.typed = bytes(LISTENER.typed), bytearray()
             said = LISTENER.says
