@@ -12,7 +12,7 @@ from qtui.engine.run.prepared_run import prepare_run, warning_on_host
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
-from qtui_core.training.run.request import RunRequest
+from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, RunRequest
 
 GPT2 = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_head": 2,
@@ -81,3 +81,15 @@ def test_a_machine_without_room_is_warned_of(
         assert opened.header.predicted is not None
         assert bool(opened.header.predicted.warning) == told
         assert (opened.header.predicted.warning in opened.notes) == told
+
+
+def test_the_demo_on_a_cpu_takes_short_sequences_unless_a_length_is_chosen() -> None:
+    for plan, usual, tokens in (
+        (RunPlan(method="lora"), True, DEMO_TOKENS),
+        (RunPlan(method="lora"), False, 2048),
+        (RunPlan(method="lora", sequence=64), True, 64),
+    ):
+        opened = prepare_run(RunRequest("demo", plan, 1, device="cpu", usual=usual))
+        opened.source.close()
+        assert opened.order.plan.sequence == opened.header.plan["sequence"] == tokens
+        assert (DEMO_NOTE in opened.notes) == (tokens == DEMO_TOKENS)

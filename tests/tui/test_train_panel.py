@@ -34,6 +34,8 @@ from qtui_core.live.lines import RunEvent
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, RangeKind, StepRanges, TensorRange
 from qtui_core.live.summary import summary
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS
 
 CHILD = Path(__file__).with_name("train_child.py")
 
@@ -104,6 +106,21 @@ async def test_the_plan_is_that_of_the_memory_panel(running: Running) -> None:
         await until(pilot, lambda: memory.shown.plan.sequence == panel.shown.plan.sequence)
         assert memory.shown.plan.sequence == 3072
         assert memory.shown.plan.batch == 3
+
+
+async def test_the_demo_on_a_cpu_begins_with_short_sequences_and_says_so(running: Running) -> None:
+    async with running(start_panel="train") as pilot:
+        panel = await ready(pilot)
+        assert not panel.shown.live
+        assert panel.shown.plan == RunPlan(sequence=DEMO_TOKENS)
+        assert panel.sentence.startswith(DEMO_NOTE)
+        await pilot.press("u")
+        await ready(pilot)
+        assert panel.shown.plan == RunPlan()
+        assert DEMO_NOTE not in panel.sentence
+        await pilot.press("4", "5")  # the length was chosen, and stays
+        await ready(pilot)
+        assert panel.shown.plan == RunPlan()
 
 
 async def test_a_plan_that_does_not_fit_is_warned_of_and_the_largest_batch_offered(

@@ -34,7 +34,7 @@ from qtui_core.telemetry.machine import Machine, read_machine
 from qtui_core.training.limits import check_runnable
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
-from qtui_core.training.run.request import RunRequest
+from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, RunRequest, on_cpu
 from qtui_core.training.run.runnable import one_gpu
 from qtui_core.training.run.unused_options import unused_options
 
@@ -81,6 +81,8 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         alone, note = one_gpu(request.plan)
         if request.usual:
             alone = _within_positions(alone, config)
+            if placement.device.kind == "cpu":
+                alone = on_cpu(request.model, alone)
         # The size of workspaces depends on the installed version of torch.
         alone = replace(alone, torch=_release(torch_version()))
         plan = resolve_for(stored_as(config), alone)
@@ -110,7 +112,8 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         else {}
     )
     unused = unused_options(request.plan, plan, placement.device.kind)
-    notes = (note, unused, predicted.warning if predicted else why_not)
+    shorter = DEMO_NOTE if DEMO_TOKENS == plan.sequence < request.plan.sequence else ""
+    notes = (note, shorter, unused, predicted.warning if predicted else why_not)
     return PreparedRun(
         source,
         order,

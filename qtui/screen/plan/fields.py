@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qtui.screen.plan.form import FormField
+from qtui.screen.plan.history import Choice
 from qtui.screen.plan.shown import Shown
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.option import PlanOption, grouped_options, options_of
@@ -79,6 +80,13 @@ def difference(before: RunPlan, after: RunPlan) -> str:
         if old != new:
             parts.append(f"{label_of(option)} {value_text(old)} → {value_text(new)}")
     return ", ".join(parts)
+
+
+def change_words(before: Choice, after: Choice) -> str:
+    """What was changed, the GPU too. Every option of both plans has a value."""
+    names = [gpu.label if gpu else "any" for _, gpu in (before, after)]
+    of_gpu = f"GPU {' → '.join(names)}" if before[1] != after[1] else ""
+    return ", ".join(filter(None, (of_gpu, difference(before[0], after[0]))))
 
 
 def resolved(shown: Shown) -> RunPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import on
 from textual.widget import Widget
@@ -18,6 +18,7 @@ from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.devices import gpu_picking
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
+    change_words,
     changed,
     difference,
     enter_word,
@@ -30,12 +31,13 @@ from qtui.screen.plan.fields import (
 )
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.plan.history import Choice, PlanHistory
-from qtui.screen.plan.shown import GpuChoice, Shown, catalogue
+from qtui.screen.plan.shown import GpuChoice, Shown, as_it_is, catalogue
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import parse_memory
+from qtui_core.training.run.request import on_cpu
 
 #: Seconds until the whole estimate is requested: while a key is held down, only the last plan
 #: counts.
@@ -48,6 +50,8 @@ class PlanPanel(AskingPanel):
     the app: another panel with a plan starts with it."""
 
     ENGINE = "estimator"
+    RUNS: ClassVar[bool] = False
+    """Whether the panel runs the plan, on a CPU where there is no GPU."""
 
     body: PlanBody
 
@@ -117,16 +121,17 @@ class PlanPanel(AskingPanel):
             shown.gpus = (*shown.live, *shown.gpus)
             if shown.live and shown.gpu is None and self.qtui.chosen is None:
                 shown.gpu = shown.live[0]
-            if shown.gpu is not None and "label" in shown.gpu.params:
-                # Of the last session: its memory has changed, or it was in another machine.
-                here = (each for each in shown.live if each.label == shown.gpu.label)
-                shown.gpu = next(here, None)
+            shown.gpu = as_it_is(shown.gpu, shown.live)
         if shown.facts.unknown:
             self.not_built_in(shown.facts)
             return
         longest = shown.facts.max_positions
         if shown.plan == RunPlan() and longest and longest < shown.plan.sequence:
             shown.plan = replace(shown.plan, sequence=longest)
+        short = on_cpu(shown.model, shown.plan)
+        if self.RUNS and not shown.live and shown.plan == RunPlan() != short:
+            self.history.record((shown.plan, shown.gpu))
+            shown.plan = short
         self._choose()
         self._estimate()
 
@@ -320,10 +325,7 @@ class PlanPanel(AskingPanel):
         ends = [(resolved(shown), shown.gpu)]
         self.change(*choice, remember=False)
         ends.append((resolved(shown), shown.gpu))
-        (plan, gpu), (after, gpu_after) = reversed(ends) if back else ends
-        names = [each.label if each else "any" for each in (gpu, gpu_after)]
-        of_gpu = f"GPU {names[0]} → {names[1]}" if gpu != gpu_after else ""
-        self._undone = f"{verb}: {', '.join(filter(None, (of_gpu, difference(plan, after))))}."
+        self._undone = f"{verb}: {change_words(*(reversed(ends) if back else ends))}."
         self.speak()
 
     def speak(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -59,6 +59,14 @@ class GpuChoice:
         params = {"name": device.name, "capacity": device.memory_total - used, "label": label}
         note = f"{format_bytes(used)} of {format_bytes(device.memory_total)} in use"
         return cls(label, params, note)
+
+
+def as_it_is(gpu: GpuChoice | None, live: Sequence[GpuChoice]) -> GpuChoice | None:
+    """The GPU of the last session today: the memory of one of this machine has changed, and None
+    stands for one of another machine."""
+    if gpu is None or "label" not in gpu.params:
+        return gpu
+    return next((each for each in live if each.label == gpu.label), None)
 
 
 def catalogue() -> tuple[GpuChoice, ...]:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field, fields
-from typing import Any
+from dataclasses import field, fields, replace
+from typing import Any, Final
 
 from qtui_core.codec import CodecError, from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
+
+#: Tokens of a sequence of the demo on a CPU where the user chose none: one step of the usual 2,048
+#: takes 12 s on two cores, and one of these 2 s.
+DEMO_TOKENS: Final = 128
+#: The sentence that says so.
+DEMO_NOTE: Final = (
+    f"On a CPU the demo takes sequences of {DEMO_TOKENS} tokens unless another length is chosen, "
+    "so that a step takes seconds."
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,7 @@ class RunRequest:
         text: a prompt whose logits are compared with the adapters on and off; None compares
             nothing.
         usual: the user did not choose the sequence length, so a model with fewer learned positions
-            may lower it.
+            may lower it, and so does the demo on a CPU.
         ranges: whether the last step reports where its numbers lie.
     """
 
@@ -39,6 +48,11 @@ class RunRequest:
     text: str | None = None
     usual: bool = False
     ranges: bool = False
+
+
+def on_cpu(model: str, plan: RunPlan) -> RunPlan:
+    """The plan of a run on a CPU whose sequence length was not chosen: of the demo, a short one."""
+    return replace(plan, sequence=min(plan.sequence, DEMO_TOKENS)) if model == "demo" else plan
 
 
 def parse_request(line: str | bytes) -> RunRequest:

@@ -53,6 +53,7 @@ class TrainPanel(PlanPanel):
     PANEL_ID = "train"
     TITLE = "Train"
     NUMBER = 5
+    RUNS = True
     VIEWS = (
         RunView, PhasesView, ComponentsView, GapView, LossView, RangesView, LogView, AdaptersView,
     )  # fmt: skip
