@@ -115,6 +115,14 @@ APP_BINDINGS: list[BindingType] = [
         id="app.redraw",
         tooltip="Send the whole screen to the terminal again",
     ),
+    Binding(
+        "ctrl+z",
+        "suspend_process",
+        "Suspend",
+        show=False,
+        id="app.suspend",
+        tooltip="Go back to the shell; fg brings qtui back",
+    ),
     *PANEL_BINDINGS,
 ]
 
@@ -165,6 +173,7 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.open_model": "model: Open another",
     "app.place": "panel: Pick one with its view",
     "app.redraw": "terminal: Draw the whole screen again",
+    "app.suspend": "app: Suspend (fg brings it back)",
     "app.quit": "app: Quit",
 }
 

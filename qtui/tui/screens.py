@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from textwrap import wrap
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -30,6 +32,11 @@ from qtui_core.dataclass import dataclass
 SMALLEST = (60, 16)
 #: Lines of a screen for each toast.
 LINES_OF_A_TOAST = 18
+#: What zooming changes.
+ZOOMED = ".-zoomed, .-aside"
+#: Seconds for which nothing is sent while a panel is laid out again and its pictures are asked for;
+#: of each look whether they came, and how many looks in a row find nothing more to wait for.
+LONGEST_HOLD, ROUND_SECONDS, CALM_ROUNDS = 0.3, 1 / 60, 2
 #: The least cells for the description of a key in the help.
 SMALLEST_MEANING = 16
 
@@ -128,28 +135,59 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         """Gives a part of a panel all the room except the sentence and the keys. Textual's own
         maximised view leaves no room for these."""
         self.unzoom()
+        self._send_once()
         self.zoomed = target
-        self.add_class("-zooming")
+        self.add_class("-zooming", update=False)
         node: Widget = target
         while not isinstance(node, Panel):
-            node.add_class("-zoomed")
+            node.add_class("-zoomed", update=False)
             parent = node.parent
             assert isinstance(parent, Widget)
             for sibling in parent.children:
                 if sibling is not node and not isinstance(sibling, Sentence):
-                    sibling.add_class("-aside")
+                    sibling.add_class("-aside", update=False)
             node = parent
+        self._restyle(self.query(ZOOMED))
         parts = (target, *target.query("*"))
         self.set_focus(next((part for part in parts if part.can_focus and part.display), None))
         self.refresh_bindings()
 
     def unzoom(self) -> None:
         """Shows everything again."""
+        if self.zoomed is None:
+            return
+        self._send_once()
         self.zoomed = None
-        self.remove_class("-zooming")
-        self.query(".-zoomed").remove_class("-zoomed")
-        self.query(".-aside").remove_class("-aside")
+        self.remove_class("-zooming", update=False)
+        changed = list(self.query(ZOOMED))
+        for node in changed:
+            node.remove_class("-zoomed", "-aside", update=False)
+        self._restyle(changed)
         self.refresh_bindings()
+
+    def _restyle(self, changed: Iterable[Widget]) -> None:
+        """Styles these anew and the parts of the shell. What is in them looks as before; Textual
+        would style all of it again for each class, which took a third of a second."""
+        self.app.stylesheet.update_nodes((*self.query_children("*"), *changed))
+
+    def on_resize(self) -> None:
+        self._send_once()
+
+    def _send_once(self) -> None:
+        """The terminal gets what is drawn now with the pictures that the panel asks for in their
+        new sizes, rather than the old ones stretched first."""
+        driver: Any = self.app._driver
+        if hasattr(driver, "hold"):
+            driver.hold(LONGEST_HOLD)
+            self.run_worker(partial(self._go_on, driver), group="hold", exclusive=True)
+
+    async def _go_on(self, driver: Any) -> None:
+        rounds = 0
+        while rounds < CALM_ROUNDS:
+            await asyncio.sleep(ROUND_SECONDS)
+            panel = self.query_one("#panels", ContentSwitcher).visible_content
+            rounds = 0 if isinstance(panel, Panel) and panel.busy else rounds + 1
+        driver.go_on()
 
     def action_unzoom(self) -> None:
         self.unzoom()

@@ -24,11 +24,13 @@ PATIENCE = 120.0
 
 def seen(screen: pyte.Screen) -> list[list[tuple[object, ...]]]:
     """What a screen shows, cell by cell. Of a blank that is its background, unless an attribute is
-    seen there, too."""
+    seen there, too; of a half block, what is above and what below."""
 
     def cell(char: pyte.screens.Char) -> tuple[object, ...]:
         if char.data == " " and not (char.underscore or char.strikethrough or char.reverse):
             return " ", char.bg
+        if char.data == "▄" and not char.reverse:
+            return char._replace(data="▀", fg=char.bg, bg=char.fg)
         return char
 
     lines = [screen.buffer[y] for y in range(screen.lines)]

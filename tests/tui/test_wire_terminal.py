@@ -127,19 +127,56 @@ def test_a_size_that_is_the_old_one_again_is_drawn_whole(tmp_path: Path) -> None
         assert "Formats" in emulated(terminal.written, SIZE).display[1]
 
 
+def test_after_many_sizes_all_is_there(tmp_path: Path) -> None:
+    with both(tmp_path, COLORTERM="truecolor") as terminal:
+        terminal.send("2")
+        terminal.wait_for("|error|")
+        check(terminal, tmp_path)
+        terminal.written = b""
+        for width in range(90, SIZE[0], 2):
+            terminal.resize(width, SIZE[1] - width % 7)
+            terminal.read(0.01)
+        (tmp_path / "raw").write_bytes(b"")
+        terminal.resize(*SIZE)
+        check(terminal, tmp_path)
+        assert "Formats" in emulated(terminal.written, SIZE).display[1]
+
+
+def test_maximising_sends_one_picture(tmp_path: Path) -> None:
+    with both(tmp_path, COLORTERM="truecolor") as terminal:
+        terminal.send("2")
+        terminal.wait_for("|error|")
+        check(terminal, tmp_path)
+        terminal.settle(2.0)
+        for most in (40_000, 25_000):
+            terminal.written = b""
+            terminal.send("z")
+            terminal.settle(2.0)
+            assert len(terminal.written) < most
+            shown = re.findall(rb"\x1b\[\?2026h(.*?)\x1b\[\?2026l", terminal.written, re.DOTALL)
+            pictures = [frame for frame in shown if len(frame) > 3_000]
+            assert len(shown if not pictures else pictures) == 1
+            check(terminal, tmp_path)
+
+
 def test_control_l_sends_all_again(tmp_path: Path) -> None:
     with both(tmp_path) as terminal:
         before = seen(emulated(terminal.written, SIZE))
-        terminal.written = b""
+        terminal.written = b"\x1b[9;9H\x1b[31mthe line of another program\r\n\n\n" * 9
         terminal.send("\x0c")
         terminal.settle()
         assert seen(emulated(terminal.written, SIZE)) == before
 
 
-def test_after_a_suspension_all_is_there_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["\x1a", ""])
+def test_after_a_suspension_all_is_there_again(tmp_path: Path, key: str) -> None:
+    """By Ctrl+Z, and by the signal of somebody else."""
     with both(tmp_path) as terminal:
         before = seen(emulated(terminal.written, SIZE))
-        os.kill(terminal.pid, signal.SIGTSTP)
+        if key:
+            terminal.send(key)
+        else:
+            os.kill(terminal.pid, signal.SIGTSTP)
         terminal.wait_until(lambda: terminal.written.rstrip().endswith(b"\x1b[?1004l"))
         assert os.waitid(os.P_PID, terminal.pid, os.WSTOPPED | os.WNOWAIT)
         terminal.written = b""

@@ -83,6 +83,11 @@ class Panel(ShellHooks, Container):
 
         await pick(self, self.drawing, picking, taken)
 
+    @property
+    def busy(self) -> bool:
+        """Whether the panel waits for an answer."""
+        return False
+
     # Hooks, which the shell calls. By default they do nothing.
 
     def activate(self) -> None:

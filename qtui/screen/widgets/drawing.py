@@ -105,6 +105,7 @@ class Drawing:
     """The ramps and glyphs of one terminal.
 
     ramp         0..1 magnitudes, dark to bright (cividis: also readable for colour-blind eyes)
+                 (24 levels: with 32 a zoomed map of noise took a tenth more bytes, over 40 kB)
     signed_ramp  negative blue, zero neutral, positive orange; an odd number of levels, the
                  middle one is zero
     grey_ramp    for what is behind something else (density, grid)
@@ -127,12 +128,12 @@ class Drawing:
 
     @cached_property
     def ramp(self) -> Ramp:
-        return self._ramp(CIVIDIS_STOPS, CIVIDIS_256, self.glyphs.shades, 32)
+        return self._ramp(CIVIDIS_STOPS, CIVIDIS_256, self.glyphs.shades, 24)
 
     @cached_property
     def signed_ramp(self) -> Ramp:
         shades = self.glyphs.negative[:0:-1] + self.glyphs.positive
-        return self._ramp(BLUE_ORANGE_STOPS, BLUE_ORANGE_256, shades, 31)
+        return self._ramp(BLUE_ORANGE_STOPS, BLUE_ORANGE_256, shades, 23)
 
     @cached_property
     def grey_ramp(self) -> Ramp:

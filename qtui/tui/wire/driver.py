@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from asyncio import TimerHandle
 from threading import RLock
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -35,15 +36,18 @@ class TerminalDriver(LinuxDriver):
         self._last = LastScreen(erases=_erases(self.fileno))
         self._lock = RLock()  # keys are read in another thread, which writes, too
         self._stalled = False
+        self._held: TimerHandle | None = None
 
     def write(self, data: str) -> None:
-        """Paints; sends what it changes unless the terminal is behind. Anything else is sent at
-        once, after what was painted before it."""
+        """Paints; sends what it changes unless the terminal is behind or the painting is held.
+        Anything else is sent at once, after what was painted before it."""
         with self._lock:
             if self._app.is_running and self._app.size != self._last.size:
                 self._last.resize(*self._app.size)
             out = self._last.feed(data)
-            if not self._behind:
+            if self._held is not None:
+                pass
+            elif not self._behind:
                 out += self._last.difference()
             elif not self._stalled:
                 self._stalled = True
@@ -68,6 +72,19 @@ class TerminalDriver(LinuxDriver):
         # Textual makes its parser by this name, in the middle of the loop that reads keys.
         vars(linux_driver)["XTermParser"] = KeyParser
         super().run_input_thread()
+
+    def hold(self, seconds: float) -> None:
+        """Keeps what is painted from now on until `go_on`, for these seconds at most: several
+        steps towards one screen are sent as that screen. Nothing more if it is held already."""
+        if self._held is None:
+            self._held = self._loop.call_later(seconds, self.go_on)
+
+    def go_on(self) -> None:
+        """Sends what was held."""
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+            self.write("")
 
     def redraw(self) -> None:
         """Sends the whole screen, as something else may have written to the terminal."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from qtui.tui.wire.painted_screen import PaintedScreen
 from qtui.tui.wire.pens import PLAIN, Pen
-from qtui.tui.wire.terminal_cursor import TerminalCursor, forward
+from qtui.tui.wire.terminal_cursor import FAR, TerminalCursor, forward, onward
 
 #: Between these a terminal collects what it gets and then shows it at once (synchronized output).
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
@@ -39,6 +39,9 @@ _FEW_BLANKS: Final = 4
 #: those of all such lines up to which these are sent in their order.
 _COLORFUL: Final = 12
 _LITTLE: Final = 4000
+#: The half block that shows with the colours exchanged what the other does: two colours are then one
+#: pen, whichever is above.
+_HALVES: Final = {"▀": "▄", "▄": "▀"}
 
 
 class LastScreen:
@@ -181,25 +184,31 @@ class LastScreen:
         return "".join(self._line(y, changed) for y, changed, _ in lines)
 
     def _pen_by_pen(self, lines: list[tuple[int, list[int], str]]) -> str:
-        cells: dict[Pen, list[tuple[int, int]]] = {}
+        cells: dict[Pen, list[tuple[int, int, str]]] = {}
         for y, changed, _ in lines:
             text, pens = self._painted.text[y], self._painted.pens[y]
             for x in changed:
-                pen = pens[x].ground if text[x] == " " else pens[x]
-                cells.setdefault(pen, []).append((y, x))
+                cell, pen = text[x] or "", pens[x]
+                if cell == " ":
+                    pen = pen.ground
+                elif cell in _HALVES and pen.turned is not None:
+                    cell, pen = _HALVES[cell], pen.turned
+                cells.setdefault(pen, []).append((y, x, cell))
         out: list[str] = []
+        width = self.size[0]
         for pen in sorted(cells, key=lambda one: (one.back, one.fore)):
             blank = pen is pen.ground and pen.plain
             out.append(self._cursor.draw_blanks(pen, None) if blank else self._cursor.draw(pen))
-            line, column = -1, 0
-            for y, x in cells[pen]:
+            line, column = FAR, FAR
+            for y, x, cell in cells[pen]:
                 if y != line:
-                    out.append(f"\x1b[{y + 1};{x + 1}H")
+                    out.append(onward(y - line, x - column, y, x))
                 elif x != column:
                     out.append(forward(x - column))
-                out.append(self._painted.text[y][x] or "")
-                line, column = y, x + 1
-            self._cursor.wrote(line, column)
+                out.append(cell)
+                # Where a terminal is after its last column differs: nothing is near that.
+                line, column = y, x + 1 if x + 1 < width else FAR
+            self._cursor.wrote(y, x + 1)
         return "".join(out)
 
     def _erased_from(self, y: int, changed: list[int]) -> int:

@@ -41,7 +41,7 @@ class Pen:
     link: what follows `OSC 8 ;` of a hyperlink; "" is none.
     """
 
-    __slots__ = ("attributes", "back", "fore", "ground", "known", "link", "plain")
+    __slots__ = ("attributes", "back", "fore", "ground", "known", "link", "plain", "turned")
 
     _all: Final[dict[_Look, Pen]] = {}
 
@@ -57,6 +57,11 @@ class Pen:
             else Pen.of(frozenset(), "", back, "")
         )
         """The pen of all blanks that look like one with this pen."""
+        self.turned: Pen | None = None
+        """The pen with both colours exchanged, of a pen that has nothing else; None of the other."""
+        if fore[:3] == "38;" and back[:3] == "48;" and fore[3:] < back[3:]:
+            if not (attributes or link):
+                self.turned = Pen.of(attributes, f"38;{back[3:]}", f"48;{fore[3:]}", "")
 
     @classmethod
     def of(cls, attributes: frozenset[str], fore: str, back: str, link: str) -> Pen:

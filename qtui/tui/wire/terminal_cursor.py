@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from qtui.tui.wire.pens import PLAIN, Pen
+
+#: Lines and columns that are near, and numbers of one digit.
+_NEAR: Final = 3
+_ONE_DIGIT: Final = 10
+#: A line or a column that nothing is near.
+FAR: Final = 1 << 20
 
 
 class TerminalCursor:
@@ -55,3 +63,15 @@ class TerminalCursor:
 def forward(cells: int) -> str:
     """The movement to the right in a line."""
     return "" if cells == 0 else "\x1b[C" if cells == 1 else f"\x1b[{cells}C"
+
+
+def onward(down: int, right: int, y: int, x: int) -> str:
+    """The movement to (y, x), from 0, that many lines further down and columns to the right; from
+    FAR by any of these."""
+    if 0 < down <= _NEAR and abs(right) < FAR // 2:
+        below = "\x1b[B" if down == 1 else f"\x1b[{down}B"
+        if -_NEAR <= right <= 0:
+            return below + "\b" * -right
+        if down == 1:
+            return below + forward(right) if 0 < right < _ONE_DIGIT else f"\r\n{forward(x)}"
+    return f"\x1b[{y + 1};{x + 1}H"
