@@ -18,6 +18,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
 from textual.widgets._toast import ToastRack
+from textual.widgets import ContentSwitcher, Input, Static
+from textual.worker import Worker
 
 from qtui.screen.panel.base import Panel
 from qtui.screen.widgets.sentence import Sentence, lines_kept
@@ -179,7 +181,9 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         driver: Any = self.app._driver
         if hasattr(driver, "hold"):
             driver.hold(LONGEST_HOLD)
-            self.run_worker(partial(self._go_on, driver), group="hold", exclusive=True)
+            _: Worker[None] = self.run_worker(
+                partial(self._go_on, driver), group="hold", exclusive=True
+            )
 
     async def _go_on(self, driver: Any) -> None:
         rounds = 0

@@ -1,4 +1,4 @@
-"""What keys of the real app send, as Textual paints it at 120x40 in 24-bit colour: in few bytes, and
+"""What keys of the real app send, as Textual paints it at 120x40 in 24-bit colour: few bytes, and
 nothing twice."""
 
 from __future__ import annotations

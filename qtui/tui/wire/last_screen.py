@@ -39,8 +39,8 @@ _FEW_BLANKS: Final = 4
 #: those of all such lines up to which these are sent in their order.
 _COLORFUL: Final = 12
 _LITTLE: Final = 4000
-#: The half block that shows with the colours exchanged what the other does: two colours are then one
-#: pen, whichever is above.
+#: The half block that shows with exchanged colours what the other shows: of two colours there is
+#: then one pen, whichever is above.
 _HALVES: Final = {"▀": "▄", "▄": "▀"}
 
 

@@ -58,10 +58,10 @@ class Pen:
         )
         """The pen of all blanks that look like one with this pen."""
         self.turned: Pen | None = None
-        """The pen with both colours exchanged, of a pen that has nothing else; None of the other."""
-        if fore[:3] == "38;" and back[:3] == "48;" and fore[3:] < back[3:]:
-            if not (attributes or link):
-                self.turned = Pen.of(attributes, f"38;{back[3:]}", f"48;{fore[3:]}", "")
+        """The pen with exchanged colours, of one of the two that have no more than colours."""
+        extended = (fore[:3], back[:3]) == ("38;", "48;") and not (attributes or link)
+        if extended and fore[3:] < back[3:]:
+            self.turned = Pen.of(attributes, f"38;{back[3:]}", f"48;{fore[3:]}", "")
 
     @classmethod
     def of(cls, attributes: frozenset[str], fore: str, back: str, link: str) -> Pen:
