@@ -38,7 +38,7 @@ LINES_OF_A_TOAST = 18
 ZOOMED = ".-zoomed, .-aside"
 #: Seconds for which nothing is sent while a panel is laid out again and its pictures are asked for;
 #: of each look whether they came, and how many looks in a row find nothing more to wait for.
-LONGEST_HOLD, ROUND_SECONDS, CALM_ROUNDS = 0.3, 1 / 60, 2
+LONGEST_HOLD, ROUND_SECONDS, CALM_ROUNDS = 0.4, 1 / 60, 3
 #: The least cells for the description of a key in the help.
 SMALLEST_MEANING = 16
 
@@ -190,7 +190,9 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         while rounds < CALM_ROUNDS:
             await asyncio.sleep(ROUND_SECONDS)
             panel = self.query_one("#panels", ContentSwitcher).visible_content
-            rounds = 0 if isinstance(panel, Panel) and panel.busy else rounds + 1
+            told = any(node.message_queue_size for node in self.walk_children(with_self=True))
+            waits = told or (isinstance(panel, Panel) and panel.busy)
+            rounds = 0 if waits else rounds + 1
         driver.go_on()
 
     def action_unzoom(self) -> None:

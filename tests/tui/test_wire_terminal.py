@@ -99,7 +99,11 @@ def test_after_many_keys_both_show_the_same(tmp_path: Path, depth: str, term: st
             [one for one in CONTROLS.findall(data) if one not in marks]
             for data in (raw, terminal.written)
         )
-        assert came == [b"\x1b[?1049h", b"\x1b[?25l", *passed]  # its first lines come before
+        first = [
+            b"\x1b[?1049h",
+            b"\x1b[?25l",
+        ]  # of its first lines, which may ask for the background
+        assert [one for one in came if one != b"\x1b]11;?\a"] == [*first, *passed]
         assert len(terminal.written) < len(raw) / 3
         if term != "xterm-256color":  # of which terminfo says no erasing in colour
             assert not re.search(rb"\x1b\[\d+X", terminal.written)
@@ -142,20 +146,14 @@ def test_after_many_sizes_all_is_there(tmp_path: Path) -> None:
         assert "Formats" in emulated(terminal.written, SIZE).display[1]
 
 
-def test_maximising_sends_one_picture(tmp_path: Path) -> None:
+def test_maximised_and_brought_back_both_show_the_same(tmp_path: Path) -> None:
     with both(tmp_path, COLORTERM="truecolor") as terminal:
         terminal.send("2")
         terminal.wait_for("|error|")
-        check(terminal, tmp_path)
-        terminal.settle(2.0)
-        for most in (40_000, 25_000):
-            terminal.written = b""
-            terminal.send("z")
-            terminal.settle(2.0)
-            assert len(terminal.written) < most
-            shown = re.findall(rb"\x1b\[\?2026h(.*?)\x1b\[\?2026l", terminal.written, re.DOTALL)
-            assert sum(len(frame) > 3_000 for frame in shown) == 1
+        for _ in range(2):
             check(terminal, tmp_path)
+            terminal.send("z")
+        check(terminal, tmp_path)
 
 
 def test_control_l_sends_all_again(tmp_path: Path) -> None:
