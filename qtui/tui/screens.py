@@ -18,7 +18,6 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
 from textual.widgets._toast import ToastRack
-from textual.widgets import ContentSwitcher, Input, Static
 from textual.worker import Worker
 
 from qtui.screen.panel.base import Panel
@@ -101,6 +100,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
 
     def on_resize(self, event: Resize) -> None:
         """Keeps the toasts above the sentence and the keys, and below the tabs."""
+        self._send_once()
         below = lines_kept(*event.size) + 1
         for rack in self.query(ToastRack):
             rack.styles.margin = (0, 0, below, 0)
@@ -171,9 +171,6 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         """Styles these anew and the parts of the shell. What is in them looks as before; Textual
         would style all of it again for each class, which took a third of a second."""
         self.app.stylesheet.update_nodes((*self.query_children("*"), *changed))
-
-    def on_resize(self) -> None:
-        self._send_once()
 
     def _send_once(self) -> None:
         """The terminal gets what is drawn now with the pictures that the panel asks for in their
