@@ -50,8 +50,7 @@ class PlanPanel(AskingPanel):
     the app: another panel with a plan starts with it."""
 
     ENGINE = "estimator"
-    RUNS: ClassVar[bool] = False
-    """Whether the panel runs the plan, on a CPU where there is no GPU."""
+    RUNS: ClassVar[bool] = False  # whether it runs the plan, on a CPU where there is no GPU
 
     body: PlanBody
 
@@ -61,8 +60,7 @@ class PlanPanel(AskingPanel):
         self._possible: RunPlan | None = None
         """The last plan that was estimated; it replaces a plan that proves impossible."""
         self._of_case = PlanHistory()
-        self._undone = ""
-        """What the last key undid or did again, until the next change."""
+        self._undone = ""  # what the last key undid or did again, until the next change
         self._asked_live = False
 
     # The plan of the app
