@@ -9,7 +9,7 @@ _WRONG = {
     "a number that is none": r"(?<![\w-])[-+−]?(?:nan|inf)(?![\w'])",
     "a zero with a sign": r"(?<![\w.])[-−]0(?:\.0+)?(?![\w.]*[1-9])(?:%| )",
     "a plural of one": (
-        r"(?<![\w.,×:-])1 (?!is|as|was|has|bits?\b|loss|class|less|pass|across|axis|this|its|plus"
+        r"(?<![\w.,×:^-])1 (?!is|as|was|has|bits?\b|loss|class|less|pass|across|axis|this|its|plus"
         r"|gas|process\b|minus|standard|fits)[a-z]+s\b"
     ),
     "a verb of many for one": r"(?<![\w.,×-])1 (?:[a-z]+ )?(?:are|have|were|lie|hold)\b",

@@ -75,6 +75,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("z", "fill the screen with the main picture, and back", "app.maximise app.unzoom"),
         ("y", "copy what the panel shows as text", "app.copy"),
         ("Y", "copy the command that gives what is shown", "app.copy_command"),
+        ("ctrl+z", "suspend qtui; `fg` in the shell brings it back", "app.suspend"),
         ("e", "export picture, data and tables", "app.export"),
         ("E", "export every view of the session as one page", "app.export_session"),
         ("question_mark f1", "help, with every key that works now", "app.help help.close"),

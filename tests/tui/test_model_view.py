@@ -429,7 +429,9 @@ async def test_the_list_the_text_and_the_windows_are_changed(
         settings = engine.asked[-1]
         assert (settings.windows, settings.device, settings.text) == (21, "cuda", "mine")
         found = view.run.found
-        await pilot.press("f")  # a knob of A: another scheme, which the evaluation did not have
+        await pilot.press(
+            "right_square_bracket"
+        )  # a knob of A: another scheme, which the evaluation did not have
         await idle(pilot)
         assert view.run.found is found
         assert "not read" in screen_text(pilot.app)

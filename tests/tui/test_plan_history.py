@@ -62,7 +62,7 @@ async def test_every_change_is_undone_and_done_again(
                     assert choice(pilot.app) == there
                     assert panel.sentence.startswith(f"Done again: {change}. ")
         await press(pilot, "u")
-        panel = await press(pilot, "right")
+        panel = await press(pilot, "plus")
         assert not panel.sentence.startswith("Undone")
         assert not panel.history.redoes
 

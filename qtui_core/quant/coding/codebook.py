@@ -72,7 +72,6 @@ class CodebookCoder(Coder):
         values = ascending[distinct]
         #: Midpoints of neighbouring levels, computed in float32 as bitsandbytes does.
         self.thresholds: Float32 = (values[:-1] + values[1:]) / np.float32(2)
-        self._threshold_arrays = [np.asarray(threshold) for threshold in self.thresholds]
         ranks = order[distinct].astype(np.uint8)
         self.code_of_rank = None if np.array_equal(ranks, np.arange(16)) else ranks
         self.rank_of_zero = int(np.flatnonzero(values == 0)[0])
@@ -109,7 +108,7 @@ class CodebookCoder(Coder):
         counted, one = ranks[: x.size], above.view(np.uint8)
         # What happens between two calls of numpy keeps the other thread waiting: no view is made
         # and no number converted there.
-        lowest, *others = self._threshold_arrays
+        lowest, *others = map(np.asarray, self.thresholds)
         np.greater(scaled, lowest, counted.view(np.bool_))
         for threshold in others:
             np.greater(scaled, threshold, above)
