@@ -23,7 +23,8 @@ OSC, TC, RGB, SGR, DA1 = (
     "\x1b[c",
 )
 NO_TC, NO_RGB = "\x1bP0+r5463\x1b\\", "\x1bP0+r524742\x1b\\"
-#: Question -> answer, of terminals as their sources and documents have it; of tmux 3.3a measured.
+#: Question -> answer, in the forms that the terminals document; only those of tmux 3.3a were taken
+#: from a running one.
 ANSWERS: dict[str, dict[str, str]] = {
     "xterm": {
         OSC: "\x1b]11;rgb:ffff/ffff/ffff\a", TC: NO_TC, RGB: NO_RGB,

@@ -6,8 +6,8 @@ device attributes, DA1), so that nobody waits for a terminal that does not know 
 the last are what neovim asks (runtime/lua/vim/_defaults.lua); that every terminal answers DA1 is
 what notcurses (TERMINALS.md) and terminal-colorsaurus (terminal_survey) found, of 30 terminals;
 QTerminal, the Linux console, PuTTY and older Windows terminals answer that only. GNU screen and the
-Linux console are not asked for strings (DCS), which they would print. tmux 3.3a answers DA1 only,
-from 3.4 on also OSC 11, with what its terminal said when it was attached (tmux/tmux#3582).
+Linux console are not asked for strings (DCS), which they would print. tmux 3.3a answers DA1, and
+OSC 11 for a pane with a background of its own; from 3.4 on OSC 11 always, with what its terminal said when it was attached (tmux/tmux#3582).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def to_ask(env: Mapping[str, str], color: str, theme: str) -> tuple[bool, bool]:
     """Whether to ask for the depth and for the background, with these settings."""
     term = env.get("TERM", "")
     depth = color == "auto" and not names_its_depth(env)
-    # Terminal.app prints what it does not know, and has no such answer (neovim asks it neither).
+    # Terminal.app prints what it does not know, and has no such answer.
     depth = depth and env.get("TERM_PROGRAM") != "Apple_Terminal"
     in_screen = bool(env.get("STY")) or (term.startswith("screen") and not env.get("TMUX"))
     return depth, theme == "auto" and not (in_screen or term.startswith("linux"))
