@@ -7,7 +7,8 @@ the last are what neovim asks (runtime/lua/vim/_defaults.lua); that every termin
 what notcurses (TERMINALS.md) and terminal-colorsaurus (terminal_survey) found, of 30 terminals;
 QTerminal, the Linux console, PuTTY and older Windows terminals answer that only. GNU screen and the
 Linux console are not asked for strings (DCS), which they would print. tmux 3.3a answers DA1, and
-OSC 11 for a pane with a background of its own; from 3.4 on OSC 11 always, with what its terminal said when it was attached (tmux/tmux#3582).
+OSC 11 for a pane with a background of its own; from 3.4 on OSC 11 always, with what its terminal
+said when it was attached (tmux/tmux#3582).
 """
 
 from __future__ import annotations
