@@ -55,7 +55,7 @@ async def test_shows_the_numbers_of_the_library(running: Running, model: str) ->
         assert f"{expected.entropy_bits:.2f} of 4 bits" in text
         assert f"{report.sqnr_db:.1f}" in text
         assert format_count(int(expected.counts.max())).replace(" ", "") in text
-    assert "not compared" in panel.sentence
+    assert "3 others take other bits" in panel.sentence
 
 
 async def test_equal_bits(running: Running, model: str) -> None:

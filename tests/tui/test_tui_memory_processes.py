@@ -138,7 +138,7 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
             pid = process.pid
             assert pid is not None, case
             os.kill(pid, signal.SIGSTOP)
-            await pilot.press("d" if key == "7" else "right")
+            await pilot.press(*("d", "down", "enter") if key == "7" else ("right",))
             panel = app.panel
             await until(pilot, lambda panel=panel: panel.silence != "")
             await settled(pilot)
