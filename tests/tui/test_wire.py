@@ -252,6 +252,18 @@ def test_half_of_a_wide_character_is_never_left() -> None:
     assert last.difference() == "\x1b[2Cb \r"
 
 
+@pytest.mark.parametrize("control", [*CONTROLS, "\x1b]8;;file:///a\x1b\\"])
+def test_an_escape_may_come_cut_anywhere(control: str) -> None:
+    """Between the two characters that end a string, too: its text is not painted."""
+    for cut in range(len(control) + 1):
+        last = LastScreen(WIDTH, HEIGHT)
+        passed = last.feed(control[:cut]) + last.feed(control[cut:])
+        assert passed == ("" if "]8;" in control else control)
+        last.feed("b")
+        assert ("file:///a" in last.difference()) == ("]8;" in control)
+        assert last.difference() == ""
+
+
 def test_links_and_attributes_that_are_not_known_are_kept() -> None:
     last = LastScreen(WIDTH, HEIGHT)
     last.feed("\x1b]8;id=1;file:///a\x1b\\\x1b[4:3mab\x1b[0m\x1b]8;;\x1b\\c")

@@ -12,7 +12,7 @@ from qtui.tui.wire.pens import PLAIN, Pen
 
 _STRINGS: Final = ("\x1b]", "\x1bP", "\x1bX", "\x1b^", "\x1b_")
 _STRING: Final = re.compile(r"(\x1b[]PX^_].*?(?:\a|\x1b\\))", re.DOTALL)
-_CUT: Final = re.compile(r"\x1b(?:[]PX^_][^\a]*|\[[0-?]*[ -/]*)?\Z")
+_CUT: Final = re.compile(r"\x1b(?:[]PX^_][^\a\x1b]*\x1b?|\[[0-?]*[ -/]*)?\Z")
 _SEQUENCE: Final = re.compile(r"\[[0-?]*[ -/]*[@-~]|[ -/]*[0-~]")
 _POSITION: Final = re.compile(r"\[([0-9]*)(?:;([0-9]*))?[Hf]")
 _SGR: Final = re.compile(r"\[[0-9:;]*m")
@@ -56,7 +56,8 @@ class PaintedScreen:
         before it is painted."""
         data = self._rest + data
         self._rest = ""
-        if cut := _CUT.search(data, max(0, data.rfind("\x1b"))):
+        # The last escape may be the one that ends a string, so it is sought from the one before.
+        if cut := _CUT.search(data, max(0, data.rfind("\x1b", 0, -1))):
             data, self._rest = data[: cut.start()], cut[0]
         if not any(start in data for start in _STRINGS):
             yield from self._paint(data)
