@@ -302,7 +302,7 @@ async def test_the_help_shows_every_key_with_its_whole_id(running: Running, mode
             lines = [line for line in str(keys.content).splitlines() if line.strip()]
             assert len(lines) > 30
             assert max(map(len, lines)) <= keys.parent.content_size.width
-            ids = {"quantize.rule_back", "app.focus_previous", "app.export"}
+            ids = {"quantize.granularity_back", "app.focus_previous", "app.export"}
             assert ids <= set(str(keys.content).split())
             await pilot.press("escape")
 
