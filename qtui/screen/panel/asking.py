@@ -232,6 +232,10 @@ class AskingPanel(Panel):
         return f"{self.trouble}\n{key_of(self, 'app.open_model')} opens another model."
 
     @property
+    def view_title(self) -> str:
+        return self.view.TITLE
+
+    @property
     def busy(self) -> bool:
         """Whether the panel waits for an answer."""
         return self.phase in (AskingPhase.OPENING, AskingPhase.WORKING)

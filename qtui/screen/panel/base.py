@@ -84,6 +84,11 @@ class Panel(ShellHooks, Container):
         await pick(self, self.drawing, picking, taken)
 
     @property
+    def view_title(self) -> str:
+        """The title of the view that is shown; "" for a panel without views."""
+        return ""
+
+    @property
     def busy(self) -> bool:
         """Whether the panel waits for an answer."""
         return False

@@ -37,7 +37,7 @@ def place_picking(panel_id: str, view: str) -> Picking:
 async def pick_place(app: QtuiApp) -> None:
     """Asks for a panel and a view, and shows them."""
     panel = app.panel
-    view = panel.view.TITLE if isinstance(panel, AskingPanel) else ""
+    view = "" if panel is None else panel.view_title
 
     async def show(entry: PanelEntry, title: str) -> None:
         await app.action_show_panel(entry.id)

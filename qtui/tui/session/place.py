@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.base import Panel
 from qtui.screen.plan.history import Choice
 from qtui.tui.session.last import LastSession
@@ -44,8 +43,9 @@ def keep_place(session: LastSession, app: QtuiApp) -> None:
 
 def _with_place(state: AppState, app: QtuiApp, chosen: Choice | None) -> AppState:
     switcher = app.screen_stack[0].query_one("#panels")
-    shown = {panel.PANEL_ID: panel.view.TITLE for panel in switcher.query(AskingPanel)}
-    now = next((panel.PANEL_ID for panel in switcher.query(Panel) if panel.display), state.panel)
+    panels = list(switcher.query(Panel))
+    shown = {panel.PANEL_ID: panel.view_title for panel in panels if panel.view_title}
+    now = next((panel.PANEL_ID for panel in panels if panel.display), state.panel)
     state = replace(state, panel=now, views={**state.views, **shown})
     if chosen is None:
         return state
@@ -59,9 +59,13 @@ def _with_place(state: AppState, app: QtuiApp, chosen: Choice | None) -> AppStat
 
 def show_last_view(panel: Panel, state: AppState) -> None:
     """Shows the view of a new panel that was shown last, if there is one of that title."""
+    title = state.views.get(panel.PANEL_ID)
+    if title is None:
+        return
+    from qtui.screen.panel.asking import AskingPanel  # the first picture need not wait for it
+
     if not isinstance(panel, AskingPanel):
         return
-    title = state.views.get(panel.PANEL_ID)
     view = next((each for each in panel.views if title == each.TITLE), panel.view)
     if view is not panel.view:
         panel.show_view(view)

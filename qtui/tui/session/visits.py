@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.segment import Segment
 
-from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.panel.base import Panel
 from qtui.tui.terminal import one_line
 from qtui_core.dataclass import dataclass
@@ -77,7 +76,7 @@ class Visits:
 
 
 def _key(panel: Panel) -> tuple[str, str]:
-    return panel.PANEL_ID, panel.view.TITLE if isinstance(panel, AskingPanel) else ""
+    return panel.PANEL_ID, panel.view_title
 
 
 def _visit(panel: Panel, screen: Screen[Any], model: str) -> Visit:
