@@ -11,6 +11,7 @@ import pytest
 import train_runs
 from rich.color import Color as RichColor
 from rich.color import ColorSystem, ColorType
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from screens import Running, idle, settled
 from textual.app import App
@@ -18,6 +19,7 @@ from textual.color import Color, ColorParseError
 from textual.pilot import Pilot
 
 from qtui.engine.answers.tensors import TensorEntry
+from qtui.screen.curve.legend import PARTS, letter
 from qtui.screen.depth import Depth
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.widgets.heatmap.ramps import EIGHT_BIT_CUBE
@@ -164,6 +166,13 @@ async def pale_in_all_themes(pilot: Pilot[None], where: str, wrong: set[str]) ->
         pilot.app.theme = theme
         await settled(pilot)
         wrong |= {f"{where} {theme}: {each}" for each in pale(pilot.app, light)}
+
+
+@pytest.mark.parametrize("ground", [(18, 18, 18), (255, 255, 255)])
+def test_the_letter_of_every_muted_part_stands_out_in_256_colours(ground: Triplet) -> None:
+    for place in range(len(PARTS)):
+        style = letter(place, Depth.C256, ColorTriplet(*ground))
+        assert least_contrast(style, None, Depth.C256, TEXT) >= 1
 
 
 @pytest.mark.slow

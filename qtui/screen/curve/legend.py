@@ -63,6 +63,8 @@ _SHARE: Final = 0.42
 #: background.
 _DARK_256: Final = (24, 66, 60, 65, 94, 95, 240)
 _LIGHT_256: Final = (153, 152, 183, 151, 223, 217, 252)
+#: White or black, whichever stands out from the muted colour by 4.5:1 (WCAG 2.2, 1.4.3).
+_ON_DARK_256: Final = (231, 16, 231, 16, 231, 231, 231)
 
 
 def is_dark(ground: ColorTriplet) -> bool:
@@ -106,7 +108,7 @@ def fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet | None = Non
 @cache
 def letter(place: int, depth: Depth, ground: ColorTriplet | None = None) -> Style:
     """The style of a letter on a cell that a part fills; on a muted one it is closer to the text
-    colour than to the background."""
+    colour than to the background, or of 256 colours white or black."""
     filled = _color(place, depth, ground)
     if ground is None:
         black = Color.from_triplet(ColorTriplet(0, 0, 0)) if depth is Depth.TRUECOLOR else None
@@ -118,5 +120,5 @@ def letter(place: int, depth: Depth, ground: ColorTriplet | None = None) -> Styl
         own = PARTS[place].triplet
         color = Color.from_triplet(ColorTriplet(*((part + text) // 2 for part in own)))
     elif depth is Depth.C256:
-        color = palette_color(252 if dark else 236)
+        color = palette_color(_ON_DARK_256[place] if dark else 236)
     return Style(color=color, bgcolor=filled)
