@@ -259,9 +259,11 @@ async def test_measuring_all_tensors_can_be_stopped(
         assert "worst 1 of" in screen_text(pilot.app)
 
 
-@pytest.mark.parametrize("keys", ["f", "X"])
+@pytest.mark.parametrize(
+    "keys", [["f", *"int5", "enter"], ["right_parenthesis"], ["X"]], ids=["f", ")", "X"]
+)
 async def test_another_scheme_calls_off_the_way_to_the_worst_tensor(
-    running: Running, model: str, gate: Gate, keys: str
+    running: Running, model: str, gate: Gate, keys: list[str]
 ) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
@@ -280,7 +282,7 @@ async def test_another_scheme_calls_off_the_way_to_the_worst_tensor(
 async def test_a_prompt_that_is_too_long_stays_to_be_cut(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
-        await pilot.press("V", "V")
+        await pilot.press("v", "v")
         await pilot.press("I")
         view = panel.view
         assert isinstance(view, ActivationsView)
@@ -288,7 +290,7 @@ async def test_a_prompt_that_is_too_long_stays_to_be_cut(running: Running, model
         await pilot.press("enter")
         await until(pilot, lambda: "put it into a file" in panel.sentence)
         assert view.typing
-        await pilot.press("x")
+        await pilot.press("backspace")
         await pilot.press("enter")
         await until(pilot, lambda: not view.typing)
         await until(pilot, lambda: view.trouble != "")
@@ -302,7 +304,8 @@ async def test_no_key_is_lost_and_each_turns_the_scheme_it_was_pressed_for(
         panel = await ready(pilot)
         assert [str(scheme) for scheme in panel.shown.schemes] == ["int4:group64", "nf4:block64"]
         gate.held = {"measure"}
-        await pilot.press("f", "f", "right_square_bracket", "X", "right_square_bracket")
+        larger = "right_square_bracket"
+        await pilot.press("f", *"int6", "enter", larger, "X", larger)
         assert [str(scheme) for scheme in panel.shown.schemes] == ["int6:group128", "nf4:block128"]
         assert panel.shown.active == 1
         gate.open()
@@ -315,7 +318,7 @@ async def test_a_key_that_is_refused_holds_up_none_behind_it(running: Running, m
         await pilot.press("right_curly_bracket")  # an integer has no nested blocks
         assert str(panel.shown.scheme) == "int4:group64"
         assert panel.refusal
-        await pilot.press("f")
+        await pilot.press("f", *"int5", "enter")
         assert str(panel.shown.scheme) == "int5:group64"
         assert not panel.refusal
         await ready(pilot)

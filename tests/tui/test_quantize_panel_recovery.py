@@ -139,7 +139,7 @@ async def test_keys_that_come_with_the_kill(running: Running, model: str) -> Non
         pid = panel.qtui.engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        for key in ("down", "f", "down"):
+        for key in ("down", "f", "down", "enter", "down"):
             await pilot.press(key)
         await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await idle(pilot)
@@ -250,7 +250,7 @@ async def test_what_looks_ahead_takes_no_answer_from_a_panel(
         await gate.wait()
         return "no GPU"
 
-    monkeypatch.setattr("qtui.tui.app.device_of", named)
+    monkeypatch.setattr("qtui.tui.engines.device_of", named)
     async with running(model=model, look_ahead=True) as pilot:
         app = cast(Any, pilot.app)
         await until(pilot, lambda: "engine" in app.__dict__)

@@ -109,7 +109,7 @@ async def test_the_sentence_is_about_what_is_done(
         assert "large.weight" in panel.sentence
         await in_phase(pilot, AskingPhase.READY)
         assert panel.sentence.startswith("int4:group64")
-        await pilot.press("f")
+        await pilot.press("f", *"int5", "enter")
         await until(pilot, lambda: panel.phase is AskingPhase.WORKING)
         await until(pilot, lambda: not panel.sentence.startswith("int4:group64"))
         assert panel.sentence.startswith("Computing what int5:group64 does to all 33,554,432")
@@ -141,14 +141,8 @@ async def test_the_engine_killed_at_work_and_started_again(running: Running, lar
         assert "The engine was killed" in text
         assert "r starts it again." in text
         for key in (
-            "f",
-            "X",
-            "right_parenthesis",
-            "down",
-            "up",
-            "m",
-            "T",
-        ):  # nothing hurts the screen
+            "f", "down", "enter", "X", "right_parenthesis", "down", "up", "m", "T",
+        ):  # fmt: skip  # nothing hurts the screen
             await pilot.press(key)
         await settled(pilot)
         assert panel.phase is AskingPhase.LOST
