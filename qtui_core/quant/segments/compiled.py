@@ -39,6 +39,10 @@ Kernel = Callable[..., Any]
 
 #: Elements of bfloat16 that are widened per chunk: 4 MB of float32.
 PIECE = 1 << 20
+#: Elements per call of a kernel, about. It makes a byte for each on the way, and its next call has
+#: that memory again. From 32 MB on the allocator would give it back to the system, and for 4096 x
+#: 14336 elements the page faults would take a fifth of the time.
+CALL = 1 << 24
 
 _FAMILIES = (Family.CODEBOOK, Family.INTEGER, Family.FLOAT)
 
@@ -94,17 +98,13 @@ def compiled_codes(
 
     flat = torch.from_numpy(values.view(np.int16) if values.dtype == np.uint16 else values)
     groups = (flat.view(torch.bfloat16) if values.dtype == np.uint16 else flat).view(-1, size)
-    # Only the sizes are dynamic. With dynamic=True the constants of the formats would be dynamic
-    # too, and torch 2.13 would then take the kernel of one format from its cache for another.
-    for axis in (0, 1):
-        torch._dynamo.maybe_mark_dynamic(groups, axis)
     try:
         with torch.no_grad():
             if scheme.family is Family.FLOAT:
-                codes, scales = _float_codes(scheme, groups)
+                codes, scales = _float_codes(scheme, _any_size(groups))
             else:
                 make = _codebook if scheme.family is Family.CODEBOOK else _symmetric
-                codes, scales = _kernel(make, scheme.format, scheme.scale_rule)(groups)
+                codes, scales = _in_calls(make, scheme, groups)
     except Exception as error:  # a compiler may raise anything
         raise QtuiError(
             f"The kernel of {scheme} could not be compiled ({_first_line(error)}). It takes a C++ "
@@ -114,6 +114,42 @@ def compiled_codes(
     if not bool(torch.isfinite(scales).all()):
         return None
     return codes.numpy().reshape(-1), scales.numpy()
+
+
+def _any_size(groups: Tensor) -> Tensor:
+    """The same tensor, for a kernel of any sizes."""
+    import torch
+
+    # Only the sizes are dynamic. With dynamic=True the constants of the formats would be dynamic
+    # too, and torch 2.13 would then take the kernel of one format from its cache for another.
+    for axis in (0, 1):
+        torch._dynamo.maybe_mark_dynamic(groups, axis)
+    return groups
+
+
+def _in_calls(
+    make: Callable[[Scheme], Kernel], scheme: Scheme, groups: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Codes and scales of `[groups, size]`, about CALL elements at a time."""
+    import torch
+
+    kernel = _kernel(make, scheme.format, scheme.scale_rule)
+    count = len(groups)
+    # Parts are equal but for one group, and have two at least: torch compiles anew for a single.
+    parts = groups.tensor_split(max(1, min(count // 2, groups.numel() // CALL)))
+    if len(parts) == 1:
+        whole: tuple[Tensor, Tensor] = kernel(_any_size(groups))
+        return whole
+    packed = 2 if make is _codebook else 1
+    dtype = np.uint8 if make is _codebook else np.int8
+    # Of numpy, which asks for large pages; torch does not.
+    codes = torch.from_numpy(np.empty((count, groups.shape[1] // packed), dtype))
+    scales = torch.from_numpy(np.empty(count, np.float32))
+    first = 0
+    for part in parts:
+        here = slice(first, first := first + len(part))
+        codes[here], scales[here] = kernel(_any_size(part))
+    return codes, scales
 
 
 def _float_codes(scheme: Scheme, groups: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,9 +171,7 @@ def _float_codes(scheme: Scheme, groups: Tensor) -> tuple[Tensor, Tensor]:
             here = slice(row, row + rows), slice(column, column + columns)
             part = groups[here]
             piece = wide[: part.numel()].view(part.shape).copy_(part)
-            for axis in (0, 1):
-                torch._dynamo.maybe_mark_dynamic(piece, axis)
-            codes[here] = encode(piece, scales[here[0], None])
+            codes[here] = encode(_any_size(piece), scales[here[0], None])
     return codes, scales
 
 

@@ -131,19 +131,22 @@ def map_segments(
     # The calling thread works too: one that only hands out segments takes a core from those that
     # work each time it wakes.
     pool = _pool(threads - 1)
-    waiting: deque[tuple[int, Future[Result]]] = deque()
+    waiting: deque[tuple[Segment, Future[Result]]] = deque()
     try:
         for segment in segments:
             _stop_if(cancelled)
             # Each other thread has a segment at work and one to go on with.
             if sum(not future.done() for _, future in waiting) < 2 * (threads - 1):
-                waiting.append((segment.size, pool.submit(task, segment)))
+                waiting.append((segment, pool.submit(task, segment)))
             else:
-                here: Future[Result] = Future()
-                here.set_result(task(segment))
-                waiting.append((segment.size, here))
+                waiting.append((segment, _done(task(segment))))
             while waiting and (waiting[0][1].done() or len(waiting) > 4 * threads):
                 yield _next(waiting, advance)
+        # What no other thread has begun is done here, as the end would have to wait for it.
+        for at, (segment, future) in enumerate(waiting):
+            _stop_if(cancelled)
+            if future.cancel():
+                waiting[at] = segment, _done(task(segment))
         while waiting:
             _stop_if(cancelled)
             yield _next(waiting, advance)
@@ -197,13 +200,20 @@ def progress_of(
     return progress
 
 
+def _done(result: Result) -> Future[Result]:
+    """The future of what is known."""
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
+
+
 def _next(
-    waiting: deque[tuple[int, Future[Result]]], advance: Callable[[int], None] | None
+    waiting: deque[tuple[Segment, Future[Result]]], advance: Callable[[int], None] | None
 ) -> Result:
-    elements, future = waiting.popleft()
+    segment, future = waiting.popleft()
     result = future.result()
     if advance:
-        advance(elements)
+        advance(segment.size)
     return result
 
 

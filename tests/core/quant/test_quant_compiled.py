@@ -59,6 +59,14 @@ def test_bytes_are_those_of_the_plain_path(text):
         assert_same(bfloat16(tough(x.shape)), scheme)
 
 
+@pytest.mark.parametrize("text", ["nf4", "fp4", "int4:group64", "int8:row", "int8:tensor"])
+def test_several_calls_of_a_kernel_give_the_same_bytes(text, monkeypatch):
+    monkeypatch.setattr(module, "CALL", 5000)  # parts of unequal length
+    for x in (tough((7, 2560)), tough((1, 17920))):
+        assert_same(x, Scheme.parse(text))
+        assert_same(bfloat16(x), Scheme.parse(text))
+
+
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
