@@ -259,8 +259,7 @@ class HelpScreen(ModalScreen[None]):
             "escape,question_mark,f1,q,enter",
             "dismiss",
             "Close",
-            id="help.close",
-            priority=True,
+            id="help.close",  # no priority: the ? that opened it may be followed by one at once
             tooltip="Close the help",
         ),
         Binding("j", "scroll_down", "Down", show=False, id="help.down", tooltip="Scroll down"),

@@ -16,10 +16,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 #: takes 12 s on two cores, and one of these 2 s.
 DEMO_TOKENS: Final = 128
 #: The sentence that says so.
-DEMO_NOTE: Final = (
-    f"On a CPU the demo takes sequences of {DEMO_TOKENS} tokens unless another length is chosen, "
-    "so that a step takes seconds."
-)
+DEMO_NOTE: Final = f"On a CPU the demo takes {DEMO_TOKENS} tokens: steps take seconds."
 
 
 @dataclass(frozen=True)
