@@ -186,7 +186,9 @@ def test_a_ratchet_is_told_with_what_follows_and_what_it_costs():
     told = said(**{"fp32": 4.8, "bf16": 88.0, "bf16 stochastic": 4.8, "8-bit": 56.0})
     assert "in bf16 and 8-bit rises and does not fall" in told
     assert "fp32 (4 bytes an element) and bf16 stochastic (2) follow. In bf16 it stays" in told
-    assert told.endswith("A beta2 of 0.95, which costs none, may do so too: --beta2 tries it.")
+    assert told.endswith(
+        "A beta2 of 0.95 may let it fall too, at no byte more: --beta2 0.95 tries it."
+    )
     assert "fp32 (4 bytes an element) follows" in said(fp32=4.8, bf16=88.0)
     assert "every map that was tried falls" in said(fp32=1.0, bf16=1.0)
     assert "fp32 itself has hardly fallen" in said(fp32=95.0, bf16=95.0)

@@ -126,7 +126,7 @@ def test_a_scale_that_falls_for_as_long_as_float32_has_numbers_is_told():
         experiment_named("lossscale").settle({}),
         {"spoilt": scaler.ScalerRun((1.0, 0.5, 0.0), 0, 2, "a.weight", True)},
     )
-    assert "every step (here to 0, on purpose) means" in found.verdict
+    assert "never stops falling (here to 0, on purpose) means" in found.verdict
     assert found.rows[0]["ends"] is None
     assert found.pictures[0].lines[0].y == (0.0, -1.0, None)
 

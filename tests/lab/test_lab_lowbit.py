@@ -246,14 +246,27 @@ def test_differences_are_judged_against_the_floor_and_cures_are_told():
     }
     assert found.verdict == (
         "With lr 0.0003, 6 steps, one seed: bf16 and fp8 flow scaled show no difference to fp32 "
-        "that this run can see; worse (what helps at no byte more): fp8 flow by 0.02 (fp8 flow "
-        "scaled); better: int8 mixed by 0.01."
+        "that this run can see; worse (what to use instead, at no byte more): fp8 flow by 0.02 "
+        "(fp8 flow scaled); better: int8 mixed by 0.01."
     )
     alone = said(twin(nvfp4=0.02)).verdict
-    assert "worse (what helps at no byte more): nvfp4 by 0.02 (try nvfp4 backward)." in alone
+    assert (
+        "worse (what to use instead, at no byte more): nvfp4 by 0.02 (try nvfp4 backward)." in alone
+    )
     timed = {row["recipe"]: row["seconds"] for row in found.rows}
     assert timed["fp8 flow"] is None
     assert timed["bf16"] == 0.1
+
+
+def test_no_cure_is_told_that_diverged_or_comes_no_nearer():
+    def check(outcomes, cured):
+        assert ("0.0004 (fp8 flow scaled)" in said(outcomes).verdict) == cured
+
+    near, far = (twin(fp8_flow=4e-4, fp8_flow_scaled=d) for d in (1e-5, 6e-4))
+    ill = dict(near)
+    ill["fp8 flow scaled 0"] = made_run(3.0, float("nan"), diverged=2, first="w", held_after=None)
+    drawn = far | {"fp8 flow scaled again 0": twin(it=3e-3)["it 0"]}  # whose floor hides it
+    every(((near, True), (far, False), (ill, False), (drawn, False)), check)
 
 
 def test_a_recipe_that_rounds_at_random_has_a_floor_of_its_own():
@@ -293,6 +306,9 @@ def test_of_several_rates_each_takes_its_best():
     found = said(runs, rates=(1e-4, 1e-3), recipes=("bf16",))
     assert {row["recipe"]: row["lr"] for row in found.rows} == {"fp32": 1e-3, "bf16": 1e-3}
     assert "each at its best of lr 0.0001, 0.001" in found.verdict
+    del runs["bf16 0.0001 0"]
+    stopped = said(runs, rates=(1e-4, 1e-3), recipes=("bf16",)).verdict
+    assert "each at its best of the runs that are done, of lr 0.0001, 0.001" in stopped
 
 
 @pytest.mark.slow

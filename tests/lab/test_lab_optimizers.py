@@ -321,8 +321,8 @@ def test_the_fewest_bytes_without_a_difference_are_named_and_a_drift_is_warned_o
     assert warned in optimizers.conclude(settings, outcomes(drifted=1)).notes
     assert "never had" not in " ".join(optimizers.conclude(settings, outcomes()).notes)
     assert (
-        "Keep the embedding's states in fp32 (6,112 bytes more): in 8-bit its next update "
-        "is 120% off (matrices 2.0%)."
+        "In 8-bit the embedding's next update is 120% off (matrices 2.0%); its states in fp32 "
+        "would take 6,112 bytes more."
     ) in said()
     assert fits(said(drifted=1, four=1e-5), "with no visible difference")
     assert "torchao 8-bit diverged, step 3: a.weight" in said(eight=None)

@@ -119,7 +119,28 @@ def test_the_verdict_says_what_the_control_says():
     found = said(spoilt)
     assert "At 2 bits PTQ of the model as it is stays ahead of both" in found.verdict
     assert found.notes == ("Training at lr 0.0003 alone moved the held-out loss in fp32 by +0.04.",)
-    assert "--schedule linear would tell" in said(spoilt, schedule="constant").verdict
+    assert (
+        "made the model worse; try --schedule linear." in said(spoilt, schedule="constant").verdict
+    )
+
+
+def test_ptq_is_told_to_be_ahead_only_of_what_is_seen_to_be_worse():
+    """Where both ways of training are behind it, and float32 too, by more than the floor."""
+    spoilt = {"ptq": 0.81, "control": 0.85, "trained": 0.83, "null": 0.8501, "after": 0.84}
+    rows = (
+        ({}, True),
+        ({"trained": 0.9}, True),  # QAT is worse than its control, and PTQ ahead of both
+        ({"control": 0.8, "null": 0.8001}, False),  # not ahead of the control
+        ({"null": 0.9}, False),  # the floor hides it
+        ({"after": 0.8}, False),  # training did not harm float32
+    )
+
+    def check(changed, ahead):
+        assert ("stays ahead of both" in said(known(**(spoilt | changed))).verdict) == ahead
+
+    every(rows, check)
+    nearly = said(known(ptq=1.0, control=0.9, null=0.90001, trained=0.8001)).verdict
+    assert "(99% of PTQ's loss back)" in nearly
 
 
 def test_seeds_that_disagree_show_no_difference():

@@ -201,10 +201,12 @@ def test_a_map_that_stops_on_its_way_has_fallen():
         "times fp32's"
     ) in said(**{"fp32": 1.0, "4-bit": 11.0})
     assert "rises and does not fall" in said(**{"fp32": 1.0, "4-bit": 92.0})
-    assert "In fp8 it falls too far: in fp8 steps become 10 times too large." in said(
+    assert "In fp8 it falls too far: steps become 10 times too large." in said(
         fp32=1.0, fp8=0.01, bf16=1.0
     )
-    assert "In fp8 it falls too far: in fp8 to zero." in said(fp32=1.0, fp8=0.0, bf16=1.0)
+    assert "In fp8 it falls too far: to zero." in said(fp32=1.0, fp8=0.0, bf16=1.0)
+    assert said(fp32=1.0, fp8=0.0, bf16=1.0).startswith("At beta2 0.95 bf16 falls as fp32 does.")
+    assert said(fp32=1.0, fp8=0.0).startswith("At beta2 0.95 no map that was tried falls as")
 
 
 def test_settings_that_leave_nothing_to_see_are_told():
@@ -332,10 +334,42 @@ def test_noise_near_the_gradient_is_told_with_the_batch_that_would_do():
         return " ".join((told.verdict, *told.notes))
 
     assert "nvfp4 below 2.05 k tokens." in said(near)  # 0.5 + 2/n = 1 at n = 4
-    assert "For more take more steps, at no byte more." in said(near)
+    assert "For more tokens take more steps, at no byte more." in said(near)
     three = {"int8 row": calm, "fp8 tensor": noise.Noise(**settled, fixed=0.1, averaged=1, norm=9)}
     told = concluded("noise", three | {"nvfp4": near}, schemes=(*three, "nvfp4")).verdict
-    assert "For more take int8 row (0.44 bytes more a number than nvfp4)." in told
+    assert "For more tokens take int8 row (0.44 bytes more a number than nvfp4)." in told
     assert fits(told, "(0.44 bytes more a number than nvfp4).")
     assert "stall" not in said(calm)
     assert "nvfp4 whatever the batch." in said(never)
+
+
+def test_a_format_for_larger_batches_is_one_that_is_seen_to_allow_them():
+    def figures(fixed, error=0.0, batch=1.0, spread=0.0):
+        return noise.Noise(512, batch, spread, fixed, error, 0.01, 9.0)
+
+    bad, clear = figures(0.5, 0.01), figures(0.01, 0.001)
+    rows = (
+        ((bad, clear), "For more tokens take int8 row (0.44 bytes more a number than nvfp4)."),
+        ((bad, figures(0.45, 0.05)), "For more tokens take more steps"),  # the intervals overlap
+        ((bad, figures(-0.01, 0.6)), "For more tokens take more steps"),  # nothing is known of it
+        ((bad, figures(-0.01, 0.001)), "int8 row adds no noise that stays in a large batch"),
+        ((figures(0.5, 0.0, 1.0, 0.6), clear), "hardly differ, or there are too few of them"),
+        ((figures(0.5, batch=0.0), clear), "hardly differ, or there are too few of them"),
+    )
+
+    def check(pair, words):
+        outcomes = dict(zip(("nvfp4", "int8 row"), pair, strict=True))
+        verdict = concluded("noise", outcomes, schemes=("nvfp4", "int8 row")).verdict
+        assert words in verdict
+        assert not faults_of(verdict)
+
+    every(rows, check)
+
+
+def test_a_product_without_errors_chooses_nothing():
+    exact = matmul.ProductErrors(("a",), dict.fromkeys(("int8 row", "fp8 row"), ((0.0, 0.0, 0.0),)))
+    found = concluded("matmul", {"schemes": exact}).verdict
+    assert found == "Every dW is exact here, so it cannot choose between formats of 8 bits."
+    alike = {"fp8 tensor": ((0.1, 0.1, 0.1),), "fp8 tensor e5m2": ((0.1, 0.1, 0.1001),)}
+    found = concluded("matmul", {"schemes": matmul.ProductErrors(("a",), alike)}).verdict
+    assert "times nearer" not in found

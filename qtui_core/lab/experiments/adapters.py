@@ -322,10 +322,9 @@ def _verdict(
     sizes = {name: _trained(runs.compared[name].runs[0]) for name in shares}
     enough = [name for name, share in shares.items() if share >= ENOUGH]
     best = min(enough, key=sizes.__getitem__) if enough else max(shares, key=shares.__getitem__)
-    cost = (
-        f"with {format_bytes(sizes[best])} trained instead of {format_bytes(_trained(full))}, at "
-        f"lr {rates[best]:g} instead of {settings['lr']:g}"
-    )
+    cost = f"with {format_bytes(sizes[best])} trained instead of {format_bytes(_trained(full))}"
+    if rates[best] != settings["lr"]:
+        cost += f", at lr {rates[best]:g} instead of {settings['lr']:g}"
     if enough:
         said = (
             f"{best} is the smallest adapter that is enough: in {at} it reaches "

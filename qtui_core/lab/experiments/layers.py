@@ -219,5 +219,5 @@ def _verdict(settings: Mapping[str, Any], found: LabLayerErrors) -> str:
     )
     if found.rules:
         rule, (kept, measured) = min(found.rules.items(), key=lambda item: item[1][1])
-        said += f", while the rule “{rule}” takes {kept:.1%} of them to {measured:.2%}"
+        said += f"; the rule “{rule}” leaves {kept:.1%} of them so, and it is {measured:.2%}"
     return f"{said}."

@@ -244,13 +244,20 @@ def _needed(store: str, seen: LabGradients | None) -> str:
         return ""
     body, name = _body(seen), _title(store)
     best = best_scale(store, _largest(seen))
-    if best is None or not body.there:
+    if best is None:
         return "Every gradient is zero here, so there is nothing to scale."
+    if not body.there:
+        return "No layer but the head has a gradient here, so there is nothing to scale."
     without = f"{flushed(store, body):.2%}"
     if best <= 0:
         return (
             f"{name} without a scale makes {without} of the gradients zero; they are too large for "
             f"a scale above 2^{best}."
+        )
+    if flushed(store, body, best) >= flushed(store, body):
+        return (
+            f"{name} makes {without} of the gradients zero without a loss scale, and no fewer with "
+            f"one of 2^{best}."
         )
     return (
         f"A loss scale of 2^{best}, at no byte, makes {flushed(store, body, best):.2%} of "
@@ -285,7 +292,7 @@ def _fell(runs: Mapping[str, ScalerRun]) -> str:
     spoilt = next((run for run in runs.values() if run.spoilt and run.upstream), None)
     if spoilt is not None:
         said.append(
-            f"A scale that falls at every step (here to {_power(spoilt.scales[-1])}, on purpose) "
+            f"A scale that never stops falling (here to {_power(spoilt.scales[-1])}, on purpose) "
             f"means NaN in the model."
         )
     return " ".join(said)
@@ -303,7 +310,7 @@ def _of_errors(store: str, measured: ScaleErrors) -> list[str]:
             f"at 2^{power} of all scales tried ({known[power]:.2%})."
         )
     e4, e5 = (min(measured.errors[name]) for name in ("e4m3", "e5m2"))
-    if min(e4, e5):
+    if min(e4, e5) and e4 != e5:
         better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
         said.append(
             f"With a scale, {better} is the better format of 8 bits ({min(e4, e5):.2%} off; "

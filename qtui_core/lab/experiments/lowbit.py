@@ -141,8 +141,9 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 "converted": found.notes[0].partition(" linear")[0] if found.notes else None,
             }
         )
-    title = f"recipes beside fp32, {_at(settings)}"
-    verdict = _verdict(settings, runs, best)
+    at = _at(settings, outcomes)
+    title = f"recipes beside fp32, {at}"
+    verdict = _verdict(settings, runs, best, at)
     return Findings(
         columns, tuple(rows), runs.charts(title), verdict, runs.floor, _notes(settings, runs)
     )
@@ -185,13 +186,24 @@ def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
     return (*filter(None, (runs.chaotic, _memory(runs))), *notes)
 
 
-def _at(settings: Mapping[str, Any]) -> str:
-    if settings["rates"] is not None:
-        return f"each at its best of lr {', '.join(f'{rate:g}' for rate in settings['rates'])}"
-    return f"lr {settings['lr']:g}"
+def _at(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> str:
+    if settings["rates"] is None:
+        return f"lr {settings['lr']:g}"
+    rates = f"lr {', '.join(f'{rate:g}' for rate in settings['rates'])}"
+    wanted = (
+        _key(name, rate, seed, settings)
+        for name in (TWIN, *settings["recipes"])
+        for rate in settings["rates"]
+        for seed in settings["seeds"]
+    )
+    if all(key in outcomes for key in wanted):
+        return f"each at its best of {rates}"
+    return f"each at its best of the runs that are done, of {rates}"
 
 
-def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str, float]) -> str:
+def _verdict(
+    settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str, float], at: str
+) -> str:
     if broken := runs.broken:
         return broken
     if not runs.compared or runs.floor is None:
@@ -218,12 +230,12 @@ def _verdict(settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str
             + (f" ({cure[0]}{'' if cost else ', ' + cure[1]})" if (cure := cures[name]) else "")
             for name in worse
         ]
-        take = f" (what helps at {cost})" if cost else ""
+        take = f" (what to use instead, at {cost})" if cost else ""
         said.append(f"worse{take}: {', '.join(words)}")
     if better := seen.get("better"):
         said.append(f"better: {', '.join(_by(name, runs) for name in better)}")
     said += [f"{n} diverged at {runs.compared[n].diverged}" for n in seen.get("diverged", ())]
-    return f"With {_at(settings)}, {steps_counted(settings)}, {runs.counted}: {'; '.join(said)}."
+    return f"With {at}, {steps_counted(settings)}, {runs.counted}: {'; '.join(said)}."
 
 
 def _by(name: str, runs: LabComparison) -> str:
@@ -241,9 +253,10 @@ def _cure(name: str, runs: LabComparison) -> tuple[str, str] | None:
         twin = runs.first(TWIN)
         whole = here.runs[0] if instead.startswith("int8 weights") or twin is None else twin
         return f"try {instead}", _more(whole, here.runs[0])
-    if cure.difference is None or here.difference is None:
+    if cure.diverged or cure.difference is None or here.difference is None:
         return None
-    if runs.seen(cure.name) == "worse" and cure.difference > here.difference / 2:
+    most = here.difference / (2 if runs.seen(cure.name) == "worse" else 1)
+    if cure.difference > most:
         return None
     return cure.name, _more(cure.runs[0], here.runs[0])
 
@@ -269,10 +282,12 @@ def _less(name: str, runs: LabComparison) -> str:
 def _memory(runs: LabComparison) -> str:
     """Which of the recipes store fewer bytes than float32; empty if that is not known."""
     twin = runs.first(TWIN)
-    known = [name for name, found in runs.compared.items() if not found.diverged]
-    if twin is None or not _stored(twin) or not known:
+    if twin is None or not _stored(twin) or not runs.compared:
         return ""
-    words = [f"{name}{less}" for name in known if (less := _less(name, runs))]
+    words = [f"{name}{less}" for name in runs.compared if (less := _less(name, runs))]
     if not words:
         return "All store as much as fp32 between steps: what is quantized is what they multiply."
-    return f"Of weights, gradients and states, between steps, less only in {phrase(words)}."
+    return (
+        f"Only {phrase(words)} {'keep' if words[1:] else 'keeps'} fewer bytes of weights, "
+        f"gradients and states between steps than fp32."
+    )

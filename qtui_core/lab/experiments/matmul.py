@@ -262,11 +262,13 @@ def _verdict(table: ProductErrors | None, ways: ProductErrors | None) -> str:
     dw = {name: _medians(errors)[2] for name, errors in table.errors.items()}
     eight = {n: e for n, e in dw.items() if n.startswith(("int8", "fp8", "mxfp8"))}
     said = []
-    if eight:
+    if eight and not any(eight.values()):
+        said.append("Every dW is exact here, so it cannot choose between formats of 8 bits")
+    elif eight:
         best = min(eight, key=eight.__getitem__)
         said.append(f"Of 8 bits {best} keeps dW best here ({eight[best]:.2%} off)")
     e4, e5 = dw.get("fp8 tensor"), dw.get("fp8 tensor e5m2")
-    if e4 and e5:
+    if e4 and e5 and f"{max(e4, e5) / min(e4, e5):.1f}" != "1.0":
         better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
         ratio = max(e4, e5) / min(e4, e5)
         said.append(f"with a scale, {better} gradients are {ratio:.1f} times nearer than {worse}")

@@ -10,7 +10,7 @@ has fallen to b, a larger batch no longer helps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -188,42 +188,52 @@ def _pictures(found: Mapping[str, Noise]) -> tuple[LabChart, ...]:
 
 
 def _verdict(found: Mapping[str, Noise]) -> str:
-    useful: dict[str, float] = {}
     ends: list[str] = []
     unseen = []
+    if alike := [one for one in found.values() if one.batch <= _ERRORS * one.batch_error]:
+        if any(one.norm or one.averaged for one in alike):
+            return (
+                "The gradients of these micro batches hardly differ, or there are too few of them "
+                "to see it, so no usable batch can be given: take more with --micro, or a longer "
+                "--text."
+            )
+        return "Every gradient is zero here, so no format adds noise to it."
     for scheme, one in found.items():
         at, low, high = usable(one)
         if at is None or low is None:
             unseen.append(scheme)
             continue
-        useful[scheme] = at
         end = "no end seen" if high is None else _tokens(high)
         tokens = "" if ends else " tokens"
         ends.append(f"{_tokens(at)}{tokens} [{_tokens(low)}, {end}] in {scheme}")
     said = []
     if ends:
         said.append(
-            f"A larger batch helps up to {', '.join(ends)}. {_cure(useful, unseen)} Beyond, the "
-            f"format's own noise is the larger."
+            f"A larger batch helps up to {', '.join(ends)}. {_cure(found)} Beyond, the format's "
+            f"own noise is the larger."
         )
     if unseen:
         add = "add" if unseen[1:] else "adds"
         said.append(
-            f"{phrase(unseen)} {add} nothing to a large batch that these micro batches can tell "
-            f"from zero."
+            f"{phrase(unseen)} {add} no noise that stays in a large batch, as far as these micro "
+            f"batches can show."
         )
     return " ".join(said)
 
 
-def _cure(useful: Mapping[str, float], unseen: Sequence[str]) -> str:
-    """The scheme to take for larger batches than the least of all helps with, and its cost."""
-    least = min(useful, key=useful.__getitem__)
-    best = unseen[0] if unseen else max(useful, key=useful.__getitem__)
-    if best == least:
-        return "For more take more steps, at no byte more."
+def _cure(found: Mapping[str, Noise]) -> str:
+    """What to do where a larger batch than that of the worst scheme is wanted: the scheme of the
+    fewest bytes whose interval lies wholly above the worst one's, and its cost."""
+    spans = {scheme: usable(one) for scheme, one in found.items()}
+    least = min(spans, key=lambda scheme: spans[scheme][0] or math.inf)
+    end = spans[least][2] or math.inf
+    wider = {s: low or math.inf for s, (_, low, _) in spans.items() if (low or math.inf) > end}
+    best = min(wider, key=lambda scheme: (_nbytes(scheme), -wider[scheme]), default=None)
+    if best is None:
+        return "For more tokens take more steps, at no byte more."
     more = _nbytes(best) - _nbytes(least)
     cost = f"{more:.2g} bytes more" if more > 0 else "no byte more"
-    return f"For more take {best} ({cost} a number than {least})."
+    return f"For more tokens take {best} ({cost} a number than {least})."
 
 
 def _nbytes(scheme: str) -> float:

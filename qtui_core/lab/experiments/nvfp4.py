@@ -379,10 +379,10 @@ def _of_others(runs: LabComparison) -> str:
 
 def _of_blocks(whole: WholeErrors | None) -> str:
     """What leaving the last blocks unquantized improves, and its cost."""
-    if whole is None or not whole.left:
+    if whole is None or not whole.left or not whole.errors["full"]:
         return ""
     return (
         f"The last blocks in BF16 take the error of the whole gradient from "
-        f"{whole.errors['full']:.3f} to {whole.errors['full+high']:.3f} and "
+        f"{whole.errors['full']:.3f} to {whole.errors['full+high']:.3f}, for "
         f"{_HIGH_NBYTES - _NBYTES:.2f} more bytes for each of {whole.left:.0%} of the weights."
     )

@@ -332,8 +332,8 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
                 twin.facts["parameters embedding"] * (8 - 2 * (1 + 4 / state_maps.BLOCKS[kind]))
             )
             return (
-                f"Keep the embedding's states in fp32 ({cost:,} bytes more): in {kind} its next "
-                f"update is {outer:.0%} off (matrices {inner:.1%})."
+                f"In {kind} the embedding's next update is {outer:.0%} off (matrices "
+                f"{inner:.1%}); its states in fp32 would take {cost:,} bytes more."
             )
     return ""
 

@@ -102,7 +102,10 @@ def as_it_is(
     see(0, len(bits) + 1, None)
     exact = held_out_loss(net, subject.held_out)
     if not math.isfinite(exact):
-        raise ModelError("The model's loss is not finite before any training: are its weights?")
+        raise ModelError(
+            "The model's loss is not finite before any training, so nothing can be compared; its "
+            "weights may hold NaN or infinities."
+        )
     return Untouched(exact, _quantized(subject, net, bits, group, see), weights)
 
 
@@ -342,7 +345,7 @@ def _verdict(
         if width.seen == "no difference":
             continue
         share = _recovered(width, start) or 0
-        back = f" ({share:.0%} of PTQ's loss back)" if share > 0 else ""
+        back = f" ({min(share, 0.99):.0%} of PTQ's loss back)" if share >= 0.005 else ""
         if share >= 1:
             back = " (below fp32 as it was)"
         by = abs(fmean(width.better))
@@ -359,23 +362,23 @@ def _verdict(
 def _against_ptq(
     settings: Mapping[str, Any], known: Sequence[_Width], moved: Mapping[float, float]
 ) -> str:
-    """A warning if the comparison with PTQ alone would lead to a wrong conclusion."""
+    """A warning of widths at which training made the model worse, so that not to train is best."""
     spoilt = [
         width
         for width in known
         if width.ptq is not None
-        and width.qat
-        and width.seen in ("better", "no difference")
-        and fmean(width.qat) > width.ptq
-        and moved.get(rate_of(width.bits, settings), 0) > 0
+        and width.floor is not None
+        and not width.diverged
+        and min(fmean(width.qat), fmean(width.control)) - width.ptq > FLOORS * width.floor
+        and moved.get(rate_of(width.bits, settings), 0) > FLOORS * width.floor
     ]
     if not spoilt:
         return ""
     bits = phrase([str(width.bits) for width in spoilt])
     cure = "a lower --lr" if settings["schedule"] == "linear" else "--schedule linear"
     return (
-        f" At {bits} bits PTQ of the model as it is stays ahead of both, because training itself "
-        f"cost that much here; {cure} would tell, at no byte more."
+        f" At {bits} bits PTQ of the model as it is stays ahead of both, because training alone "
+        f"made the model worse; try {cure}."
     )
 
 

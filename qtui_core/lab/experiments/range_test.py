@@ -286,9 +286,13 @@ def _verdict(
     elif learn is None:
         said.append(f"no width improves by more than {settings['threshold']:.0%} of fp32")
     else:
-        passed = f"the published test is passed from {learn} bits on (B_learn)"
-        if match is None or learn < match:
-            passed += f", which are {gaps[learn]:.2g} nats behind" if gaps[learn] else ""
+        above = all(
+            (share or 0) > settings["threshold"] for b, share in shares.items() if b > learn
+        )
+        widths = f"from {learn} bits on" if above else f"at {learn} bits"
+        passed = f"the published test is passed {widths} (B_learn)"
+        if (gap := gaps[learn]) is not None and gap > tolerance:
+            passed += f", which are {gap:.2g} nats behind"
         said.append(passed)
     cycle = _cycle(settings, runs, match)
     return f"{said[0]}, {'; '.join(said[1:])}.{cycle}"

@@ -180,14 +180,15 @@ def _verdict(
         worst = min(low, key=ratios.__getitem__)
         times = math.sqrt(exact / ratios[worst]) if ratios[worst] > 0 else math.inf
         below = (
-            f" In {phrase(low)} it falls too far: in {worst} "
+            f" In {phrase(low)} it falls too far: {f'in {worst} ' if low[1:] else ''}"
             + ("to zero" if math.isinf(times) else f"steps become {times:.2g} times too large")
             + "."
         )
     if not stuck:
-        alike = "every map that was tried falls" if not low else f"{phrase(falls)} fall"
-        said = f"At beta2 {beta2:g} {alike} as fp32 does." if falls else f"At beta2 {beta2:g}:"
-        return said + below
+        alike = f"{phrase(falls)} {'fall' if falls[1:] else 'falls'}"
+        if not low or not falls:
+            alike = f"{'no' if low else 'every'} map that was tried falls"
+        return f"At beta2 {beta2:g} {alike} as fp32 does.{below}"
     worst = max(stuck, key=stuck.__getitem__)
     # What stands near where it was has not fallen at all; other maps stop on their way.
     how = "rises and does not fall" if _unmoved(stuck, peak) else "stops before it is down"
@@ -199,7 +200,7 @@ def _verdict(
         f"fp32's, so its steps are {math.sqrt(stuck[worst] / exact):.2g} times too small.{below}"
     )
     if beta2 > 0.95:
-        said += " A beta2 of 0.95, which costs none, may do so too: --beta2 tries it."
+        said += " A beta2 of 0.95 may let it fall too, at no byte more: --beta2 0.95 tries it."
     return said
 
 

@@ -195,7 +195,7 @@ class Terms:
             return basis, source
         if packing is not None and component in (Component.WEIGHTS, Component.QUANTIZATION):
             if not shape.storage_known:
-                return "assumed", "as if they were unpacked: config.json does not tell"
+                return "assumed", "as if they were unpacked: config.json does not say"
             source = f"quantization_config of config.json: {packing.title}"
         if component not in (Component.INPUTS, Component.WORKSPACES) and basis == "exact":
             basis = shape.known

@@ -25,8 +25,8 @@ from qtui_core.models.recognise import declared_method, quantization_config
 Settings = Mapping[str, Any]
 
 _UNTOLD: Final = (
-    "How many bytes its weights take cannot be told from config.json: they are counted as if they "
-    "were unpacked, which is an upper bound, and no figure that rests on it is exact."
+    "config.json does not say how many bytes its weights take: they are counted as if they were "
+    "unpacked, which is an upper bound, and no figure that rests on it is exact."
 )
 _KERNELS: Final = (
     "Its kernels unpack each weight to 16 bits for a product, which is counted; those that unpack "

@@ -23,7 +23,7 @@ from qtui_core.models.tensors import TensorInfo
 
 #: Names of experts in checkpoints, which store them as modules where transformers 5 stacks them.
 EXPERTS_UNKNOWN: Final = (
-    "How its experts are stored once they are stacked cannot be told: they are counted unpacked, "
+    "How its experts are stored once they are stacked is not known: they are counted unpacked, "
     "and no figure that rests on it is exact."
 )
 
@@ -111,8 +111,8 @@ def held_by_files(shape: ModelShape, tensors: Mapping[str, TensorInfo]) -> Model
     note = f"config.json and the files contradict each other: {words}. Counted is what is stored."
     if not packing.layout_known:
         note = (
-            f"The checkpoint is stored quantized as {packing.title}, and only the files tell the "
-            "bytes. What its kernels take beside them cannot be told."
+            f"The checkpoint is stored quantized as {packing.title}; its bytes are those of its "
+            "files. What its kernels take besides is not known."
         )
     notes = tuple(n for n in shape.notes if n != packing.note)
     if packing.layout_known:

@@ -316,7 +316,7 @@ def _level_on_gaussian(contest: Contest) -> str:
 def _use(contest: Contest) -> str:
     """What to do, and what double quantization would save if it is off."""
     if contest.lead < SAME_DB:
-        return "Their error does not tell which to take"
+        return "By their error either will do"
     best, stats = contest.best, contest.stats
     scheme = best.report.scheme
     if scheme.family is not Family.CODEBOOK or scheme.double_quantization:
