@@ -40,12 +40,18 @@ def seen(screen: pyte.Screen) -> list[list[tuple[object, ...]]]:
 class Terminal:
     """A child in a pseudo-terminal and the contents of its screen."""
 
-    def __init__(self, argv: list[str], environment: dict[str, str], size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        environment: dict[str, str],
+        size: tuple[int, int],
+        told: tuple[int, int] | None = None,
+    ) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(environment["HOME"])
             os.execvpe(argv[0], argv, environment)
-        self.resize(*size)
+        self.resize(*(told or size))
         self._screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self._screen)
         self._drawn = 0
@@ -130,9 +136,14 @@ class Terminal:
 
 @contextlib.contextmanager
 def program(
-    tmp_path: Path, *args: str, size: tuple[int, int] = (80, 24), **environment: str
+    tmp_path: Path,
+    *args: str,
+    size: tuple[int, int] = (80, 24),
+    told: tuple[int, int] | None = None,
+    **environment: str,
 ) -> Iterator[Terminal]:
-    """Runs a Python program with these arguments, in a home folder of its own."""
+    """Runs a Python program with these arguments, in a home folder of its own. `told`: the size
+    that the terminal says it has, if it is not its own."""
     env = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(qtui.__file__).parents[1]),
@@ -141,7 +152,7 @@ def program(
         "LANG": "C.UTF-8",
         **environment,
     }
-    terminal = Terminal([sys.executable, *args], env, size)
+    terminal = Terminal([sys.executable, *args], env, size, told)
     try:
         yield terminal
     finally:

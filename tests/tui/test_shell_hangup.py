@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from processes import is_gone
+from terminals import program
 
 import qtui
 
@@ -66,3 +67,14 @@ def test_the_app_ends_with_its_terminal(tmp_path: Path, before: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)
         os.waitpid(pid, 0)
+
+
+def test_a_terminal_that_tells_no_size_gets_the_usual_one(tmp_path: Path) -> None:
+    """Two parts that assumed two sizes asked each other for new pictures without end."""
+    with program(tmp_path, "-m", "qtui", size=(80, 24), told=(0, 0)) as terminal:
+        terminal.wait_for("q Quit")
+        assert "q Quit" in terminal.screen.display[-1]
+        assert termios.tcgetwinsize(terminal.fd) == (24, 80)
+        terminal.settle()
+        terminal.send("q")
+        assert terminal.exit_code() == 0
