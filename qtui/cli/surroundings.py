@@ -15,6 +15,7 @@ from qtui.screen.depth import NOTHING_SAID, TerminalSays, depth_of, light_of
 from qtui.tui.config import config_file, load_config, log_file
 from qtui_core.errors import QtuiError
 from qtui_core.extras import installed_version
+from qtui_core.models.hub.errors import without_login
 
 #: The distributions whose versions are reported, in this order.
 DISTRIBUTIONS = (
@@ -109,8 +110,9 @@ def _hub() -> tuple[Path | None, bool, str]:
     try:
         from huggingface_hub import constants
     except Exception:  # The import may raise whatever int() and the HTTP library raise.
-        return None, False, os.environ.get("HF_ENDPOINT", "")
-    return Path(constants.HF_HUB_CACHE), bool(constants.HF_HUB_OFFLINE), str(constants.ENDPOINT)
+        return None, False, without_login(os.environ.get("HF_ENDPOINT", ""))
+    address = without_login(str(constants.ENDPOINT))
+    return Path(constants.HF_HUB_CACHE), bool(constants.HF_HUB_OFFLINE), address
 
 
 def _count_models(cache: Path) -> int | None:

@@ -11,6 +11,9 @@ from qtui_core.codec import or_null, printed
 from qtui_core.conformance.findings import LibraryFindings, conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
+from qtui_core.models.files.local import MOST_TEXT_BYTES
+from qtui_core.models.hub.remote import PATIENCE_SECONDS, SLOWEST
+from qtui_core.models.hub.repository import MOST_FILES
 from qtui_core.quantities import format_bytes, plural
 
 TITLE = "qtui doctor"
@@ -233,6 +236,11 @@ def _files(files: Files) -> Facts:
         ("log of the app", str(files.log)),
         ("cache of the hub", cache),
         ("hub", f"{hub}, offline" if files.offline else hub),
+        (
+            "limits of the hub",
+            f"{format_bytes(MOST_TEXT_BYTES)} a configuration, {MOST_FILES:,} files a listing; "
+            f"{PATIENCE_SECONDS:.0f} s, then {format_bytes(SLOWEST)} a second",
+        ),
     )
     return Facts(tuple(pairs))
 

@@ -21,6 +21,8 @@ from qtui_core.models.source import ModelSource
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _STEM = "adapter_model"
+#: The longest weights of an adapter that are downloaded, bytes.
+MOST_ADAPTER_BYTES = 32 << 30
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,9 @@ def _open_remote(name: str) -> AdapterSource:
         raise
     _check(listing.files, f"the repository {quoted(hub_id)}", None)
     # All of its values are needed, so the file is downloaded and not read by range.
-    weights = hub.fetch_small(hub_id, ADAPTER_WEIGHTS)
-    return _read(weights.parent, hub.fetch_small(hub_id, ADAPTER_CONFIG), str(hub_id), "hub")
+    weights = hub.fetch(hub_id, ADAPTER_WEIGHTS, listing.commit, MOST_ADAPTER_BYTES)
+    config = hub.fetch(hub_id, ADAPTER_CONFIG, listing.commit)
+    return _read(weights.parent, config, str(hub_id), "hub")
 
 
 def _read(folder: Path, config: Path, name: str, origin: str) -> AdapterSource:

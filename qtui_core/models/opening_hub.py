@@ -19,6 +19,7 @@ from qtui_core.models.files.layout import CONFIG, choose_weights
 from qtui_core.models.files.local import LocalFile, read_header, read_text_file
 from qtui_core.models.files.safetensors import Header
 from qtui_core.models.hub import repository as hub
+from qtui_core.models.hub.errors import without_login
 from qtui_core.models.hub.remote import read_remote_header
 from qtui_core.models.hub.settings import endpoint
 from qtui_core.models.opening_local import list_folder, read_headers
@@ -46,18 +47,18 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
     where = f"the repository {quoted(hub_id)}"
     config = None
     if CONFIG in listing.files:
-        config = read_config(hub.fetch_small(hub_id, CONFIG))
+        config = read_config(hub.fetch(hub_id, CONFIG, listing.commit))
     chosen = choose_weights(listing.files, where)
     if chosen.missing and config is None:
         raise ModelError(chosen.missing)
-    weights = find_weights(chosen, lambda n: read_text_file(hub.fetch_small(hub_id, n)))
+    weights = find_weights(chosen, lambda n: read_text_file(hub.fetch(hub_id, n, listing.commit)))
     there = frozenset(listing.files)
     check_complete(weights, there.__contains__, where)
     weights = _read_headers(weights, hub_id, listing.commit, progress)
     return assemble(
         name=str(hub_id),
         origin="hub",
-        location=f"{endpoint()}/{hub_id.repo}/tree/{listing.commit}",
+        location=f"{without_login(endpoint())}/{hub_id.repo}/tree/{listing.commit}",
         config=config,
         weights=weights,
         commit=listing.commit,

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +51,8 @@ class FakeHub:
     redirect_to: str | None = None  # instead of the storage host
     shift_range: int = 0  # report a wrong start of the bytes
     sha: str | None = COMMIT
+    #: Part of a path -> what answers in place of the hub.
+    instead: dict[str, Callable[[_Handler], None]] = field(default_factory=dict)
     url: str = ""
     storage_url: str = ""
 
@@ -88,6 +90,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.client_address[1],
         )
         self.hub.requests.append(self.entry)
+        for part, answer in self.hub.instead.items():
+            if part in self.path:
+                with suppress(OSError):  # the client has enough
+                    answer(self)
+                self.close_connection = True
+                return
         if self.host == "storage":
             self._storage()
         elif self.path.startswith("/api/models/"):

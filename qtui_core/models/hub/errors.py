@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from qtui_core.errors import ModelError
 from qtui_core.models.quoting import quoted
@@ -70,8 +70,8 @@ def unreachable(subject: str, endpoint: str, causes: Sequence[BaseException]) ->
         )
         return Unreachable(f"{name} is not in the hub cache, and {variable} forbids fetching it.")
     return Unreachable(
-        f"Could not get {name} from {endpoint} ({reason_of(causes[-1])}). Check the network "
-        f"connection, or open a model that is already on this machine."
+        f"Could not get {name} from {without_login(endpoint)} ({reason_of(causes[-1])}). Check the "
+        f"network connection, or open a model that is already on this machine."
     )
 
 
@@ -81,26 +81,17 @@ def reason_of(error: BaseException) -> str:
     return quoted(text, 120)[1:-1]
 
 
-def explained(
-    error: Exception, subject: str, endpoint: str, handled: BaseException | None = None
-) -> ModelError:
-    """The sentence for whatever huggingface_hub raised.
+def unusable(error: OSError) -> ModelError:
+    """The sentence for a hub cache, or a file of the login token in it, that the system refuses."""
+    return ModelError(
+        f"The hub cache cannot be used: {quoted(error.filename)}: {error.strerror}. HF_HOME says "
+        f"where it is."
+    )
 
-    It passes on the exceptions of its HTTP library (requests, httpx or httpx2, by version),
-    so the response decides where there is one, and its absence where there is none. `handled` is
-    what `sys.exception()` gave before the hub was asked: it is not why the hub failed.
-    """
-    causes = chain(error, handled)
-    for cause in causes:
-        response: Any = getattr(cause, "response", None)
-        if response is not None:
-            return refused(response.status_code, response.headers, subject)
-        if isinstance(cause, OSError) and cause.filename is not None:
-            return ModelError(
-                f"The hub cache cannot be used: {quoted(cause.filename)}: {cause.strerror}. "
-                f"HF_HOME says where it is."
-            )
-    return unreachable(subject, endpoint, causes)
+
+def without_login(address: str) -> str:
+    """An address without a user and password in it."""
+    return re.sub(r"(?<=//)[^/]*@", "", address)
 
 
 def chain(error: BaseException, handled: BaseException | None = None) -> list[BaseException]:

@@ -1,18 +1,20 @@
-"""Byte ranges of files on the hub.
+"""Files on the hub, by byte range or whole.
 
 The session, its proxies and certificates, the headers, the token and offline mode are
-huggingface_hub's. What is done here is what it does not offer: reading part of a file.
+huggingface_hub's. What is done here is what it does not offer: reading part of a file, and limits
+of bytes and time. A server may send without end, a byte a second, or ask to wait an hour.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urljoin, urlsplit
 
 from qtui_core.dataclass import dataclass
@@ -26,6 +28,10 @@ FIRST_REQUEST = 1 << 16
 #: Seconds to wait before each further attempt after a failure that may pass.
 RETRY_WAITS = (0.5, 2.0)
 MAX_REDIRECTS = 5
+#: Seconds for which a whole file may come at any pace, and its bytes a second on average after
+#: that. With a reply that never ends and no size told, only this ends the waiting.
+PATIENCE_SECONDS = 60.0
+SLOWEST = 64 << 10
 _RETRY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: A redirect target that answers so was a signed address that has expired.
@@ -73,17 +79,61 @@ class RemoteFile:
         """The first FIRST_REQUEST bytes, or all when there are fewer, and the size of the file."""
         return self._fetch(0, FIRST_REQUEST, exact=False)
 
+    def download(self, sink: BinaryIO, most: int, waits: Sequence[float] | None = None) -> None:
+        """Writes the whole file to `sink`, which can be truncated.
+
+        Args:
+            most: bytes; a longer file is refused before its rest is read.
+            waits: seconds before each further attempt; None: RETRY_WAITS.
+
+        Raises:
+            ModelError: unreachable, refused, longer than `most`, or slower than `SLOWEST`.
+        """
+        whole = _Whole(self.name, sink, most)
+        failure: list[BaseException] = []
+        handled = sys.exception()
+
+        def work() -> None:
+            try:
+                self._complete(whole, RETRY_WAITS if waits is None else waits, handled)
+            except BaseException as error:  # raised where it was asked for
+                failure.append(error)
+
+        # In a thread of its own, because a server may also send its headers a byte at a time,
+        # and no time limit of the HTTP library counts more than the pause between two bytes.
+        begun = time.monotonic()
+        thread = threading.Thread(target=work, name=f"fetch {self.name}", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.5)
+            seconds = time.monotonic() - begun
+            if thread.is_alive() and seconds > PATIENCE_SECONDS + whole.position / SLOWEST:
+                whole.abandoned = True
+                raise ModelError(
+                    f"The server sent {whole.position:,} bytes of {quoted(self.name)} in "
+                    f"{seconds:.0f} s, which is too slow to wait for; try again later."
+                )
+        if failure:
+            raise failure[0]
+
     def close(self) -> None:
         """Nothing is held: connections belong to huggingface_hub's session."""
 
     def _fetch(self, begin: int, end: int, *, exact: bool) -> tuple[memoryview, int]:
         transfer = _Transfer(self.name, begin, end, exact)
-        waits = iter(RETRY_WAITS)
-        handled = sys.exception()
+        self._complete(transfer, RETRY_WAITS, sys.exception())
+        return transfer.result()
+
+    def _complete(
+        self,
+        transfer: _Transfer | _Whole,
+        seconds: Sequence[float],
+        handled: BaseException | None,
+    ) -> None:
+        waits = iter(seconds)
         while True:
             try:
-                self._attempt(transfer)
-                return transfer.result()
+                return self._attempt(transfer)
             except _Expired:
                 self._location = None
             except _Passing as error:
@@ -93,7 +143,7 @@ class RemoteFile:
                     raise unreachable(self.name, self.endpoint, causes) from error
                 time.sleep(wait)
 
-    def _attempt(self, transfer: _Transfer) -> None:
+    def _attempt(self, transfer: _Transfer | _Whole) -> None:
         url = self._location or self.url
         for _ in range(MAX_REDIRECTS):
             with self._request(url, transfer.position, transfer.end) as (response, chunks):
@@ -118,11 +168,14 @@ class RemoteFile:
         raise ModelError(f"{quoted(self.name)} is redirected in circles by the server.")
 
     @contextmanager
-    def _request(self, url: str, begin: int, end: int) -> Iterator[tuple[Any, Iterator[bytes]]]:
+    def _request(
+        self, url: str, begin: int, end: int | None
+    ) -> Iterator[tuple[Any, Iterator[bytes]]]:
         headers = {k: v for k, v in self.headers.items() if k.lower() != "authorization"}
         if _origin(url) in {_origin(self.endpoint), _HUB}:
             headers = dict(self.headers)
-        headers["Range"] = f"bytes={begin}-{end - 1}"
+        if end is not None:
+            headers["Range"] = f"bytes={begin}-{end - 1}"
         # Compressed bytes could not be counted or placed.
         headers["Accept-Encoding"] = "identity"
         with ExitStack() as stack:
@@ -160,8 +213,7 @@ class _Transfer:
 
     def receive(self, status: int, headers: Mapping[str, str], chunks: Iterator[bytes]) -> None:
         """Take the body of a response, never more than was asked for."""
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            raise ModelError(f"The server sent {quoted(self.name)} compressed, against request.")
+        _check_encoding(headers, self.name)
         if status == 416:
             state = f"ends before byte {self.position:,}" if self.position else "is empty"
             raise ModelError(f"{quoted(self.name)} on the server {state}.")
@@ -203,6 +255,47 @@ class _Transfer:
             self.end = self._size
         if first != self.position or (status == 206 and last + 1 > self.end):
             raise ModelError(f"The server of {quoted(self.name)} sent other bytes than asked for.")
+
+
+class _Whole:
+    """A file from its beginning to its end, which only the end of the reply tells."""
+
+    end = None
+
+    def __init__(self, name: str, sink: BinaryIO, most: int) -> None:
+        self.name = name
+        self.position = 0
+        self.abandoned = False
+        self._sink = sink
+        self._most = most
+
+    def receive(self, status: int, headers: Mapping[str, str], chunks: Iterator[bytes]) -> None:
+        """Takes the body of a response in place of what an attempt before it brought."""
+        _check_encoding(headers, self.name)
+        if status != 200:
+            raise ModelError(f"The hub answered {status} when asked for {quoted(self.name)}.")
+        self._check(_whole_number(headers.get("content-length")) or 0)
+        self.position = 0
+        self._sink.seek(0)
+        self._sink.truncate()
+        for chunk in chunks:
+            if self.abandoned:
+                return
+            self._check(self.position + len(chunk))
+            self._sink.write(chunk)
+            self.position += len(chunk)
+
+    def _check(self, size: int) -> None:
+        if size > self._most:
+            raise ModelError(
+                f"The server sends more than {self._most:,} bytes for {quoted(self.name)}; no such "
+                f"file is that long."
+            )
+
+
+def _check_encoding(headers: Mapping[str, str], name: str) -> None:
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise ModelError(f"The server sent {quoted(name)} compressed, against request.")
 
 
 def read_remote_header(file: RemoteFile, name: str) -> Header:

@@ -6,17 +6,19 @@ offline mode and timeouts are its own settings (HF_ENDPOINT, HF_TOKEN, HF_HOME, 
 
 from __future__ import annotations
 
-import logging
+import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import threading
+from io import BytesIO
+from pathlib import Path, PurePath
+from urllib.parse import quote
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE
-from qtui_core.models.hub.errors import explained
+from qtui_core.models.files.local import MOST_TEXT_BYTES
+from qtui_core.models.hub.errors import unusable
 from qtui_core.models.hub.remote import RemoteFile
 from qtui_core.models.hub.settings import check_settings, endpoint, load_library
 from qtui_core.models.quoting import quoted
@@ -27,6 +29,12 @@ _HUB_ID = re.compile(rf"({_PART}(?:/{_PART})?)(?:@([^\s@]+))?")
 _FORBIDDEN = re.compile(r"--|\.\.|[-.](/|$)|\.git$")
 #: The longest name the hub gives out, characters.
 _MAX_ID = 96
+#: A commit of Git; its name becomes a folder of the cache.
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+#: The longest listing that is read, bytes, and the most files in it; repositories of models have
+#: some thousands at most.
+LISTING_BYTES = 32 << 20
+MOST_FILES = 100_000
 #: One of these is in every snapshot of a model that was ever used.
 _LANDMARKS = (CONFIG, SINGLE, INDEX, "consolidated.safetensors")
 
@@ -66,38 +74,62 @@ def list_files(hub_id: HubId) -> Listing:
             settings that nothing can be asked with.
     """
     check_settings()
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import constants
 
-    handled = sys.exception()
-    try:
-        with _quiet():
-            info = HfApi().model_info(
-                hub_id.repo, revision=hub_id.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
-            )
-    except Exception as error:
-        # Whatever its HTTP library, or its reading of a reply that is no hub's, raises.
-        raise explained(error, str(hub_id), endpoint(), handled) from error
-    if not info.sha:
+    revision = f"/revision/{quote(hub_id.revision, safe='')}" if hub_id.revision else ""
+    address = f"{endpoint()}/api/models/{hub_id.repo}{revision}"
+    file = _file(address, str(hub_id), constants.HF_HUB_ETAG_TIMEOUT)
+    reply = BytesIO()
+    file.download(reply, LISTING_BYTES, waits=())  # what was fetched earlier is opened at once
+    what = f"The hub's answer about {quoted(hub_id)}"
+    found = load_object(reply.getvalue(), what, unique=False)
+    if not isinstance(commit := found.get("sha"), str) or not _COMMIT.fullmatch(commit):
         raise ModelError(f"The hub does not say which commit {quoted(hub_id)} is.")
-    names = (s.rfilename for s in info.siblings or ())
-    return Listing(info.sha, tuple(n for n in names if isinstance(n, str)))
+    siblings = found.get("siblings")
+    if not isinstance(siblings, list) or len(siblings) > MOST_FILES:
+        raise ModelError(f"{what} lists no files, or more than {MOST_FILES:,}.")
+    names = (s.get("rfilename") for s in siblings if isinstance(s, dict))
+    return Listing(commit, tuple(n for n in names if isinstance(n, str)))
 
 
-def fetch_small(hub_id: HubId, name: str) -> Path:
-    """A small file of the repository, downloaded into the hub cache unless it is there.
+def fetch(hub_id: HubId, name: str, commit: str, most: int = MOST_TEXT_BYTES) -> Path:
+    """A file at the top of the repository, downloaded whole into the hub cache unless it is there.
+
+    It is written as huggingface_hub does where links cannot be made: into the folder of the commit.
+    Nothing that the server says becomes part of a path but the commit, which is hexadecimal.
+
+    Args:
+        most: bytes; a longer file is refused.
 
     Raises:
         ModelError: it cannot be had.
     """
-    load_library()
-    from huggingface_hub import hf_hub_download
+    cached = cached_file(hub_id, name, commit)
+    if cached is not None:
+        return cached
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
 
-    handled = sys.exception()
+    assert PurePath(name).name == name
+    cache = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=hub_id.repo, repo_type="model")
+    path = cache / "snapshots" / commit / name
+    part = path.with_name(f".{name}.{os.getpid()}-{threading.get_ident()}.incomplete")
+    revision = PurePath(hub_id.revision or "main")
     try:
-        with _quiet():
-            return Path(hf_hub_download(hub_id.repo, name, revision=hub_id.revision))
-    except Exception as error:
-        raise explained(error, str(hub_id), endpoint(), handled) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("xb") as sink:
+                remote_file(hub_id, name, commit).download(sink, most)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        if str(revision) != commit and not revision.is_absolute() and ".." not in revision.parts:
+            ref = cache / "refs" / revision
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            ref.write_text(commit)
+    except OSError as error:
+        raise unusable(error) from error
+    return path
 
 
 def cached_file(hub_id: HubId, name: str, commit: str) -> Path | None:
@@ -122,32 +154,16 @@ def remote_file(hub_id: HubId, name: str, commit: str) -> RemoteFile:
     """A file of the repository at a commit, to be read in parts. Asks nothing yet."""
     load_library()
     from huggingface_hub import constants, hf_hub_url
+
+    address = hf_hub_url(hub_id.repo, name, revision=commit)
+    return _file(address, f"{hub_id} {name}", constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+def _file(address: str, name: str, timeout: float) -> RemoteFile:
     from huggingface_hub.utils import build_hf_headers
 
-    return RemoteFile(
-        url=hf_hub_url(hub_id.repo, name, revision=commit),
-        name=f"{hub_id} {name}",
-        headers=build_hf_headers(library_name="qtui"),
-        endpoint=endpoint(),
-        timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
-    )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without huggingface_hub's progress bars and log lines: the screen belongs to the program, and
-    exceptions report failures."""
-    from huggingface_hub import utils
-
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    shown = not utils.are_progress_bars_disabled()
-    logger.setLevel(logging.CRITICAL)
     try:
-        if shown:
-            utils.disable_progress_bars()
-        yield
-    finally:
-        logger.setLevel(level)
-        if shown:
-            utils.enable_progress_bars()
+        headers = build_hf_headers(library_name="qtui")
+    except OSError as error:  # of the file that keeps the token
+        raise unusable(error) from error
+    return RemoteFile(address, name, headers, endpoint(), float(timeout))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from qtui_core.errors import ModelError
 from qtui_core.extras import MissingLibrary, importing
-from qtui_core.models.hub.errors import reason_of
+from qtui_core.models.hub.errors import reason_of, without_login
 from qtui_core.models.quoting import quoted
 
 #: Those that huggingface_hub reads as addresses or numbers while it is imported.
@@ -61,7 +61,8 @@ def check_settings() -> None:
     """
     address = endpoint()
     if not _is_address(address):
-        what = f"is {quoted(address)}, which is no address of a hub" if address else "is empty"
+        shown = quoted(without_login(address))
+        what = f"is {shown}, which is no address of a hub" if address else "is empty"
         raise ModelError(
             f"HF_ENDPOINT {what}: write it as https://huggingface.co, or unset the variable."
         )
