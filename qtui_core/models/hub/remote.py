@@ -319,17 +319,10 @@ def _stream(
 ) -> Iterator[tuple[Any, Iterator[bytes]]]:
     from huggingface_hub.utils import get_session
 
-    session: Any = get_session()
-    if callable(getattr(session, "stream", None)):  # httpx: huggingface_hub 1.0 and later
-        with session.stream(
-            "GET", url, headers=headers, timeout=timeout, follow_redirects=False
-        ) as response:
-            yield response, response.iter_raw()
-    else:  # requests
-        with session.get(
-            url, headers=headers, timeout=timeout, allow_redirects=False, stream=True
-        ) as response:
-            yield response, response.iter_content(1 << 16)
+    with get_session().stream(
+        "GET", url, headers=headers, timeout=timeout, follow_redirects=False
+    ) as response:
+        yield response, response.iter_raw()
 
 
 def _redirected(url: str, location: str, name: str) -> str:
