@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final
 
-from qtui_core.errors import UsageError
+from qtui_core.errors import UsageError, memory_ran_out
 from qtui_core.quantities import phrase
 
 #: The packages of each extra in pyproject.toml, by their names in the index.
@@ -47,6 +47,8 @@ def importing(purpose: str, *libraries: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        if memory_ran_out(error):
+            raise
         raise MissingLibrary(
             f"{purpose} takes {phrase(libraries)}, of which a part is missing or too old "
             f"({error}): {install_command(*libraries)}."

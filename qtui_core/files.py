@@ -83,7 +83,13 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
     if os.path.exists(name) and not os.path.isfile(name):
         # Keep the path as given: a pipe under /dev/fd resolves to a name that cannot be opened.
         return Target(name, Path(name), force, special=True)
-    path = Path(os.path.realpath(name))
+    try:
+        path = Path(os.path.realpath(name))
+    except FileNotFoundError:
+        raise QtuiError(
+            f"Cannot write {name!r}: the folder in which qtui was started is gone; give a whole "
+            "path, or start it again elsewhere."
+        ) from None
     if _OF_A_MODEL.fullmatch(path.name):
         raise UsageError(
             f"Cannot write to {name!r}: files of a model are called {path.name}; give another name."
@@ -186,6 +192,11 @@ class Draft:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+    @property
+    def deleted(self) -> bool:
+        """Whether somebody deleted the file, so that nobody will see what is added."""
+        return not self._target.special and os.fstat(self._file).st_nlink == 0
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ reader ignores kinds and fields of later versions.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -208,9 +209,11 @@ class Recorder(Generic[T]):
         return self._begun
 
     def write(self, event: T) -> None:
-        """Adds a whole line. Raises OSError if the disk is full or gone."""
+        """Adds a whole line. Raises OSError if the disk is full or gone, or the file deleted."""
         if self._draft is None:
             self._draft = Draft(self.target)
+        elif self._draft.deleted:
+            raise FileNotFoundError(errno.ENOENT, "the file was deleted")
         self._draft.write(self._to_line(event).encode() + b"\n")
         if not self._begun:
             self._draft.keep()

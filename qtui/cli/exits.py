@@ -16,7 +16,7 @@ import click
 
 from qtui.ending import end_by_signal, end_in_order, say, writable
 from qtui.tui.first import screen
-from qtui_core.errors import QtuiError
+from qtui_core.errors import QtuiError, memory_ran_out
 
 INTERRUPTED = 130
 #: Lines of narration that are kept for a reader that is slow.
@@ -146,11 +146,13 @@ def _tell_click(error: click.ClickException) -> int:
 
 
 def _tell(error: Exception) -> int:
-    if isinstance(error, QtuiError):
+    if memory_ran_out(error):
+        from qtui_core.telemetry.machine import more_memory
+
+        say(f"qtui: Memory ran out. {more_memory()}")
+    elif isinstance(error, QtuiError):
         say(f"qtui: {error}")
         return error.exit_code
-    if isinstance(error, MemoryError):
-        say("qtui: out of memory. Look at fewer tensors at a time with --tensors.")
     elif isinstance(error, OSError) and error.filename is None:
         say(f"qtui: the output could not be written: {error.strerror or error}.")
     else:

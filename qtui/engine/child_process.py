@@ -15,7 +15,8 @@ from typing import BinaryIO, Final, NoReturn
 
 from qtui.engine.waiting import LAST_STEP_SECONDS, PULSE_SECONDS
 from qtui.engine.worker import take_over_streams
-from qtui_core.errors import QtuiError
+from qtui_core.errors import QtuiError, memory_ran_out
+from qtui_core.telemetry.machine import more_memory
 from qtui_core.training.run.controls import CONTROLS, Control, Controls, Stopped
 
 #: The sign of life: a line that readers of recordings leave out.
@@ -78,6 +79,8 @@ class ChildProcess:
             # Unexpected errors are reported too; otherwise the reader would wait for an end.
             traceback.print_exc()
             why = f"{self._who} failed: {type(error).__name__}: {error}. The log has the rest."
+            if memory_ran_out(error):
+                why = f"{self._who} ran out of memory. {more_memory()}"
             self._end("failed", _FAILED, why, error)
         self._end("failed" if code else "done", code)
 

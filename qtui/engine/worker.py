@@ -28,7 +28,8 @@ from qtui.engine.protocol import (
 )
 from qtui.engine.task import EngineOperation, Task, TaskCancelled
 from qtui.engine.waiting import PULSE_SECONDS
-from qtui_core.errors import QtuiError, UsageError
+from qtui_core.errors import QtuiError, UsageError, memory_ran_out
+from qtui_core.telemetry.machine import more_memory
 
 # Twice a second is calm to look at, and few bytes over a slow connection. A key pressed right after
 # a repaint waits for the next frame, so needless repaints make keys slower.
@@ -153,21 +154,11 @@ class Worker:
             task.check()
         except TaskCancelled:
             self.answer_cancelled(task)
-        except QtuiError as error:
-            if task.is_cancelled():  # a function of qtui_core raised Cancelled
-                self.answer_cancelled(task)
-            else:
-                self._sink.send(_error(task.id, error))
-        except MemoryError:
-            traceback.print_exc()
-            sentence = f"The machine ran out of memory in {task.method}."
-            self._sink.send(_error(task.id, QtuiError(sentence)))
         except Exception as error:
-            # Anything else is a bug: the screen gets one line, the log the traceback, and the
-            # next request is served.
-            traceback.print_exc()
-            sentence = f"Internal error in {task.method}: {type(error).__name__}: {error}"
-            self._sink.send(_error(task.id, QtuiError(sentence)))
+            if isinstance(error, QtuiError) and task.is_cancelled():
+                self.answer_cancelled(task)  # a function of qtui_core raised Cancelled
+            else:
+                self._sink.send(_error(task.id, _told(task.method, error)))
         else:
             self._sink.send(Event("result", task.id, result))
 
@@ -186,6 +177,17 @@ class Worker:
             self._sink.send(Event("progress", task_id, data, fraction))
 
         return send
+
+
+def _told(method: str, error: Exception) -> QtuiError:
+    """What the screen is told of an error. If that is neither a sentence already nor a lack of
+    memory, it is a bug: the screen gets one line, the log the traceback."""
+    if memory_ran_out(error):
+        return QtuiError(f"Memory ran out in {method}. {more_memory()}")
+    if isinstance(error, QtuiError):
+        return error
+    traceback.print_exception(error)
+    return QtuiError(f"Internal error in {method}: {type(error).__name__}: {error}")
 
 
 def _error(task_id: int | None, error: QtuiError) -> Event:

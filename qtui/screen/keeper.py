@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 
 from qtui_core.errors import QtuiError
 from qtui_core.files import Target
+from qtui_core.models.quoting import quoted
 from qtui_core.recorded_lines import Recorder
 
 EventT = TypeVar("EventT")
@@ -60,8 +61,13 @@ class Keeper(Generic[EventT]):
                 self._begin(event)
         except (OSError, QtuiError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or f"{error}".rstrip(".")
-            what = "The run is not recorded" if self.path is None else "The recording is cut off"
-            self.complaint = f"{what}: {why}."
+            if isinstance(error, FileNotFoundError):
+                self.path = None
+            if self.path is None:
+                folder = quoted(self._folder)
+                self.complaint = f"The run is not recorded: {why} (in the folder {folder})."
+            else:
+                self.complaint = f"The recording is cut off: {why}."
 
     def _begin(self, event: EventT) -> None:
         """Makes the file with its first line, then deletes the oldest recordings."""
@@ -88,8 +94,9 @@ class Keeper(Generic[EventT]):
         kind = self._stem.partition("-")[0]
         own = re.compile(rf"{kind}(-[a-z0-9-]+)?-(\d{{8}}-\d{{6}}(-\d+)?)\.jsonl")
         found = ((own.fullmatch(path.name), path) for path in self._folder.iterdir())
-        kept = sorted((match[2], path) for match, path in found if match)
-        for _, path in kept[: -self._most]:
+        # The clock may have been put back, so that the file of this run looks older than others.
+        kept = sorted((path == self.path, match[2], path) for match, path in found if match)
+        for _, _, path in kept[: -self._most]:
             path.unlink(missing_ok=True)
 
     def __exit__(self, *error: object) -> None:

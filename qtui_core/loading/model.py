@@ -340,6 +340,7 @@ def _tensors(source: ModelSource) -> dict[str, torch.Tensor]:
 def _map(file: Any) -> mmap.mmap:
     try:
         with open(file.path, "rb") as stream:
+            file.verify(stream.fileno())
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
         raise ModelError(f"{quoted(file.path)} cannot be mapped into memory: {error}.") from error

@@ -27,6 +27,7 @@ def open_gguf(path: Path, name: str, progress: Progress | None) -> ModelSource:
         ModelError: it cannot be opened, or parts of it are missing.
     """
     paths = _split_files(path)
+    files = {part.name: LocalFile(part) for part in paths}
     tensors: dict[str, TensorInfo] = {}
     metadata: dict[str, object] = {}
     for done, part in enumerate(paths, 1):
@@ -50,7 +51,7 @@ def open_gguf(path: Path, name: str, progress: Progress | None) -> ModelSource:
         quantization=describe_gguf(tensors),
         metadata={k: str(v) for k, v in metadata.items() if isinstance(v, str | int | float)},
         missing_weights=None if tensors else f"{quoted(name)} holds metadata and no tensors.",
-        files={part.name: LocalFile(part) for part in paths},
+        files=files,
     )
 
 

@@ -98,7 +98,7 @@ def _read_headers(
     for name in weights.names:
         path = hub.cached_file(hub_id, name, commit)
         if path is not None:
-            headers[name], files[name] = read_header(path, name), LocalFile(path)
+            files[name], headers[name] = LocalFile(path), read_header(path, name)
         else:
             files[name] = remote[name] = hub.remote_file(hub_id, name, commit)
     with ThreadPoolExecutor(PARALLEL) as pool:

@@ -94,13 +94,13 @@ def read_headers(weights: FoundWeights, folder: Path, progress: Progress | None)
     Raises:
         ModelError: a file cannot be read, or its header is not true of it.
     """
+    files = {name: LocalFile(folder / name) for name in weights.names}
     headers = []
     for name in weights.names:
         # Links are followed: the hub cache is made of them, and people link weights too.
         headers.append(read_header(folder / name, name))
         if progress:
             progress(len(headers), len(weights.names))
-    files = {name: LocalFile(folder / name) for name in weights.names}
     return replace(weights, headers=tuple(headers), files=files)
 
 

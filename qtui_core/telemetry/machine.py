@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from qtui_core.dataclass import dataclass
+from qtui_core.quantities import format_bytes
 
 #: The instruction sets by which libraries choose their kernels, in Linux's spelling.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")
@@ -18,8 +19,8 @@ _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "a
 
 @dataclass(frozen=True)
 class Machine:
-    """The computer. Memory is in bytes. `memory_limit` is the limit of the container or job, if
-    there is one; `cores` is how many cores this process may use."""
+    """The computer. Memory is in bytes. `memory_limit` is the limit of the container, job or
+    shell, if there is one; `cores` is how many cores this process may use."""
 
     system: str
     kernel: str
@@ -74,7 +75,18 @@ def read_machine(root: Path = Path("/")) -> Machine:
         cores=_usable_cores(),
         memory_total=_kilobytes(memory.get("MemTotal")),
         memory_available=_kilobytes(memory.get("MemAvailable")),
-        memory_limit=_memory_limit(root),
+        memory_limit=_least(_memory_limit(root), _address_limit(root)),
+    )
+
+
+def more_memory(root: Path = Path("/")) -> str:
+    """A sentence on what to do where the memory of this process ran out."""
+    limit = _address_limit(root)
+    if limit is None:
+        return "End other programs that hold memory, or take a smaller model."
+    return (
+        f"A limit of the shell gives each process {format_bytes(limit)} (`ulimit -v`): raise it, "
+        "and start qtui again."
     )
 
 
@@ -120,6 +132,16 @@ def _memory_limit(root: Path) -> int | None:
         text = _text(root / "sys/fs/cgroup" / name).strip()
         if text.isdecimal() and int(text) < 1 << 60:
             return int(text)
+    return None
+
+
+def _address_limit(root: Path) -> int | None:
+    """The limit on the address space of this process in bytes (`ulimit -v`); None if there is
+    none."""
+    for line in _text(root / "proc/self/limits").splitlines():
+        if line.startswith("Max address space"):
+            soft = line.split()[3]
+            return int(soft) if soft.isdecimal() else None
     return None
 
 

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from disks import room_for
 from live_runs import run
 from processes import alive, is_gone
 
@@ -208,7 +209,22 @@ async def test_the_end_of_stdin_is_the_end_of_a_run(client):
 def test_the_last_words_of_what_was_ended_from_outside_are_not_its_reason():
     said = exit_sentence("The run", -signal.SIGTERM, ["a warning of a library"])
     assert said == "The run was ended by SIGTERM, which qtui did not send."
-    assert exit_sentence("The run", -signal.SIGSEGV, ["a reason"]).endswith("SIGSEGV: a reason")
+    for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGXCPU, signal.SIGRTMAX - 1):
+        said = exit_sentence("The run", -each, ["a warning"])
+        assert getattr(each, "name", f"signal {each}") in said
+        assert "a warning" not in said
+        assert said.endswith(".")
+    assert exit_sentence("The run", -signal.SIGABRT, ["a reason"]) == "The run aborted: a reason"
+
+
+async def test_a_log_that_the_disk_does_not_take_holds_nobody_up(tmp_path):
+    """More than a pipe holds is read all the same."""
+    chatty = "import sys; input(); sys.stderr.write('x' * 300_000 + chr(10) + 'last words')"
+    client = run_client((sys.executable, "-c", chatty), log=tmp_path / "run.log")
+    with room_for(10):
+        fault, _ = await hear(client, "whole")
+    assert fault.text == "The run ended with exit code 0: last words."
+    assert client.child.stderr_tail[-1] == "last words"
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])

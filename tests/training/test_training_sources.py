@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import chain, islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER
+from qtui_core.telemetry.machine import more_memory
 
 torch = LazyImport("torch")
 load_file = LazyImport("safetensors.torch", "load_file")
@@ -148,6 +150,17 @@ def test_kinds_of_faults() -> None:
         'CUDACachingAllocator.cpp":1131',
     ):
         assert kind_of(RuntimeError(said)) == "out of memory"
+    # Where the address space is limited: a library that is loaded, and a kernel that is made.
+    assert kind_of(ImportError("libtorch.so: failed to map segment from shared object")) == (
+        kind_of(RuntimeError("could not create a primitive"))
+    )
+    assert kind_of(RuntimeError("could not create a primitive descriptor")) == "failure"
+    error = ModelError("This config.json is not accepted.")
+    error.__cause__ = OSError(errno.ENOMEM, "Cannot allocate memory")
+    fault = fault_of(error, 0.0, 0, "import", {}, ())
+    assert fault.kind == "out of memory"
+    assert fault.text.startswith("Memory ran out in import. ")
+    assert fault.text.endswith(more_memory())
     assert kind_of(RuntimeError("shapes differ")) == kind_of(ValueError("no")) == "failure"
 
 
@@ -176,7 +189,7 @@ def test_advice_is_of_the_phase() -> None:
     ]
     assert changes(advice, "loss") == (("--a", 100), ("--b", 50))
     assert changes(advice, "forward") == (("--b", 70),)
-    assert changes(advice, "quantize") == (("--a", 100), ("--b", 50))
+    assert changes(advice, "import") == ()  # of which the estimate knows nothing
     error = torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
     held = {"weights": 10 << 30, "activations": 12 << 30, "inputs": 0}
     fault = fault_of(error, 1.0, 4, "forward", held, advice)

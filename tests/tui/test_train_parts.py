@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
@@ -343,6 +344,29 @@ def test_a_disk_that_fills_up_is_said_and_what_is_there_is_whole(tmp_path: Path)
     assert found.complaint == "The recording stops before the run did; all of it is shown."
 
 
+def test_a_recording_that_is_deleted_is_said_and_not_pointed_at(tmp_path: Path) -> None:
+    lines = train_runs.whole(1)
+    with run_keeper(tmp_path / "runs") as keeper:
+        keeper.write(lines[0])
+        shutil.rmtree(tmp_path / "runs")
+        keeper.write(lines[1])
+    assert keeper.path is None
+    assert keeper.complaint.startswith("The run is not recorded: the file was deleted")
+
+
+def test_a_clock_that_is_put_back_costs_no_recording(tmp_path: Path) -> None:
+    """The recording of this run looks older than all the others, of which the oldest goes."""
+    for number in range(KEPT):
+        (tmp_path / f"run-29990101-0000{number:02}.jsonl").touch()
+    with run_keeper(tmp_path) as keeper:
+        for told in train_runs.whole(1):
+            keeper.write(told)
+    assert (keeper.complaint, len(list(tmp_path.iterdir()))) == ("", KEPT)
+    assert keeper.path is not None
+    assert read_recording(keeper.path).complaint == ""
+    assert not (tmp_path / "run-29990101-000000.jsonl").exists()
+
+
 def test_a_disk_without_room_keeps_older_recordings(tmp_path: Path) -> None:
     for number in range(KEPT + 3):
         (tmp_path / f"run-20200101-0000{number:02}.jsonl").touch()
@@ -350,7 +374,10 @@ def test_a_disk_without_room_keeps_older_recordings(tmp_path: Path) -> None:
     with room_for(100), run_keeper(tmp_path) as keeper:
         for told in train_runs.whole(1):
             keeper.write(told)
-    assert (keeper.path, keeper.complaint) == (None, "The run is not recorded: File too large.")
+    assert keeper.path is None
+    assert keeper.complaint == (
+        f"The run is not recorded: File too large (in the folder '{tmp_path}')."
+    )
     assert sorted(tmp_path.iterdir()) == before
 
 

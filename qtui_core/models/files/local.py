@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from qtui_core.errors import ModelError
@@ -73,11 +74,23 @@ def read_header(path: Path, name: str) -> Header:
     return parse_header(raw, name, size)
 
 
+def _version(found: os.stat_result) -> tuple[int, ...]:
+    """What tells a file, and its contents, from another of the same name."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class LocalFile:
-    """A tensor file, mapped when first read. Safe to read from several threads."""
+    """A tensor file, mapped when first read. Safe to read from several threads.
+
+    To be made before its header is read: a header would be wrong about a file that is there
+    later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        try:
+            self._found = _version(path.stat())
+        except OSError:
+            self._found = ()  # reading the header says what is wrong
         self._map: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._since_release = 0
@@ -92,7 +105,7 @@ class LocalFile:
         loaded before it is looked at.
 
         Raises:
-            ModelError: the file is gone, or shorter than its header said.
+            ModelError: the file is gone, or was changed after its header was read.
         """
         with self._lock:
             if self._map is None:
@@ -104,17 +117,33 @@ class LocalFile:
                 # looked at again comes back from the page cache.
                 mapped.madvise(mmap.MADV_DONTNEED)
                 self._since_release = 0
-            if end > self._length(mapped):
-                raise ModelError(f"{quoted(self._path)} became shorter after it was opened.")
+            self._check(mapped, end)
             return memoryview(mapped)[begin:end]
 
-    def _length(self, mapped: mmap.mmap) -> int:
-        """Bytes that can be looked at now. A look beyond the end of a file ends the process, so
-        a file that was cut off since must be noticed before a view of it is handed out."""
+    def _check(self, mapped: mmap.mmap, end: int) -> None:
+        """Raises ModelError if the mapped file was changed since its header was read. A look beyond
+        the end of a file ends the process, so that must be noticed before a view of it is handed
+        out. If the path has another file now, or none, the mapped one is still whole."""
         try:
-            return min(len(mapped), mapped.size())  # of the mapping, and of the file today
+            if end > min(len(mapped), mapped.size()):  # of the mapping, and of the file today
+                raise self._changed((*self._found[:2], mapped.size()))
         except OSError as error:
             raise unreadable(self._path, error) from error
+        with suppress(OSError):
+            now = _version(self._path.stat())
+            if now[:2] == self._found[:2] and now != self._found:
+                raise self._changed(now)
+
+    def verify(self, descriptor: int) -> None:
+        """Raises ModelError if an open descriptor of the path is not of the file whose header was
+        read."""
+        now = _version(os.fstat(descriptor))
+        if now != self._found:
+            raise self._changed(now)
+
+    def _changed(self, now: tuple[int, ...]) -> ModelError:
+        how = "became shorter" if now[2:3] < self._found[2:3] else "was changed"
+        return ModelError(f"{quoted(self._path)} {how} after it was opened; open the model again.")
 
     def close(self) -> None:
         """Unmap, or leave that to the last view of it that is still in use."""
@@ -132,6 +161,7 @@ class LocalFile:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
             try:
+                self.verify(descriptor)
                 return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
             finally:
                 os.close(descriptor)

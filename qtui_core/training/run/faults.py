@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from qtui_core.errors import ModelError, QtuiError
+from qtui_core.errors import ModelError, QtuiError, memory_ran_out
 from qtui_core.live.snapshot import Fault
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
+from qtui_core.telemetry.machine import more_memory
 from qtui_core.training.model.quantized import quantized_tensors
 
 OUT_OF_MEMORY: Final = "out of memory"
@@ -33,16 +34,6 @@ _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 #: The wording of CUDA's allocator is "Tried to allocate 2.00 GiB", that of the CPU's "you tried to
 #: allocate 4096 bytes".
 _ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
-#: Other messages that mean out of memory: from the CPU's allocator; from CUDA libraries that
-#: allocate memory themselves; and from CUDA's allocator if it runs out of memory and cannot ask
-#: NVML which process holds it (CUDACachingAllocator.cpp).
-_NO_ROOM: Final = (
-    "DefaultCPUAllocator",
-    "out of memory",
-    "_STATUS_ALLOC_FAILED",
-    "cudaErrorMemoryAllocation",
-    "NVML_SUCCESS ==",
-)
 #: From scaled_dot_product_attention, if sdpa_kernel leaves no usable backend.
 _NO_ATTENTION: Final = ("No available kernel", "No viable backend")
 _NO_KERNEL: Final = "no kernel image is available"
@@ -73,19 +64,18 @@ def fault_of(
         text += f" The largest part is {parts[0][0]} ({format_bytes(parts[0][1])})."
     if helping:
         text += f" {helping[0][0]} would save {format_bytes(helping[0][1])} there."
+    elif "CUDA" not in str(error):
+        text += f" {more_memory()}"
     return Fault(seconds, step, phase, kind, text, True, asked, tuple(parts), helping)
 
 
 def kind_of(error: BaseException) -> str:
     """The kind of fault that an exception is."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if isinstance(error, torch.OutOfMemoryError) or memory_ran_out(error):
         return OUT_OF_MEMORY
-    said = str(error)
-    if isinstance(error, RuntimeError):
-        if any(words in said for words in _NO_ROOM):
-            return OUT_OF_MEMORY
-        if "CUDA" in said or "NVML" in said or type(error).__name__ == "AcceleratorError":
-            return DRIVER
+    named = "CUDA" in str(error) or "NVML" in str(error)
+    if isinstance(error, RuntimeError) and (named or type(error).__name__ == "AcceleratorError"):
+        return DRIVER
     return MODEL if isinstance(error, ModelError) else FAILURE
 
 
@@ -99,9 +89,9 @@ def asked_bytes(said: str) -> int | None:
 
 
 def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]:
-    """(change, bytes that it saves in the phase) for the changes that save any, the largest first.
-    In a phase that the estimate does not have, these are the bytes that the peak saves."""
-    found = [(each.change, each.saves_by_phase.get(phase, each.saves_bytes)) for each in advice]
+    """(change, bytes that it saves in the phase) for the changes that save any, the largest first;
+    none for a phase that the estimate does not have, such as imports."""
+    found = [(each.change, each.saves_by_phase.get(phase, 0)) for each in advice]
     helping = [(change, saved) for change, saved in found if saved > 0]
     return tuple(sorted(helping, key=lambda entry: -entry[1])[:_NAMED])
 

@@ -28,7 +28,7 @@ from qtui_core.training.model.quantized import quantize_linears, stored_bytes
 from qtui_core.training.model.weights import is_random, load_weights, settle, warm_up
 from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.data import encode, fill, text_of
-from qtui_core.training.run.faults import fault_of, not_a_number, not_finite
+from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.phase_reporter import PhaseReporter, Tell
 from qtui_core.training.run.runnable import kernels_of, rate_of, use_liger
@@ -67,8 +67,11 @@ def run_to_end(
             # Whatever a library raises becomes a fault, which is a state of the run.
             if not isinstance(error, QtuiError):
                 traceback.print_exc()
-            tell(fault_event(error, reporter, advice))
-            return error.exit_code if isinstance(error, QtuiError) else 1
+            fault = fault_event(error, reporter, advice)
+            tell(fault)
+            if fault.kind == OUT_OF_MEMORY or not isinstance(error, QtuiError):
+                return 1
+            return error.exit_code
     return 0 if finite else 1
 
 

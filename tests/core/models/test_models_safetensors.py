@@ -3,6 +3,7 @@ themselves."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
@@ -383,9 +384,34 @@ def test_a_file_that_is_cut_off_while_it_is_read(write):
     with open_model(path) as source:
         assert source.read_rows("a", 8000, 9000).nbytes == 1000
         os.truncate(path, 4000)
-        assert bytes(source.read_rows("a", 0, 3)) == bytes(3)
-        with pytest.raises(ModelError, match="shorter"):
-            source.read_rows("a", 8000, 9000)
+        for rows in ((0, 3), (8000, 9000)):
+            with pytest.raises(ModelError, match="became shorter after it was opened; open"):
+                source.read_rows("a", *rows)
+
+
+def test_a_file_that_is_changed_is_not_read_by_the_header_it_had(write, tmp_path):
+    """Its tensors may lie elsewhere now. A mapped file that was replaced is still whole."""
+    header = {"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}
+    for mapped, how in itertools.product((True, False), ("overwritten", "replaced", "deleted")):
+        path = write(header, bytes(9000))
+        with open_model(path) as source:
+            if mapped:
+                source.read_rows("a", 0, 9000)
+            if how == "overwritten":
+                with path.open("r+b") as file:
+                    file.write(path.read_bytes()[:-9000] + b"x" * 9000)
+                os.utime(path, (0, 0))  # two changes within a tick of the clock look like one
+            elif how == "replaced":
+                other = tmp_path / "other"
+                other.write_bytes(path.read_bytes()[:-9000] + b"x" * 9000)
+                other.replace(path)
+            else:
+                path.unlink()
+            if mapped and how != "overwritten":
+                assert bytes(source.read_rows("a", 0, 9000)) == bytes(9000), how
+                continue
+            with pytest.raises(ModelError, match=r"open the model again|cannot be read"):
+                source.read_rows("a", 0, 9000)
 
 
 def test_offsets_need_no_alignment(write):

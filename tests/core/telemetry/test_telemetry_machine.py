@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from qtui_core.telemetry.device import Driver, read_driver
-from qtui_core.telemetry.machine import read_machine
+from qtui_core.telemetry.machine import more_memory, read_machine
 
 CPUINFO = """processor\t: 0
 model name\t: Made Up 9000
@@ -49,6 +49,14 @@ def test_no_limit_is_none(tmp_path, text):
     tree(tmp_path / "sys/fs/cgroup/memory", **{"memory.limit_in_bytes": text})
     machine = read_machine(tmp_path)
     assert machine.memory_limit is machine.free_memory is machine.usable_memory is None
+
+
+def test_a_limit_of_the_shell_counts_and_is_named_where_memory_ran_out(tmp_path):
+    line = "Max address space         {:20} unlimited            bytes     \n"
+    assert "ulimit" not in more_memory(tree(tmp_path, proc__self__limits=line.format("unlimited")))
+    root = tree(tmp_path, proc__self__limits=line.format("734003200"))
+    assert read_machine(root).memory_limit == 700 << 20
+    assert "gives each process 700 MiB (`ulimit -v`)" in more_memory(root)
 
 
 def test_a_machine_without_files_says_what_it_can(tmp_path):
