@@ -41,6 +41,7 @@ LONGEST = (
     "test_lab_qat",
     "test_lab_claims",
     "test_training_child",
+    "test_faults_of_children",
     "test_cli_hostile",
     "test_memory_trace",
     "test_lab_lowbit",

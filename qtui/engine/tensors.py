@@ -11,6 +11,7 @@ import numpy.typing as npt
 from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
 from qtui_core.models.files.arrays import decoder, read_float32
+from qtui_core.models.files.local import LocalFile
 
 # Every pass over a remote tensor would transfer its bytes again. So the bytes of the current tensor
 # are kept, up to this size.
@@ -20,9 +21,10 @@ REMOTE_STRIP_BYTES = 8 << 20
 
 
 class OpenModels:
-    """The open model. Opening another one releases it."""
+    """The open model. Opening another one releases it, and calls `forget`."""
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], None]) -> None:
+        self._forget = forget
         self._lock = threading.Lock()
         self._text: str | None = None
         self._source: ModelSource | None = None
@@ -35,13 +37,16 @@ class OpenModels:
         with self._lock:
             # The old source is not closed, because a lane may still read from it.
             self._text, self._source, self._remote = text, source, None
+        self._forget()
         return source
 
     def source(self, text: str) -> ModelSource:
-        """The model; opens it if it is not open, as after a restart of the engine."""
+        """The model; opens it if it is not open, as after a restart of the engine, or if a file of
+        it was found to be changed."""
         with self._lock:
-            if self._source is not None and self._text == text:
-                return self._source
+            found = self._source
+            if found is not None and self._text == text and not _changed(found):
+                return found
         return self.open(text)
 
     def tensor(self, text: str, name: str) -> OpenTensor:
@@ -57,6 +62,10 @@ class OpenModels:
                     self._remote = RemoteRows(source, info)
                 remote = self._remote
         return OpenTensor(source, info, remote)
+
+
+def _changed(source: ModelSource) -> bool:
+    return any(isinstance(file, LocalFile) and file.changed for file in source.files.values())
 
 
 class OpenTensor:

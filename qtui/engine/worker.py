@@ -105,12 +105,15 @@ class Worker:
     def __init__(self, sink: EventSink, operations: Mapping[str, EngineOperation]) -> None:
         self._sink = sink
         self._operations = operations
-        self._lanes: dict[str, Lane] = {}
+        # All at once: where memory has run out, no more threads can be started.
+        self._lanes = {
+            name: Lane(name, self) for name in {each.lane for each in operations.values()}
+        }
 
     @property
     def busy(self) -> bool:
         """Whether a task runs or waits."""
-        return any(lane.busy for lane in tuple(self._lanes.values()))
+        return any(lane.busy for lane in self._lanes.values())
 
     def serve(self, source: BinaryIO) -> None:
         """Reads requests from `source` until the parent closes it or ends."""
@@ -142,8 +145,6 @@ class Worker:
             self._sink.send(_error(task_id, error))
             return
         task = Task(task_id, method, asked, request.kind, self._progress_of(task_id))
-        if operation.lane not in self._lanes:
-            self._lanes[operation.lane] = Lane(operation.lane, self)
         self._lanes[operation.lane].submit(task)
 
     def perform(self, task: Task[Any]) -> None:

@@ -5,14 +5,18 @@ Each value may be None by itself: a container may hide files, and other systems 
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quantities import format_bytes
 
+#: Imported ahead, because a library cannot be loaded where memory has run out. Windows has none.
+_RESOURCE: Final[Any] = importlib.import_module("resource") if os.name == "posix" else None
 #: The instruction sets by which libraries choose their kernels, in Linux's spelling.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")
 
@@ -75,13 +79,13 @@ def read_machine(root: Path = Path("/")) -> Machine:
         cores=_usable_cores(),
         memory_total=_kilobytes(memory.get("MemTotal")),
         memory_available=_kilobytes(memory.get("MemAvailable")),
-        memory_limit=_least(_memory_limit(root), _address_limit(root)),
+        memory_limit=_least(_memory_limit(root), address_limit()),
     )
 
 
-def more_memory(root: Path = Path("/")) -> str:
+def more_memory() -> str:
     """A sentence on what to do where the memory of this process ran out."""
-    limit = _address_limit(root)
+    limit = address_limit()
     if limit is None:
         return "End other programs that hold memory, or take a smaller model."
     return (
@@ -135,14 +139,13 @@ def _memory_limit(root: Path) -> int | None:
     return None
 
 
-def _address_limit(root: Path) -> int | None:
-    """The limit on the address space of this process in bytes (`ulimit -v`); None if there is
-    none."""
-    for line in _text(root / "proc/self/limits").splitlines():
-        if line.startswith("Max address space"):
-            soft = line.split()[3]
-            return int(soft) if soft.isdecimal() else None
-    return None
+def address_limit() -> int | None:
+    """The limit on the address space of this process in bytes (`ulimit -v`); None if there is none.
+    No file is read, as this is asked where memory has run out."""
+    if _RESOURCE is None:
+        return None
+    soft: int = _RESOURCE.getrlimit(_RESOURCE.RLIMIT_AS)[0]
+    return None if soft == _RESOURCE.RLIM_INFINITY else soft
 
 
 def _text(path: Path) -> str:

@@ -19,9 +19,7 @@ def open_model(session: Session, task: Task[ModelRequest]) -> ModelIndex:
         task.check()
         task.progress(done / max(1, total))
 
-    source = session.models.open(task.asked.model, opened)
-    session.forget()
-    return _index(source)
+    return _index(session.models.open(task.asked.model, opened))
 
 
 def model_index(session: Session, task: Task[ModelRequest]) -> ModelIndex:

@@ -57,7 +57,7 @@ class Session:
     """The open model and cached results about it, as long as the process lives."""
 
     def __init__(self) -> None:
-        self.models = OpenModels()
+        self.models = OpenModels(self.forget)
         self.captured = Captures()
         self._outliers: dict[tuple[str, str], OutlierReport] = {}
         self._plans: dict[tuple[str, str, str], Plan] = {}

@@ -83,10 +83,12 @@ class LocalFile:
     """A tensor file, mapped when first read. Safe to read from several threads.
 
     To be made before its header is read: a header would be wrong about a file that is there
-    later."""
+    later. `changed` says whether it was found to be another one since, so that nothing more is read
+    of it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.changed = False
         try:
             self._found = _version(path.stat())
         except OSError:
@@ -126,22 +128,23 @@ class LocalFile:
         out. If the path has another file now, or none, the mapped one is still whole."""
         try:
             if end > min(len(mapped), mapped.size()):  # of the mapping, and of the file today
-                raise self._changed((*self._found[:2], mapped.size()))
+                raise self._spoiled((*self._found[:2], mapped.size()))
         except OSError as error:
             raise unreadable(self._path, error) from error
         with suppress(OSError):
             now = _version(self._path.stat())
-            if now[:2] == self._found[:2] and now != self._found:
-                raise self._changed(now)
+            if self.changed or (now[:2] == self._found[:2] and now != self._found):
+                raise self._spoiled(now)
 
     def verify(self, descriptor: int) -> None:
         """Raises ModelError if an open descriptor of the path is not of the file whose header was
         read."""
         now = _version(os.fstat(descriptor))
         if now != self._found:
-            raise self._changed(now)
+            raise self._spoiled(now)
 
-    def _changed(self, now: tuple[int, ...]) -> ModelError:
+    def _spoiled(self, now: tuple[int, ...]) -> ModelError:
+        self.changed = True
         how = "became shorter" if now[2:3] < self._found[2:3] else "was changed"
         return ModelError(f"{quoted(self._path)} {how} after it was opened; open the model again.")
 

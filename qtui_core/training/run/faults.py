@@ -19,7 +19,7 @@ from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
-from qtui_core.telemetry.machine import more_memory
+from qtui_core.telemetry.machine import address_limit, more_memory
 from qtui_core.training.model.quantized import quantized_tensors
 
 OUT_OF_MEMORY: Final = "out of memory"
@@ -64,7 +64,7 @@ def fault_of(
         text += f" The largest part is {parts[0][0]} ({format_bytes(parts[0][1])})."
     if helping:
         text += f" {helping[0][0]} would save {format_bytes(helping[0][1])} there."
-    elif "CUDA" not in str(error):
+    if "CUDA" not in str(error) and not (helping and address_limit() is None):
         text += f" {more_memory()}"
     return Fault(seconds, step, phase, kind, text, True, asked, tuple(parts), helping)
 

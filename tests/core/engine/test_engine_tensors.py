@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +64,16 @@ def test_a_vector_is_given_flat_and_a_matrix_by_rows(saved: tuple[Path, np.ndarr
 
 def test_a_model_is_opened_once_and_again_when_asked(saved: tuple[Path, np.ndarray]) -> None:
     path, _ = saved
-    models = OpenModels()
+    forgotten: list[bool] = []
+    models = OpenModels(lambda: forgotten.append(True))
     first = models.source(str(path))
     assert models.source(str(path)) is first
-    assert models.open(str(path)) is not first
+    second = models.open(str(path))
+    assert second is not first
+    os.utime(path, (0, 0))
+    with pytest.raises(ModelError, match="was changed after it was opened"):
+        models.tensor(str(path), "x").rows(0, 1)
+    assert models.source(str(path)) is not second
+    assert len(forgotten) == 3
     with pytest.raises(ModelError):
         models.tensor(str(path), "nothing")

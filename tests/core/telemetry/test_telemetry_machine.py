@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from types import SimpleNamespace
 
 import pytest
@@ -52,11 +53,15 @@ def test_no_limit_is_none(tmp_path, text):
 
 
 def test_a_limit_of_the_shell_counts_and_is_named_where_memory_ran_out(tmp_path):
-    line = "Max address space         {:20} unlimited            bytes     \n"
-    assert "ulimit" not in more_memory(tree(tmp_path, proc__self__limits=line.format("unlimited")))
-    root = tree(tmp_path, proc__self__limits=line.format("734003200"))
-    assert read_machine(root).memory_limit == 700 << 20
-    assert "gives each process 700 MiB (`ulimit -v`)" in more_memory(root)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    assert soft == resource.RLIM_INFINITY
+    assert "ulimit" not in more_memory()
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 43, hard))
+    try:
+        assert read_machine(tmp_path).memory_limit == 1 << 43
+        assert "gives each process 8 TiB (`ulimit -v`)" in more_memory()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def test_a_machine_without_files_says_what_it_can(tmp_path):

@@ -1,0 +1,236 @@
+"""Faults by state: what hurts a child in every phase of a run, and while every question is asked.
+
+Each cell is a real child that hurts itself there (tests/support/faulty_worker.py). It has to end in
+a sentence that is true and says what to do, in a recording that plays, in no process that is left,
+and in an answer to the same question afterwards. docs/faults.md has the whole table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from every import collected
+from processes import is_gone
+
+from qtui.engine.client import EngineClient, EngineLost
+from qtui.engine.estimator import child as estimator
+from qtui.engine.operations import build_operations
+from qtui.engine.run.client import run_client
+from qtui_core.errors import QtuiError
+from qtui_core.files import target_of
+from qtui_core.live.lines import RunEvent, to_line
+from qtui_core.live.recording import read_recording
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, State, StepTaken
+from qtui_core.models.demo import DEMO_FOLDER
+from qtui_core.recorded_lines import Recorder
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits are read of /proc"),
+]
+
+WORKER = (sys.executable, "-P", str(Path(__file__).parents[1] / "support/faulty_worker.py"))
+KILLED = "was killed, which is most often the system running out of memory."
+LIMITED = "(`ulimit -v`): raise it, and start qtui again."
+
+#: Where in a run -> (the fault; the kind of the run's fault; what it says, in order; steps taken
+#: before). A stopped process says nothing until somebody stops the run.
+RUNS: dict[str, tuple[str, str, tuple[str, ...], int]] = {
+    "0 load": ("no memory", "out of memory", ("Memory ran out in load", LIMITED), 0),
+    "0 prepare": ("SIGSEGV", "killed", ("SIGSEGV, a mistake in a library", "'prepare'."), 0),
+    "1 forward": ("no memory", "out of memory", ("Memory ran out in step 1, forward", LIMITED), 0),
+    "2 loss": ("SIGABRT", "killed", ("The run aborted", "'loss'."), 1),
+    "2 backward": ("SIGSTOP", "", (), 1),
+    "paused": ("SIGKILL", "killed", (KILLED,), 1),
+}
+
+
+@pytest.fixture
+def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that tells a child what to do to itself."""
+    monkeypatch.setenv("FAULT", str(tmp_path / "fault"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path / "fault"
+
+
+async def test_a_run_that_is_hurt_in_any_phase_says_so_and_keeps_what_was_measured(
+    fault: Path, tmp_path: Path
+) -> None:
+    with collected() as case:
+        for where, (what, kind, says, taken) in RUNS.items():
+            with case(f"{what} at {where}"):
+                fault.write_text(f"{where}\t{what}")
+                path = tmp_path / f"{where}.jsonl"
+                pid, events = await hurt_run(path, where)
+                assert is_gone(pid)
+                faults = [each for each in events if isinstance(each, Fault)]
+                assert [each.kind for each in faults] == [kind] * bool(kind)
+                text = faults[0].text if faults else ""
+                places = [text.find(part) for part in says]
+                assert -1 not in places, text
+                assert places == sorted(places)
+                assert sum(isinstance(each, StepTaken) for each in events) == taken
+                assert isinstance(events[-1], End)
+                recording = read_recording(path)
+                assert recording.complaint == ""
+                assert list(recording)[1:] == events[1:]
+
+
+async def hurt_run(path: Path, where: str) -> tuple[int, list[RunEvent]]:
+    """Runs until the fault, and records it; returns the child's process id and what it told."""
+    client = run_client((*WORKER, "run"))
+    events: list[RunEvent] = []
+    pid = 0
+    plan = {"method": "lora", "batch": 4, "sequence": 256}
+    with Recorder(target_of(str(path)), to_line) as recorder:
+        async for event in client.run({"model": "demo", "plan": plan, "steps": 3, "device": "cpu"}):
+            events.append(event)
+            recorder.write(event)
+            pid = client.child.pid or pid
+            if where == "paused" and isinstance(event, StepTaken):
+                client.child.control("pause")
+            elif where == "paused" and isinstance(event, State) and event.state == "paused":
+                os.kill(pid, 9)
+            elif isinstance(event, PhaseBegun) and (event.step, event.phase) == (2, "backward"):
+                asyncio.get_running_loop().call_later(1.0, client.child.stop)
+    return pid, events
+
+
+# Questions
+
+TENSOR = "model.layers.0.mlp.up_proj.weight"
+OF_TENSOR = {"tensor": TENSOR}
+ONE, TWO = {**OF_TENSOR, "scheme": "int4"}, {**OF_TENSOR, "schemes": ["int4", "nf4"]}
+SHAPED = {"schemes": ["int4", "nf4"], "shape": [64, 64]}
+PLAN = {"plan": {"method": "lora", "batch": 1, "sequence": 64}}
+#: Questions, with what they ask beside the model. Those in RUNNING take torch, so that they are not
+#: asked again; those in READING look at the weights in qtui's own mapping of them.
+RUNNING: dict[str, dict[str, Any]] = {
+    "capture": {"tensors": [TENSOR]},
+    "layer_errors": {"tensors": [TENSOR], "schemes": ["int4"]},
+    "prediction_errors": {"by": "kl", "tensors": [TENSOR], "schemes": ["int4"]},
+    "evaluate": {"settings": {"schemes": ["int4"], "windows": 2, "window": 32}},
+    "memory trace": PLAN,
+    "memory measure": {},
+}
+READING: dict[str, dict[str, Any]] = {
+    "statistics": OF_TENSOR, "histogram": {**OF_TENSOR, "bins": 16}, "measure": ONE,
+    "explain": TWO, "element": {**ONE, "row": 1, "column": 2}, "rank": {"scheme": "int4"},
+    "map": {**TWO, "rows": 8, "columns": 8}, "codebooks": TWO, "outliers": OF_TENSOR,
+    "attribution": {**ONE, "tries": 1}, "granularities": ONE,
+    "decomposition": {**OF_TENSOR, "scheme": "int8"},
+}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "open_model": {}, "model_index": {}, "devices": {}, "nf4_construction": {},
+    "equal_bits": SHAPED, "bit_budget": SHAPED,
+    "memory open": {}, "memory first": PLAN, "memory full": PLAN, "memory around": PLAN,
+    "memory operations": PLAN, "memory map": {**PLAN, "batches": [1], "sequences": [64]},
+    "memory cases": {}, "memory devices": {}, "memory gpus": {},
+}  # fmt: skip
+#: Of what is asked after a capture or an evaluation, which the engine no longer has.
+AFTERWARDS = {"activation_ranges", "output_error", "evaluation_so_far"}
+
+
+def test_every_question_is_hurt() -> None:
+    asked = {*build_operations(), *(f"memory {name}" for name in estimator.build_operations())}
+    assert asked == {*RUNNING, *READING, *OTHERS, *AFTERWARDS}
+
+
+@pytest_asyncio.fixture
+async def engine(fault: Path) -> AsyncIterator[EngineClient]:
+    client = EngineClient((*WORKER, "engine"))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return shutil.copytree(DEMO_FOLDER, tmp_path / "model")
+
+
+async def asked(engine: EngineClient, model: Path, name: str) -> str:
+    """What comes of a question: a sentence, or "answered"."""
+    params = {**RUNNING, **READING, **OTHERS}[name]
+    try:
+        await asyncio.wait_for(engine.request(name, {"model": str(model), **params}), 120)
+    except (QtuiError, EngineLost) as error:
+        return str(error)
+    return "answered"
+
+
+async def test_an_engine_that_is_killed_at_any_question_answers_it_after_a_restart(
+    engine: EngineClient, fault: Path, model: Path
+) -> None:
+    with collected() as case:
+        for name in (*READING, *OTHERS, *RUNNING):
+            with case(name):
+                await engine.start()
+                pid = engine.pid
+                assert pid is not None
+                fault.write_text(f"{name}\tSIGKILL")
+                assert await asked(engine, model, name) == f"The engine {KILLED}"
+                assert is_gone(pid)
+                await engine.restart()
+                assert name in RUNNING or await asked(engine, model, name) == "answered"
+
+
+async def test_a_model_that_becomes_shorter_while_it_is_read_ends_the_child_alone(
+    engine: EngineClient, fault: Path, model: Path
+) -> None:
+    whole = (model / "model.safetensors").read_bytes()
+    with collected() as case:
+        for name in READING:
+            with case(name):
+                fault.write_text(f"{name}\tshorter file")
+                said = await asked(engine, model, name)
+                # What is looked at may be within the first page, or read in a second piece.
+                assert "SIGBUS: a file that it read" in said or "became shorter" in said, said
+                (model / "model.safetensors").write_bytes(whole)
+                await engine.restart()
+                assert await asked(engine, model, name) == "answered"
+
+
+async def test_a_question_that_finds_no_memory_says_so_and_the_engine_lives(
+    engine: EngineClient, fault: Path, model: Path
+) -> None:
+    with collected() as case:
+        for name in (*READING, "capture", "layer_errors", "prediction_errors", "evaluate"):
+            with case(name):
+                await engine.restart()
+                pid = engine.pid
+                fault.write_text(f"{name}\tno memory")
+                said = await asked(engine, model, name)
+                assert said.startswith(f"Memory ran out in {name}. "), said
+                assert said.endswith(LIMITED)
+                assert await asked(engine, model, "nf4_construction") == "answered"
+                assert engine.pid == pid
+
+
+async def test_a_model_that_is_changed_between_two_questions_is_read_anew(
+    engine: EngineClient, model: Path
+) -> None:
+    """By the header that it had, other tensors' bytes would be read. Asked again, as r does, the
+    model is opened again."""
+    path = model / "model.safetensors"
+    whole = path.read_bytes()
+    assert await asked(engine, model, "measure") == "answered"
+    path.write_bytes(whole)
+    os.utime(path, (0, 0))
+    said = await asked(engine, model, "statistics")
+    assert said == f"'{path}' was changed after it was opened; open the model again."
+    assert await asked(engine, model, "statistics") == "answered"
+    os.truncate(path, len(whole) // 3)
+    assert "became shorter after it was opened" in await asked(engine, model, "histogram")
+    assert "it was cut off, so download or copy it again" in await asked(engine, model, "histogram")
+    path.write_bytes(whole)
+    assert await asked(engine, model, "histogram") == "answered"
+    path.unlink()  # the mapped file is whole
+    assert await asked(engine, model, "outliers") == "answered"
