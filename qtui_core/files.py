@@ -106,7 +106,9 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
     # In a folder that allows no new files, an existing file could only be overwritten in place.
     needed = [path.parent, path] if there else [path.parent]
     if not all(os.access(each, os.W_OK) for each in needed):
-        raise QtuiError(f"Cannot write {name!r}: permission denied.")
+        only_read = os.statvfs(path.parent).f_flag & os.ST_RDONLY
+        why = "its disk can only be read" if only_read else "permission denied"
+        raise QtuiError(f"Cannot write {name!r}: {why}.")
     return Target(name, path, force)
 
 

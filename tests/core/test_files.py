@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from disks import room_for
@@ -90,6 +91,22 @@ def test_folders_and_files_that_are_protected(tmp_path: Path) -> None:
         with pytest.raises(QtuiError, match="permission denied"):
             target_of(str(tmp_path / name), force=True)
     tmp_path.chmod(0o700)
+
+
+def test_a_disk_that_can_only_be_read_and_a_folder_that_is_gone_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        patch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+        with pytest.raises(QtuiError, match="its disk can only be read"):
+            target_of(str(tmp_path / "new.txt"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(QtuiError, match="the folder in which qtui was started is gone; give"):
+        target_of("new.txt")
 
 
 def test_a_file_is_whole_or_is_not_there(tmp_path: Path) -> None:
