@@ -199,7 +199,9 @@ def _machine(around: Surroundings) -> Facts:
         pairs += [
             (
                 f"GPU {device.index}",
-                f"{device.name or 'N/A'}, {_bytes(device.memory_used)} used of "
+                "does not answer: it was lost, or this user may not ask; `nvidia-smi` says which"
+                if device.name is None and device.memory_total is None
+                else f"{device.name or 'N/A'}, {_bytes(device.memory_used)} used of "
                 f"{_bytes(device.memory_total)}",
             )
             for device in around.devices

@@ -149,9 +149,9 @@ def read_all(nvml: Any = None) -> tuple[DeviceReading, ...]:
     found = []
     try:
         for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
-            handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
+            handle, error = answer_or_error(nvml, "nvmlDeviceGetHandleByIndex", index)
             if handle is None:
-                found.append(DeviceReading(str(index)))
+                found.append(DeviceReading(str(index), lost=error == GPU_IS_LOST))
                 continue
             device = read_handle(nvml, handle, str(index))
             found.append(device)

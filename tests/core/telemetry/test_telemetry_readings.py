@@ -238,6 +238,8 @@ class TestAll:
     def test_a_gpu_that_cannot_be_reached_is_still_one(self) -> None:
         found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=NO_PERMISSION))
         assert found == (DeviceReading("0"),)
+        found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=GPU_IS_LOST))
+        assert found == (DeviceReading("0", lost=True),)
 
     def test_this_machine_answers(self) -> None:
         for device in read_all():

@@ -71,10 +71,7 @@ driver does not report.
                 "dmesg says why (look for Xid). Reset the GPU, or restart the machine."
             )
         if not fullest:
-            return (
-                "No GPU reports its memory: MIG without permission, unified memory, or a GPU that "
-                "was lost. `nvidia-smi` says which."
-            )
+            return "No GPU reports its memory: no permission, as with MIG, or unified memory."
         free = max(fullest, key=lambda each: (each.memory_total or 0) - (each.memory_used or 0))
         left = (free.memory_total or 0) - (free.memory_used or 0)
         told = [each.processes for each in shown.gpus if each.processes is not None]
