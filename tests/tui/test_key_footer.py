@@ -69,12 +69,18 @@ async def acts(pilot: Pilot[Any], hint: KeyHint) -> bool:
     await settled(pilot)
     # At one end of a row of values a key has nothing to do in that direction, but in the other.
     for key in (hint.key, *OTHER_WAY.get(hint.key, ())):
-        before = app.export_screenshot(), app.screen, app.focused  # a cursor may be a colour
+        before = seen(app)
         await pilot.press(key)
         await idle(pilot)
-        if (app.export_screenshot(), app.screen, app.focused) != before or app.panel is not panel:
+        if seen(app) != before or app.panel is not panel:
             return True
     return False
+
+
+def seen(app: Any) -> tuple[object, ...]:
+    """The picture, as a cursor may be a colour; and the toasts, which take a while to it."""
+    told = [toast.message for toast in app._notifications]
+    return app.export_screenshot(), app.screen, app.focused, told
 
 
 #: A key -> the one for the other direction.

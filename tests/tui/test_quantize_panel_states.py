@@ -77,7 +77,7 @@ async def test_a_config_without_weights(running: Running, tmp_path: Path, known:
         panel = await in_phase(pilot, AskingPhase.FAILED)
         assert "weights" in panel.sentence
         await until(pilot, lambda: said in screen_text(pilot.app))
-        for key in ("X", "f", "m", "enter", "T", "n", "slash", "escape", "y", "e", "z"):
+        for key in ("X", "f", "escape", "m", "enter", "T", "n", "slash", "escape", "y", "e", "z"):
             await pilot.press(key)
         await settled(pilot)
 

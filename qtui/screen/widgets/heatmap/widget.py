@@ -151,12 +151,15 @@ class Heatmap(DrawnLines, can_focus=True):
     ) -> None:
         """Draws another grid, with the cursor on the given cell or on the largest magnitude; the
         scale of magnitudes is logarithmic unless another is given."""
+        before = self._grid is None, self._at_peak
         self._grid = grid
         if grid is not None:
             self._scale = scale or HeatScale.of(grid.cells)
             self._levels = self._scale.levels(grid.cells, self._ramp)
             row, column = grid.peak if cursor is None else cursor
             self.cursor = (min(row, grid.grid_rows - 1), min(column, grid.grid_columns - 1))
+        if before != (grid is None, self._at_peak):
+            self.refresh_bindings()  # keys that go somewhere, or do not
         self.refresh()
 
     def redraw(self) -> None:
@@ -311,6 +314,15 @@ class Heatmap(DrawnLines, can_focus=True):
 
     # Moving
 
+    @property
+    def _at_peak(self) -> bool:
+        return self._grid is not None and self.cursor == self._grid.peak
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("peak", "choose"):
+            return self._grid is not None and not (action == "peak" and self._at_peak)
+        return True
+
     def action_move(self, rows: int, columns: int) -> None:
         if self._grid is None:
             return
@@ -355,7 +367,9 @@ class Heatmap(DrawnLines, can_focus=True):
     def _go(self, cell: tuple[int, int], *, tell: bool = True) -> None:
         if cell == self.cursor:
             return
-        before, self.cursor = self.cursor, cell
+        before, was_there, self.cursor = self.cursor, self._at_peak, cell
+        if was_there or self._at_peak:
+            self.refresh_bindings()
         assert self._grid is not None
         grid, places, width = self._grid, self.places, self.size.width
         # Only the lines that change: over a slow line a whole picture stutters.

@@ -36,6 +36,9 @@ from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.advice.claims import WorkedCase
 from qtui_core.memory.plan.run_plan import RunPlan
 
+#: What acts on the line or the cell under the cursor of a view.
+OF_LINES = ("enter", "step", "line_end")
+
 
 class MemoryPanel(PlanPanel):
     """Shows the estimate of a plan in several views, or a trace or a worked case in its place."""
@@ -128,6 +131,13 @@ class MemoryPanel(PlanPanel):
             return ""
         traced = self.trace.goes_on and self.shown.answer is None
         return self.trouble or (TRACING if traced else "")
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the view has no lines, not even those of the plan before."""
+        shown = self.shown
+        missing = bool(self._notice) or shown.answer is None
+        return missing and not self.view.ready(shown)
 
     def draw_curve(self) -> None:
         """Draws the curve of the step, as far as it is known."""
@@ -273,6 +283,8 @@ class MemoryPanel(PlanPanel):
             busy = self.trace.goes_on or bool(self.silence)
             return self.body.typing or self._in_list or busy
         if self.body.typing:
+            return False
+        if action in OF_LINES and self._in_list and self._is_empty:
             return False
         if action == "line_end":
             return self._in_list and self.view.COLUMNS

@@ -280,9 +280,10 @@ class MapsView(TensorView):
         self.panel.look_again()
 
     def action_side(self) -> None:
-        if not self.side and self.kind.schemes != 1:
-            self.kind = KINDS[0]  # other kinds are not made for two schemes
-        self.side = not self.side
+        if self.kind.schemes != 1:  # such a map is not made for two schemes
+            self.kind, self.side = KINDS[0], True
+        else:
+            self.side = not self.side
         self._changed()
 
     def _changed(self) -> None:
