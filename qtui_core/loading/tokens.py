@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
+from qtui_core.models.files.links import check_tokenizer_links
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quantities import plural
 
@@ -197,6 +198,8 @@ def positions_of(model: Any) -> int | None:
 
 def _own_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
+
+    check_tokenizer_links(folder)
 
     try:
         return AutoTokenizer.from_pretrained(

@@ -11,6 +11,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import FoundWeights, assemble, read_config
 from qtui_core.models.files.layout import CONFIG, refuse_file
+from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import unreadable
 from qtui_core.models.files.pickles import PICKLE_SUFFIXES, convert_command
 from qtui_core.models.opening_local import list_folder, read_headers
@@ -70,12 +71,12 @@ def open_adapter(text: str) -> AdapterSource:
             f"{quoted(text)} is no adapter of peft: give the folder with {ADAPTER_CONFIG} and "
             f"{ADAPTER_WEIGHTS}."
         )
-    return _open_folder(path.parent, text)
+    return _open_folder(path.parent, text, path)
 
 
-def _open_folder(folder: Path, name: str) -> AdapterSource:
+def _open_folder(folder: Path, name: str, chosen: Path | None = None) -> AdapterSource:
     _check(list_folder(folder), f"the folder {quoted(name)}", folder)
-    return _read(folder, folder / ADAPTER_CONFIG, name, "folder")
+    return _read(folder, folder / ADAPTER_CONFIG, name, "folder", chosen)
 
 
 def _open_remote(name: str) -> AdapterSource:
@@ -107,9 +108,12 @@ def _open_remote(name: str) -> AdapterSource:
     return _read(weights.parent, config, str(hub_id), "hub")
 
 
-def _read(folder: Path, config: Path, name: str, origin: str) -> AdapterSource:
-    weights = read_headers(FoundWeights((ADAPTER_WEIGHTS,)), folder, None)
+def _read(
+    folder: Path, config: Path, name: str, origin: str, chosen: Path | None = None
+) -> AdapterSource:
+    weights = read_headers(FoundWeights((ADAPTER_WEIGHTS,)), folder, None, chosen)
     source = assemble(name=name, origin=origin, location=folder, config=None, weights=weights)
+    config = followed(config.parent, config.name, chosen)
     return AdapterSource(read_config(config), source)
 
 

@@ -10,6 +10,7 @@ from qtui_core.errors import ModelError
 from qtui_core.models.assemble import Progress
 from qtui_core.models.files.gguf import config_of, describe_gguf, read_gguf_header
 from qtui_core.models.files.layout import natural_key
+from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
@@ -70,4 +71,4 @@ def _split_files(path: Path) -> list[Path]:
             f"{quoted(path.name)} is one of {total:,} files of a model; missing beside it: "
             f"{listed(absent)}."
         )
-    return [path.parent / n for n in names]
+    return [followed(path.parent, n, path) for n in names]

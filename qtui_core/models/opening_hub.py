@@ -16,6 +16,7 @@ from qtui_core.models.assemble import (
     read_config,
 )
 from qtui_core.models.files.layout import CONFIG, choose_weights
+from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import LocalFile, read_header, read_text_file
 from qtui_core.models.files.safetensors import Header
 from qtui_core.models.hub import repository as hub
@@ -67,9 +68,9 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
 
 def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None) -> ModelSource:
     names = list_folder(snapshot)
-    config = read_config(snapshot / CONFIG) if CONFIG in names else None
+    config = read_config(followed(snapshot, CONFIG)) if CONFIG in names else None
     chosen = choose_weights(names, f"the hub cache of {quoted(hub_id)}", snapshot)
-    weights = find_weights(chosen, lambda n: read_text_file(snapshot / n))
+    weights = find_weights(chosen, lambda n: read_text_file(followed(snapshot, n)))
     if weights.missing or not all((snapshot / n).is_file() for n in weights.names):
         # Usual after headers were read by range: the description was kept, the weights not.
         weights = FoundWeights(

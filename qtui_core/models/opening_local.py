@@ -25,6 +25,7 @@ from qtui_core.models.files.layout import (
     choose_weights,
     refuse_file,
 )
+from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import LocalFile, read_header, read_text_file, unreadable
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.source import ModelSource
@@ -63,8 +64,8 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
         name=name,
         origin="file",
         location=path,
-        config=read_config(beside) if os.path.isfile(beside) else None,
-        weights=read_headers(FoundWeights((path.name,)), path.parent, progress),
+        config=read_config(followed(path.parent, CONFIG, path)) if os.path.isfile(beside) else None,
+        weights=read_headers(FoundWeights((path.name,)), path.parent, progress, path),
     )
 
 
@@ -78,27 +79,32 @@ def open_folder(
     """
     where = f"the folder {quoted(name)}"
     names = list_folder(folder)
-    config = read_config(folder / CONFIG) if CONFIG in names else None
+    # An index that was named is the user's choice; installers may make links of the demo's files.
+    own = folder / (index or CONFIG) if index or origin == "demo" else None
+    config = read_config(followed(folder, CONFIG, own)) if CONFIG in names else None
     chosen = WeightFiles(index=index) if index else choose_weights(names, where, folder)
     if chosen.missing and config is None:
         raise ModelError(_nothing_to_open(chosen.missing, where, folder, names))
-    weights = find_weights(chosen, lambda n: read_text_file(folder / n))
+    weights = find_weights(chosen, lambda n: read_text_file(followed(folder, n, own)))
     check_complete(weights, lambda n: os.path.lexists(folder / n), where)
-    weights = read_headers(weights, folder, progress)
+    weights = read_headers(weights, folder, progress, own)
     return assemble(name=name, origin=origin, location=folder, config=config, weights=weights)
 
 
-def read_headers(weights: FoundWeights, folder: Path, progress: Progress | None) -> FoundWeights:
-    """The same weights with the headers and readers of their files, which are in a folder.
+def read_headers(
+    weights: FoundWeights, folder: Path, progress: Progress | None, chosen: Path | None = None
+) -> FoundWeights:
+    """The same weights with the headers and readers of their files, which are in a folder;
+    `chosen` is the file that the user named, if one was.
 
     Raises:
-        ModelError: a file cannot be read, or its header is not true of it.
+        ModelError: a file cannot be read, is a link that leads elsewhere, or its header is not
+            true of it.
     """
     files = {name: LocalFile(folder / name) for name in weights.names}
     headers = []
     for name in weights.names:
-        # Links are followed: the hub cache is made of them, and people link weights too.
-        headers.append(read_header(folder / name, name))
+        headers.append(read_header(followed(folder, name, chosen), name))
         if progress:
             progress(len(headers), len(weights.names))
     return replace(weights, headers=tuple(headers), files=files)

@@ -17,6 +17,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE
+from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import MOST_TEXT_BYTES
 from qtui_core.models.hub.errors import unusable
 from qtui_core.models.hub.remote import RemoteFile
@@ -133,12 +134,15 @@ def fetch(hub_id: HubId, name: str, commit: str, most: int = MOST_TEXT_BYTES) ->
 
 
 def cached_file(hub_id: HubId, name: str, commit: str) -> Path | None:
-    """Where the hub cache has a file of that commit, if it has."""
+    """Where the hub cache has a file of that commit, if it has. Raises ModelError if that is a
+    link which leads out of the cache."""
     load_library()
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(hub_id.repo, name, revision=commit)
-    return Path(found) if isinstance(found, str) else None
+    if not isinstance(found, str):
+        return None
+    return followed(Path(found).parents[name.count("/")], name)
 
 
 def cached_snapshot(hub_id: HubId) -> Path | None:
