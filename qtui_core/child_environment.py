@@ -6,6 +6,8 @@ import os
 import sysconfig
 from pathlib import Path
 
+from qtui_core.threads import limit_libraries
+
 
 def child_environment() -> dict[str, str]:
     """The environment of a child that must import the same qtui, also from a source tree.
@@ -15,6 +17,7 @@ def child_environment() -> dict[str, str]:
     explicitly.
     """
     environment = dict(os.environ)
+    limit_libraries(environment)
     root = str(Path(__file__).resolve().parents[1])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         inherited = environment.get("PYTHONPATH")

@@ -11,6 +11,7 @@ import click
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
+from qtui_core.threads import VARIABLE, limit_threads
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
@@ -23,8 +24,18 @@ _COLORS = ("auto", "truecolor", "256", "16", "none")
 
 
 def appearance(command: Command) -> Command:
-    """`--color`, `--ascii` and `--debug`, which every command takes."""
+    """`--threads`, `--color`, `--ascii` and `--debug`, which every command takes."""
     for option in (
+        click.option(
+            "--threads",
+            type=click.IntRange(1, 4096),
+            metavar="N",
+            envvar=VARIABLE,
+            expose_value=False,
+            is_eager=True,
+            callback=_limit,
+            help="The most threads of each process that computes.  [default: one for each core]",
+        ),
         click.option("--debug", is_flag=True, help="Show the traceback of a failure."),
         click.option("--ascii", is_flag=True, help="Write ASCII only, without box drawing."),
         click.option(
@@ -37,6 +48,11 @@ def appearance(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def _limit(ctx: click.Context, option: click.Parameter, threads: int | None) -> None:
+    if threads is not None:
+        limit_threads(threads)
 
 
 def as_stdout(ctx: click.Context, option: click.Parameter, path: str | None) -> str | None:

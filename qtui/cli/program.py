@@ -57,11 +57,12 @@ class _Commands(click.Group):
 
 
 def _first_word(args: list[str]) -> int | None:
-    """The index of the first argument that is neither an option nor the value of --color."""
+    """The index of the first argument that is neither an option nor the value of one that every
+    command takes."""
     for index, word in enumerate(args):
         if word.startswith("-") and word != "-":
             continue
-        if index and args[index - 1] == "--color":
+        if index and args[index - 1] in ("--color", "--threads"):
             continue
         return index
     return None
@@ -97,7 +98,7 @@ def _load(module: str) -> click.Command:
     epilog=(
         "MODEL is a hub id (org/name, or org/name@revision), a folder, a .safetensors or .gguf "
         "file, a config.json, or demo, the small trained model inside this package. Every command "
-        "and the app take --color and --ascii."
+        "and the app take --color, --ascii and --threads."
     ),
 )
 @click.version_option(__version__, prog_name="qtui")

@@ -182,6 +182,7 @@ def _machine(around: Surroundings) -> Facts:
     machine, driver = around.machine, around.driver
     instructions = f" ({', '.join(machine.instructions)})" if machine.instructions else ""
     cores = plural(machine.cores, "core")
+    threads = [("threads", f"at most {machine.threads} in each process (--threads)")]
     memory = f"{_bytes(machine.memory_available)} free of {_bytes(machine.memory_total)}"
     if machine.memory_limit is not None:
         memory += f", limited to {format_bytes(machine.memory_limit)}"
@@ -190,6 +191,7 @@ def _machine(around: Surroundings) -> Facts:
         ("Python", f"{machine.python} ({machine.python_path})"),
         ("processor", f"{machine.processor or 'N/A'}, {cores}{instructions}"),
         ("memory", memory),
+        *threads * (machine.threads is not None),
     ]
     if driver is None:
         pairs.append(("GPU", "none: no NVIDIA driver answers"))

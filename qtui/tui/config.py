@@ -9,6 +9,7 @@ The file is `config.toml` in the folder that platformdirs gives for qtui (on Lin
     start_panel = "formats"
     export_folder = "."    # where `e` writes
     state = true           # whether the app goes on where it was left (qtui/tui/state.py)
+    threads = 4            # the most threads of each process that computes (0: one for each core)
 
     [keys]                 # a binding's id = its keys
     "app.quit" = "q,ctrl+q"
@@ -47,6 +48,7 @@ class Settings:
     start_panel: str = "formats"
     export_folder: str = "."
     state: bool = True
+    threads: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,6 +56,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "color": COLOR_CHOICES,
     "start_panel": tuple(panel.id for panel in PANELS),
 }
+_KINDS = {bool: "true or false", int: "a whole number", str: "text in quotes"}
 _NAMES = tuple(item.name for item in fields(Settings))
 
 
@@ -113,6 +116,8 @@ def _with_environment(config: Settings, env: Mapping[str, str]) -> Settings:
         value: Any = text
         if isinstance(getattr(config, name), bool):
             value = _boolean(text, variable)
+        elif isinstance(getattr(config, name), int):
+            value = int(text) if text.isdecimal() and len(text) < 6 else text
         config = replace(config, **{name: _checked(name, value, f"the variable {variable}")})
     return config
 
@@ -133,8 +138,10 @@ def _checked(name: str, value: Any, where: str) -> Any:
             return value
         raise UsageError(f'In {where}, keys is a table of lines like "app.quit" = "q".')
     if type(value) is not type(default):
-        kind = "true or false" if isinstance(default, bool) else "text in quotes"
+        kind = _KINDS[type(default)]
         raise UsageError(f"In {where}, {name} is {value!r}; it takes {kind}.")
+    if name == "threads" and not 0 <= value <= 4096:
+        raise UsageError(f"In {where}, threads is {value}; it is from 1 to 4096, or 0.")
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise UsageError(f"In {where}, {name} is {value!r}; it is one of {', '.join(choices)}.")

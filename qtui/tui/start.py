@@ -20,6 +20,7 @@ from qtui.tui.first import screen as first_screen
 from qtui.tui.session.last import LastSession
 from qtui.tui.terminal import start_log
 from qtui_core.errors import ModelError
+from qtui_core.threads import limit_threads
 
 #: Seconds that the app may take to end after the terminal's hang-up, before it is asked again.
 PATIENCE: Final = 3.0
@@ -45,6 +46,8 @@ def run(
 
     measure_terminal()
     config = load_config()
+    if config.threads:  # the variable counts more than the file, and --threads sets it
+        limit_threads(config.threads)
     session = LastSession.of(config, goes_on=recording is None)
     app = QtuiApp(
         session.model(model), config=config, color=color, ascii=ascii, debug=debug,

@@ -26,6 +26,7 @@ from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Findings, JobDone, LabBegun, LabEvent, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
+from qtui_core.threads import thread_limit
 
 Tell = Callable[[LabEvent], None]
 
@@ -97,7 +98,7 @@ class LabRunner:
         work = sum(job.cost for job in self._waiting)
         if processes is None:
             whole = sum(job.cost for job in self._jobs.values())
-            several = len(os.sched_getaffinity(0)) > 1 and len(self._jobs) > 1
+            several = thread_limit() > 1 and len(self._jobs) > 1
             several = several and self._settings.get("device") != "cuda"  # which one process fills
             threads = 1 if several and whole > _ALONE else _THREADS
             processes = 2 if several and len(self._waiting) > 1 and work > _ALONE else 1

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quantities import format_bytes
+from qtui_core.threads import thread_limit, usable_cores
 
 #: Imported ahead, because a library cannot be loaded where memory has run out. Windows has none.
 _RESOURCE: Final[Any] = importlib.import_module("resource") if os.name == "posix" else None
@@ -24,7 +25,8 @@ _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "a
 @dataclass(frozen=True)
 class Machine:
     """The computer. Memory is in bytes. `memory_limit` is the limit of the container, job or
-    shell, if there is one; `cores` is how many cores this process may use."""
+    shell, if there is one; `cores` is how many cores this process may use, and `threads` with how
+    many a process of qtui computes."""
 
     system: str
     kernel: str
@@ -37,6 +39,7 @@ class Machine:
     memory_total: int | None
     memory_available: int | None
     memory_limit: int | None
+    threads: int | None = None
 
     @property
     def usable_memory(self) -> int | None:
@@ -57,6 +60,7 @@ class Machine:
         "processor",
         "instructions",
         "cores",
+        "threads",
         ("memory_total_bytes", "memory_total"),
         ("memory_available_bytes", "memory_available"),
         ("memory_limit_bytes", "memory_limit"),
@@ -76,7 +80,8 @@ def read_machine(root: Path = Path("/")) -> Machine:
         python_path=sys.executable,
         processor=processor.get("model name") or platform.processor() or None,
         instructions=tuple(name for name in _INSTRUCTIONS if name in flags),
-        cores=_usable_cores(),
+        cores=usable_cores(root),
+        threads=thread_limit(),
         memory_total=_kilobytes(memory.get("MemTotal")),
         memory_available=_kilobytes(memory.get("MemAvailable")),
         memory_limit=_least(_memory_limit(root), address_limit()),
@@ -96,12 +101,6 @@ def more_memory() -> str:
 
 def _least(*amounts: int | None) -> int | None:
     return min((each for each in amounts if each is not None), default=None)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _fields(path: Path) -> dict[str, str]:

@@ -108,6 +108,23 @@ def test_a_gpu_is_the_one_that_cuda_would_show(
     assert found.environment["CUDA_VISIBLE_DEVICES"] == found.uuid == f"GPU-{str(index) * 3}-abc"
 
 
+@pytest.mark.parametrize(
+    ("processes", "used", "shared"), [(0, 0, False), (1, 0, True), (0, 500 << 20, False),
+                                      (0, 9 << 30, True)]
+)  # fmt: skip
+def test_a_gpu_is_shared_if_others_compute_on_it(
+    monkeypatch: pytest.MonkeyPatch, processes: int, used: int, shared: bool
+) -> None:
+    """Also if a container hides the processes: what they hold is told all the same."""
+    nvml = Nvml()
+    monkeypatch.setattr(
+        Nvml, "nvmlDeviceGetComputeRunningProcesses", lambda *_: [object()] * processes, False
+    )
+    memory = SimpleNamespace(total=80 << 30, used=used, free=0)
+    monkeypatch.setattr(Nvml, "nvmlDeviceGetMemoryInfo", lambda *_: memory)
+    assert place("cuda", {}, nvml=nvml, torch_has_cuda=True).shared is shared
+
+
 def test_a_slice_goes_by_its_own_name() -> None:
     found = place("cuda", {"CUDA_VISIBLE_DEVICES": "MIG-77"}, nvml=Nvml(), torch_has_cuda=True)
     assert (found.uuid, found.device.index) == ("MIG-77", None)

@@ -32,8 +32,10 @@ def test_file_then_environment(tmp_path: Path) -> None:
         tmp_path / "c.toml",
         'theme = "qtui-light"\ncolor = "256"\n[keys]\n"app.quit" = "Q"\n',
     )
-    config = load_config({**env, "QTUI_COLOR": "16", "QTUI_ASCII": "yes"})
-    assert config == Settings(theme="qtui-light", color="16", ascii=True, keys={"app.quit": "Q"})
+    config = load_config({**env, "QTUI_COLOR": "16", "QTUI_ASCII": "yes", "QTUI_THREADS": "3"})
+    assert config == Settings(
+        theme="qtui-light", color="16", ascii=True, threads=3, keys={"app.quit": "Q"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,9 @@ def test_file_then_environment(tmp_path: Path) -> None:
     [
         ("tehme = 'x'", "'tehme'.*Did you mean theme"),
         ("color = '8'", "color is '8'; it is one of auto, truecolor"),
+        ("threads = 9999", "threads is 9999; it is from 1 to 4096"),
+        ("threads = 'all'", "threads is 'all'; it takes a whole number"),
+        ("threads = true", "threads is True; it takes a whole number"),
         ("ascii = 'yes'", "ascii is 'yes'; it takes true or false"),
         ("color = 256", "color is 256; it takes text"),
         ("start_panel = 'codes'", "start_panel is 'codes'"),
@@ -59,6 +64,8 @@ def test_unknown_or_wrong_variables_are_refused() -> None:
         load_config({"QTUI_COLOUR": "256"})
     with pytest.raises(UsageError, match="QTUI_ASCII is 'perhaps'"):
         load_config({"QTUI_ASCII": "perhaps"})
+    with pytest.raises(UsageError, match="threads is 'many'; it takes a whole number"):
+        load_config({"QTUI_THREADS": "many"})
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ from qtui_core.memory.shape.description import ModelDescription, describe, store
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS
 from qtui_core.models import ModelSource, open_model
-from qtui_core.quantities import format_bytes
+from qtui_core.quantities import format_bytes, plural
 from qtui_core.telemetry.machine import Machine, read_machine
+from qtui_core.threads import chosen_threads
 from qtui_core.training.limits import check_runnable
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
@@ -113,7 +114,9 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     )
     unused = unused_options(request.plan, plan, placement.device.kind)
     shorter = DEMO_NOTE if DEMO_TOKENS == plan.sequence < request.plan.sequence else ""
-    notes = (note, shorter, unused, predicted.warning if predicted else why_not)
+    chosen = chosen_threads()
+    bounded = f"It computes with at most {plural(chosen, 'thread')}." if chosen else ""
+    notes = (note, shorter, unused, bounded, predicted.warning if predicted else why_not)
     return PreparedRun(
         source,
         order,

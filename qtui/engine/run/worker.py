@@ -9,7 +9,8 @@ Exit codes are those of the command line. A run that was asked to stop has exit 
 signal ended has failed, with exit code 130. Both end within a second.
 
 While there is nothing to report, lines `alive` show that the process works; recordings leave them
-out. With the argument "behind", a run on the CPU has a lower priority than the screen.
+out. With the argument "behind", a run on the CPU has a lower priority than the screen; a run on a
+GPU on which another process computes has it always.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class _RunWork:
         self._tell(prepared.header)
         for note in prepared.notes:
             self._tell(LogMessage(self._seconds, note))
-        if prepared.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]:
+        behind = prepared.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]
+        if behind or prepared.order.placement.shared:
             os.nice(NICENESS)  # threads of torch, which this thread starts, inherit it
         # torch reads these variables when it is imported, and CUDA when it starts.
         os.environ.update(prepared.environment)

@@ -6,7 +6,6 @@ the original runs, and a model with one tensor changed begins at the layer of th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -34,6 +33,7 @@ from qtui_core.loading.tokens import Ids
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.quant import Cancelled
 from qtui_core.schemes.scheme import Scheme
+from qtui_core.threads import thread_limit
 
 #: Windows that are read. On the demo, the standard error of a tensor's divergence is then about a
 #: seventh of it; that of the difference of two schemes is less, as both read the same windows.
@@ -62,7 +62,7 @@ def divergences(
     subject = weighed_model(source, tensors, schemes, text, windows)
     small = source.parameters < THREADED_PARAMETERS
     # Models in threads of their own: operations of a small one are too short to be shared.
-    count = min(os.cpu_count() or 1, len(subject.windows.ids)) if small else 1
+    count = min(thread_limit(), len(subject.windows.ids)) if small else 1
     models = [subject.model, *(StreamedModel(source, "cpu") for _ in range(count - 1))]
     batches = _batches(subject, count)
     steps = len(batches) * len(tensors) * len(schemes)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from qtui_core.errors import QtuiError
 from qtui_core.quant.segments.elements import Segment
+from qtui_core.threads import thread_limit
 
 Result = TypeVar("Result")
 
@@ -93,7 +94,7 @@ def thread_count(elements: int, threads: int | None) -> int:
         return max(1, threads)
     if elements < THREADED_FROM:
         return 1
-    return min(MAX_THREADS, os.cpu_count() or 1)
+    return min(MAX_THREADS, thread_limit())
 
 
 def map_segments(

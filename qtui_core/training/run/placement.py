@@ -21,6 +21,8 @@ from qtui_core.telemetry.nvml import answer, start_nvml, text
 #: The first torch version that reads PYTORCH_ALLOC_CONF; earlier ones read only
 #: PYTORCH_CUDA_ALLOC_CONF.
 _RENAMED: Final = (2, 9)
+#: What a driver and its services hold of a GPU on which nothing computes is less than this, bytes.
+_OWN_BYTES: Final = 2 << 30
 
 
 class NoGpu(QtuiError):
@@ -38,6 +40,7 @@ class Gpu:
     name: str
     memory: int | None
     used: int
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Placement:
         uuid: of the GPU or MIG slice, by which NVML finds it; None on a CPU.
         environment: variables to set before torch is imported.
         used_bytes: bytes of the GPU's memory that other processes use.
+        shared: whether other processes compute on the GPU.
     """
 
     device: RunDevice
@@ -57,6 +61,7 @@ class Placement:
     uuid: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     used_bytes: int = 0
+    shared: bool = False
 
 
 def place(
@@ -102,7 +107,9 @@ def place(
         else RunDevice("cuda", gpu.name, gpu.index, gpu.memory)
     )
     chosen = {"CUDA_VISIBLE_DEVICES": entry, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return Placement(device, "cuda:0", entry, chosen, 0 if gpu is None else gpu.used)
+    if gpu is None:
+        return Placement(device, "cuda:0", entry, chosen)
+    return Placement(device, "cuda:0", entry, chosen, gpu.used, gpu.shared)
 
 
 def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
@@ -140,7 +147,9 @@ def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
     memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
     name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
     total, used = (None, 0) if memory is None else (int(memory.total), int(memory.used))
-    return Gpu(index, uuid, name, total or None, used)
+    processes = answer(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+    # A container hides the processes of others, and not what they hold.
+    return Gpu(index, uuid, name, total or None, used, bool(processes) or used > _OWN_BYTES)
 
 
 def allocator_settings(

@@ -1,0 +1,78 @@
+"""How many threads a process of qtui computes with: what `--threads` says, else the cores that it
+may use. Standard library only."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+#: What `--threads` sets, and who starts qtui may set. Child processes inherit it.
+VARIABLE = "QTUI_THREADS"
+#: Read by torch and by the libraries of numpy, once, when they are loaded.
+_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def limit_threads(count: int) -> None:
+    """Limits this process and its children; to be called before numpy and torch are imported."""
+    os.environ[VARIABLE] = str(count)
+    limit_libraries(os.environ)
+
+
+def limit_libraries(environment: MutableMapping[str, str]) -> None:
+    """Sets what the libraries of a process with this environment read. Without `--threads` that
+    is only done where a container has less processor time than cores, which they do not see, and
+    what the user has set stays."""
+    chosen = chosen_threads(environment)
+    for name in _LIBRARIES:
+        if chosen is not None:
+            environment[name] = str(chosen)
+        elif usable_cores() < _own_cores():
+            environment.setdefault(name, str(usable_cores()))
+
+
+def chosen_threads(environment: MutableMapping[str, str] = os.environ) -> int | None:
+    """The number that `--threads` or its variable gives, if one does."""
+    text = environment.get(VARIABLE, "")
+    return int(text) if text.isdecimal() and len(text) < 6 and int(text) > 0 else None
+
+
+def thread_limit() -> int:
+    """The most threads that compute in one process."""
+    return chosen_threads() or usable_cores()
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """How many cores this process may use: those it may run on, and no more than the processor
+    time of its control group (version 2, else 1), rounded up. Tests replace `root`."""
+    return min([_own_cores(), *(max(1, math.ceil(share)) for share in _shares(root))])
+
+
+def _own_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _shares(root: Path) -> list[float]:
+    """The processor time that each of its control groups allows, in cores. A container sees its
+    own group as the topmost one."""
+    top = root / "sys/fs/cgroup"
+    lines = _text(root / "proc/self/cgroup").splitlines()
+    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    found = []
+    for group in (top / own, *(top / own).parents):
+        found.append(_text(group / "cpu.max").split())
+        if group == top:
+            break
+    first = [_text(top / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    pairs = [each for each in (*found, first) if len(each) == 2 and all(map(str.isdecimal, each))]
+    return [int(quota) / int(period) for quota, period in pairs if int(period)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
