@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +23,6 @@ from qtui_core.threads import limit_threads
 
 #: Seconds that the app may take to end after the terminal's hang-up, before it is asked again.
 PATIENCE: Final = 3.0
-#: (lines, columns) of a terminal that tells none.
-USUAL_SIZE: Final = (24, 80)
 
 
 def run(
@@ -44,7 +41,7 @@ def run(
     """
     from qtui.ending import Ended, say
 
-    measure_terminal()
+    first_screen.measure_terminal()
     config = load_config()
     if config.threads:  # the variable counts more than the file, and --threads sets it
         limit_threads(config.threads)
@@ -73,23 +70,6 @@ def run(
     if not app.return_code and failed and recording is None:
         raise ModelError(app.model_failure)
     return app.return_code or 0
-
-
-def measure_terminal() -> None:
-    """Gives a terminal that tells no size (a serial line, a container) the usual one, which its
-    first real change replaces.
-
-    Textual's driver and rich assume different sizes then, and each drawing of one asked for the
-    other, without end.
-    """
-    stdin = sys.stdin
-    if sys.platform == "win32" or stdin is None:
-        return
-    import termios
-
-    with suppress(OSError, ValueError, termios.error):  # no terminal, or none that has sizes
-        if 0 in termios.tcgetwinsize(stdin.fileno()):
-            termios.tcsetwinsize(stdin.fileno(), USUAL_SIZE)
 
 
 def end_without_terminal() -> None:

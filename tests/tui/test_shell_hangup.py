@@ -69,12 +69,23 @@ def test_the_app_ends_with_its_terminal(tmp_path: Path, before: str) -> None:
         os.waitpid(pid, 0)
 
 
-def test_a_terminal_that_tells_no_size_gets_the_usual_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "variables", "size"),
+    [
+        ((0, 0), {}, (80, 24)),
+        ((0, 0), {"COLUMNS": "100", "LINES": "30"}, (100, 30)),
+        ((90, 30), {"COLUMNS": "120"}, (90, 30)),
+    ],
+    ids=["no size", "only variables", "variables of another size"],
+)
+def test_one_size_is_taken_of_a_terminal_and_its_variables(
+    tmp_path: Path, told: tuple[int, int], variables: dict[str, str], size: tuple[int, int]
+) -> None:
     """Two parts that assumed two sizes asked each other for new pictures without end."""
-    with program(tmp_path, "-m", "qtui", size=(80, 24), told=(0, 0)) as terminal:
+    with program(tmp_path, "-m", "qtui", size=size, told=told, **variables) as terminal:
         terminal.wait_for("q Quit")
         assert "q Quit" in terminal.screen.display[-1]
-        assert termios.tcgetwinsize(terminal.fd) == (24, 80)
+        assert termios.tcgetwinsize(terminal.fd) == size[::-1]
         terminal.settle()
         terminal.send("q")
         assert terminal.exit_code() == 0

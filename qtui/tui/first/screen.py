@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def begin(arguments: Sequence[str], commands: Collection[str]) -> None:
 
     model, options = asked
     color, ascii = options.get("--color", "auto"), "--ascii" in options
+    measure_terminal()
     size = get_terminal_size()
     try:
         # Drawn without answers, it tells whether anything is.
@@ -75,6 +77,27 @@ def begin(arguments: Sequence[str], commands: Collection[str]) -> None:
         LISTENER.listen(0, FIRST_WAIT)
         says = heard(color, config)
         _write(first_lines(model, color, ascii, *size, says))
+
+
+def measure_terminal() -> None:
+    """From now on the terminal alone tells its size. One that tells none (a serial line, a
+    container) gets that of COLUMNS and LINES, or the usual one, until its first real change.
+
+    Of two sizes that differ Textual's driver takes one and its screen the other, and each drawing
+    would ask for one more, without end.
+    """
+    stdin = sys.stdin
+    if sys.platform == "win32" or stdin is None:
+        return
+    import termios
+    from shutil import get_terminal_size
+
+    with suppress(OSError, ValueError, termios.error):  # no terminal, or none that has sizes
+        if 0 in termios.tcgetwinsize(stdin.fileno()):
+            columns, lines = get_terminal_size()
+            termios.tcsetwinsize(stdin.fileno(), (lines, columns))
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
 
 
 def _questions(color: str, config: Settings) -> str:
