@@ -69,6 +69,7 @@ def test_the_app_ends_with_its_terminal(tmp_path: Path, before: str) -> None:
         os.waitpid(pid, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "variables", "size"),
     [
