@@ -115,7 +115,7 @@ def test_the_child_is_asked_for_what_was_typed(tmp_path):
     plan = request.pop("plan")
     assert request == {
         "model": "whole", "steps": 4, "data": "text.txt", "device": "cuda:1", "text": "Once",
-        "usual": True, "ranges": False,
+        "usual": True, "ranges": False, "taking": False,
     }  # fmt: skip
     assert (plan["method"], plan["batch"], plan["checkpointing"]) == ("full", 3, False)
     train("whole", "--seq", "2048", "--prompt", "", ASKED=str(asked))
@@ -141,6 +141,24 @@ def test_a_run_that_will_not_fit_is_warned_of_once_and_first():
     assert err.splitlines()[0].endswith("The largest batch that fits is 3: --batch 3.")
     assert err.count("--batch 3") == 1
     assert json.loads(out)["warning"] == err.splitlines()[0].removeprefix("qtui: ")
+
+
+def test_memory_of_others_is_taken_only_where_that_is_agreed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "run.jsonl"
+    options = ("takes_from_others", "--steps", "2", "--record", str(record))
+    code, out, err = train(*options)  # a script is not asked
+    assert (code, out, err) == (1, "", "qtui: This run may not fit. --yes runs it all the same.\n")
+    assert not record.exists()
+    monkeypatch.setattr("qtui.cli.commands.train._in_terminal", lambda: True)
+    for answer, expected in ((False, 1), (True, 0)):
+        monkeypatch.setattr("click.confirm", lambda *_, answer=answer, **__: answer)
+        assert train(*options)[0] == expected
+        assert record.exists() is answer
+    record.unlink()
+    monkeypatch.setattr("click.confirm", None)  # nothing is asked after --yes
+    assert train(*options, "--yes")[0] == 0
 
 
 def test_a_loss_that_is_no_number_is_null_in_json():

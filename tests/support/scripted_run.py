@@ -141,6 +141,16 @@ def does_not_fit(asked) -> None:
         tell(event)
 
 
+def takes_from_others(asked) -> None:
+    """Begins only if it may take memory that other processes need."""
+    if asked["taking"]:
+        whole(asked)
+        return
+    tell(Fault(0.0, 0, "", "failure", "This run may not fit. --yes runs it all the same."))
+    tell(End(0.0, "failed"))
+    sys.exit(1)
+
+
 def not_a_number(asked) -> None:
     for event in run(2, gpu=False):
         if isinstance(event, StepTaken) and event.step == 2:

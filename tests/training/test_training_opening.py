@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from live_runs import PREDICTED
 
-from qtui.engine.run.prepared_run import prepare_run, warning_on_host
-from qtui_core.errors import UsageError
+from qtui.engine.run.prepared_run import prepare_run, takes_from_others, warning_on_host
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.live.header import RunDevice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
+from qtui_core.training.run.placement import Placement
 from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, RunRequest
 
 GPT2 = {
@@ -81,6 +84,32 @@ def test_a_machine_without_room_is_warned_of(
         assert opened.header.predicted is not None
         assert bool(opened.header.predicted.warning) == told
         assert (opened.header.predicted.warning in opened.notes) == told
+        # Other processes need the memory that is not free: it is taken only if that is wanted.
+        if told:
+            with pytest.raises(QtuiError, match=r"was not begun.*--yes runs it") as refused:
+                prepare_run(replace(request, taking=False))
+            assert refused.value.exit_code == 1
+        else:
+            prepare_run(replace(request, taking=False)).source.close()
+
+
+@pytest.mark.parametrize(
+    ("used", "shared", "warning", "takes"),
+    [
+        (0, False, "", False),
+        (70, True, "will not fit", True),
+        (70, True, "", False),  # no warning, no question
+        (10, True, "is tight", False),
+        (79, False, "will not fit", False),  # nobody else computes there: it may try
+    ],
+)
+def test_a_run_takes_memory_from_others_only_if_there_are_others(
+    used: int, shared: bool, warning: str, takes: bool
+) -> None:
+    device = RunDevice("cuda", "a GPU", 0, 80 << 30)
+    placement = Placement(device, "cuda:0", used_bytes=used << 30, shared=shared)
+    predicted = replace(PREDICTED, process_bytes=20 << 30, warning=warning)
+    assert takes_from_others(predicted, placement) is takes
 
 
 def test_the_demo_on_a_cpu_takes_short_sequences_unless_a_length_is_chosen() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import click
 
 from qtui.cli.options import ReportOptions, as_stdout, report_options
 from qtui.cli.plan_options import given_options, plan_options
+from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan
 
 
@@ -41,6 +45,9 @@ from qtui_core.memory.plan.run_plan import RunPlan
     is_flag=True,
     help="Report the range of the last step's numbers beside the ranges of formats.",
 )
+@click.option(
+    "--yes", is_flag=True, help="Run also if that takes memory which other processes need."
+)
 @plan_options
 @report_options
 @click.pass_context
@@ -53,6 +60,7 @@ def command(
     device: str,
     prompt: str | None,
     ranges: bool,
+    yes: bool,
     plan: RunPlan,
     report: ReportOptions,
 ) -> None:
@@ -63,7 +71,8 @@ def command(
     is a measurement: trained weights are not saved.
 
     Ctrl-C stops within a second, and the report has everything measured until then. Exit code 1
-    means that the run failed, 4 that a GPU was requested and there is none.
+    means that the run failed, or was not begun as it would take memory which other processes need
+    (in a terminal you are asked; --yes runs it); 4 that a GPU was requested and there is none.
     """
     from qtui.cli.training_run import run_to_end
     from qtui.report.train.document import train_document
@@ -80,11 +89,33 @@ def command(
         text=prompt or None,
         usual="--seq" not in given_options(ctx),
         ranges=ranges,
+        taking=yes,
     )
-    outcome = run_to_end(request, kept, debug=report.debug)
+    try:
+        outcome = run_to_end(request, kept, debug=report.debug)
+    except QtuiError as error:
+        if not _agreed(str(error)):
+            raise
+        outcome = run_to_end(replace(request, taking=True), kept, debug=report.debug)
     document = train_document(outcome.state, f"qtui train {model}")
     report.write(document, target)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.exit_code:
         ctx.exit(outcome.exit_code)
+
+
+def _agreed(refusal: str) -> bool:
+    """Whether the user, asked in a terminal, wants a run that was refused for the memory of others.
+    A script is not asked."""
+    from qtui.ending import say
+    from qtui_core.training.run.request import TAKEN_ALL_THE_SAME
+
+    if not refusal.endswith(TAKEN_ALL_THE_SAME) or not _in_terminal():
+        return False
+    say(refusal)
+    return click.confirm("Run it all the same?", err=True)
+
+
+def _in_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -15,6 +15,8 @@ from qtui_core.memory.plan.run_plan import RunPlan
 #: Tokens of a sequence of the demo on a CPU where the user chose none: one step of the usual 2,048
 #: takes 12 s on two cores, and one of these 2 s.
 DEMO_TOKENS: Final = 128
+#: How the refusal of a run that would take memory from others ends.
+TAKEN_ALL_THE_SAME: Final = "--yes runs it all the same."
 #: The sentence that says so.
 DEMO_NOTE: Final = f"On a CPU the demo takes {DEMO_TOKENS} tokens: steps take seconds."
 
@@ -35,6 +37,8 @@ class RunRequest:
         usual: the user did not choose the sequence length, so a model with fewer learned positions
             may lower it, and so does the demo on a CPU.
         ranges: whether the last step reports where its numbers lie.
+        taking: whether it may take memory that other processes need; otherwise it is refused
+            before it takes any.
     """
 
     model: str
@@ -45,6 +49,7 @@ class RunRequest:
     text: str | None = None
     usual: bool = False
     ranges: bool = False
+    taking: bool = True
 
 
 def on_cpu(model: str, plan: RunPlan) -> RunPlan:
