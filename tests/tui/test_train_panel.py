@@ -403,6 +403,28 @@ async def test_a_run_is_asked_for_with_the_plan_and_recorded(
         assert not panel.run_shown.there
 
 
+async def test_memory_of_others_is_taken_only_when_run_is_pressed_again(
+    running: Running, scripted: Scripted
+) -> None:
+    fault = Fault(0.4, 0, "", "failure", "This run may not fit. --yes runs it all the same.")
+    asked = scripted([fault, End(0.5, "failed")])
+    async with running(start_panel="train") as pilot:
+        panel = await ready(pilot)
+        for taking in (False, True):
+            asked.unlink(missing_ok=True)
+            await pilot.press("r")
+            await until(pilot, lambda: asked.exists() and panel.run_shown.state.over)
+            await until(pilot, lambda: not panel.run_shown.live)
+            assert json.loads(asked.read_text())["taking"] is taking
+            assert "This run may not fit. r runs it all the same." in panel.sentence
+        await pilot.press("right")  # another plan, to which nobody has agreed
+        await ready(pilot)
+        asked.unlink()
+        await pilot.press("r")
+        await until(pilot, lambda: asked.exists() and panel.run_shown.state.over)
+        assert json.loads(asked.read_text())["taking"] is False
+
+
 async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: Scripted) -> None:
     head = train_runs.header()
     scripted([head, *train_runs.told(head, 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,11 @@ from qtui.tui.panels.train.views.ranges_view import RangesView
 from qtui_core.errors import UsageError
 from qtui_core.live.lines import RunEvent
 from qtui_core.live.recording import read_recording
-from qtui_core.live.snapshot import End
+from qtui_core.live.snapshot import End, Fault
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
-from qtui_core.training.run.request import RunRequest
+from qtui_core.training.run.request import TAKEN_ALL_THE_SAME, RunRequest
 
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 RUN, RECORDING = "run", "recording"
 #: The command of the child process, which has a low priority, so that the screen stays fast.
 COMMAND = (*WORKER, "behind")
+#: How the refusal of a run that would take memory from others ends here.
+_AGREED = "r runs it all the same."
 
 
 class TrainRun:
@@ -75,27 +78,32 @@ class TrainRun:
 
     def start(self, *, hold: bool = False) -> None:
         """Starts a run of the plan; `hold` pauses it after one step."""
+        refused = self.shown.state.fault
+        taking = refused is not None and refused.text.endswith(_AGREED)
         self.shown = self._fresh()
         self.shown.live, self.shown.began = True, time.monotonic()
         self._panel.refusal = ""
 
         async def work() -> None:
-            await self._go(self.shown, hold)
+            await self._go(self.shown, hold, taking)
 
         self._panel.do(work, RUN)
         self._panel.draw()
 
-    async def _go(self, run: RunShown, hold: bool) -> None:
+    async def _go(self, run: RunShown, hold: bool, taking: bool) -> None:
         def hear(event: RunEvent) -> None:
             nonlocal hold
             if hold:
                 self.process.child.control("step")
                 hold = False
+            if isinstance(event, Fault) and event.text.endswith(TAKEN_ALL_THE_SAME):
+                said = event.text.removesuffix(TAKEN_ALL_THE_SAME)
+                event = replace(event, text=f"{said}{_AGREED}")
             run.state = after(run.state, event)
 
         with run_keeper() as keeper:
             try:
-                await self.process.follow(self._request(), run, keeper, hear)
+                await self.process.follow(self._request(taking), run, keeper, hear)
             finally:
                 if not run.state.over:  # the app quits, which ends the run
                     keeper.write(End(run.seconds, "stopped"))
@@ -103,10 +111,11 @@ class TrainRun:
                 self._panel.qtui.farewell = how_recorded(run)
         self._panel.draw()
 
-    def _request(self) -> RunRequest:
+    def _request(self, taking: bool) -> RunRequest:
         run, plan = self.shown, self._panel.shown
         text = run.text or None
-        return RunRequest(plan.model, plan.plan, run.steps, run.data, self._device(), text)
+        device = self._device()
+        return RunRequest(plan.model, plan.plan, run.steps, run.data, device, text, taking=taking)
 
     def _device(self) -> str:
         """The chosen GPU if this machine has it; else the first GPU, or the CPU."""
