@@ -109,3 +109,21 @@ def test_tests_are_collected_without_the_libraries_that_take_long():
     code, *modules = done.stdout.rsplit("COLLECTED", 1)[1].split()
     assert code == "0", done.stdout
     assert {"torch", "transformers", "bitsandbytes", "peft", "torchao"}.isdisjoint(modules)
+
+
+@pytest.mark.slow
+def test_nothing_is_taken_of_a_gpu_before_a_run():
+    """Neither a run that is prepared nor the operations of the engine load
+    torch, so there is no CUDA context, which would take hundreds of MB of a GPU."""
+    code = (
+        "import sys\n"
+        "from qtui.engine.operations import build_operations\n"
+        "from qtui.engine.run.prepared_run import prepare_run\n"
+        "from qtui_core.training.run.request import RunRequest\n"
+        "from qtui_core.training.run.placement import gpus\n"
+        "build_operations(); gpus()\n"
+        "prepare_run(RunRequest('demo', device='cpu')).source.close()\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
