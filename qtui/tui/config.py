@@ -34,6 +34,7 @@ from qtui_core.errors import UsageError
 
 _PREFIX = "QTUI_"
 _CONFIG_VARIABLE = "QTUI_CONFIG"
+_MOST_BYTES = 1 << 20
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
@@ -91,12 +92,22 @@ def load_config(environment: Mapping[str, str] | None = None) -> Settings:
 def _with_file(config: Settings, path: Path) -> Settings:
     import tomllib
 
+    if not path.is_file():  # a pipe would be waited for, and a device may never end
+        raise UsageError(f"The configuration {path} cannot be read: it is not a regular file.")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"The configuration {path} is not valid TOML: {error}.") from error
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+    if len(raw) > _MOST_BYTES:
+        raise UsageError(f"The configuration {path} is over {_MOST_BYTES >> 20} MiB; shorten it.")
+    try:
+        data = tomllib.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise UsageError(f"The configuration {path} is nested too deeply.") from None
+    except ValueError as error:  # also of a number with more digits than Python reads
+        why = str(error).partition(":")[0] if "digits" in str(error) else error
+        raise UsageError(f"The configuration {path} is not valid TOML: {why}.") from error
     for name, value in data.items():
         where = f"the configuration {path}"
         if name not in _NAMES:

@@ -53,4 +53,7 @@ class KeyParser(XTermParser):
     def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[Key]:
         if alt:  # it began like a sequence, and nothing followed
             yield Key("escape", ESC)
-        yield from super()._sequence_to_key_events(sequence)
+        try:
+            yield from super()._sequence_to_key_events(sequence)
+        except (ValueError, OverflowError):  # a number of the sequence stands for no character
+            return

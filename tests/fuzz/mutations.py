@@ -1,0 +1,154 @@
+"""Makes hostile inputs of valid ones, and tells how a target took one."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError
+
+#: The most seconds of the processor that an input may take: others may use the machine, too.
+LIMIT_SECONDS = 10
+
+NESTED: Any = []
+for _ in range(150):
+    NESTED = [NESTED]
+
+#: Values that take the place of another in JSON.
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 3, 7, 64, 127, 4000, 2**16, 2**31 - 1, 2**31, 2**53 + 1, 2**63,
+    -(2**63), 2**64, 10**400, -(10**400), 0.5, -0.0, 1e-320, 1e308, float("nan"), float("inf"),
+    float("-inf"), "NaN", "Infinity", "", "0", "1/0", "a" * 5000, "\x00", "\x1b[2J", "\ud800", "é",
+    "../x", [], {}, [[]], [{}], {"": []}, [1, "a", None], [0] * 300, NESTED,
+)  # fmt: skip
+#: Pieces that are put into bytes.
+PIECES = (
+    b"\x00", b"\xff" * 8, b"\xff\xfe", b"9" * 5000, b"1e999", b"-", b'"', b"{", b"[" * 100_000,
+    b'{"a":' * 20_000, b"\n", b"\x1b", b"\x1b[", b"\x1b[200~", b"NaN", b"\\ud800", b":", b"=",
+    b"a" * 10_000, b"\xef\xbb\xbf", b"\xc2\xb2", b"'''", b".a" * 5000, b";" * 300, b"\x7f",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is fuzzed.
+
+    Attributes:
+        seeds: makes valid inputs.
+        take: takes an input; it returns, or raises an error of the product.
+        json: whether values of its JSON are exchanged, and not only bytes. Lines of JSON are
+            exchanged line by line.
+        errors: what it may raise.
+    """
+
+    seeds: Callable[[], Sequence[bytes]]
+    take: Callable[[bytes], object]
+    json: bool = True
+    errors: tuple[type[Exception], ...] = (QtuiError,)
+
+
+class TooSlow(BaseException):
+    """An input took more than LIMIT_SECONDS."""
+
+
+def fault_of(target: Target, raw: bytes) -> BaseException | None:
+    """What a target should not have raised at an input; None where all is well."""
+
+    def ring(*_: object) -> None:
+        raise TooSlow(f"over {LIMIT_SECONDS} s")
+
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_SECONDS)
+    try:
+        target.take(raw)
+    except target.errors:
+        return None
+    except (Exception, TooSlow) as error:
+        return error
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    return None
+
+
+def mutated(draw: random.Random, seeds: Sequence[bytes], *, structured: bool) -> bytes:
+    """An input that is near one of the seeds."""
+    raw = draw.choice(seeds)
+    if structured and draw.random() < 0.8:
+        lines = raw.split(b"\n") if b"\n{" in raw else [raw]
+        for _ in range(draw.choice((1, 1, 1, 2, 3))):
+            place = draw.randrange(len(lines))
+            lines[place] = _other_values(draw, lines[place])
+        raw = b"\n".join(lines)
+        if draw.random() < 0.9:
+            return raw
+    for _ in range(draw.choice((1, 1, 2, 4, 8))):
+        raw = _other_bytes(draw, raw, seeds)
+    return raw
+
+
+def _other_values(draw: random.Random, raw: bytes) -> bytes:
+    try:
+        whole = [json.loads(raw)]
+    except (ValueError, RecursionError):
+        return raw
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        places = list(_places(whole))
+        container, key = draw.choice(places)
+        other, its_key = draw.choice(places)
+        change = draw.random()
+        if change < 0.15 and container is not whole:
+            del container[key]
+        elif change < 0.3:
+            container[key] = _copied(other[its_key])
+        elif change < 0.4:
+            container[key] = draw.choice(([container[key]], {"a": container[key]}, [[], {}]))
+        elif change < 0.5 and isinstance(container[key], int | float):
+            container[key] *= draw.choice((-1, 2, 10, 1000))
+        elif change < 0.55 and isinstance(container, dict):
+            container[draw.choice(("", "a", "told", "\ud800", str(key) * 2))] = container[key]
+        else:
+            container[key] = _copied(draw.choice(VALUES))
+    return json.dumps(whole[0], ensure_ascii=draw.random() < 0.9).encode(errors="surrogatepass")
+
+
+def _copied(value: Any) -> Any:
+    """A copy, so that no list comes to contain itself."""
+    return json.loads(json.dumps(value))
+
+
+def _places(found: Any) -> Iterator[tuple[Any, Any]]:
+    """Each value in lists and objects, as what contains it and its key."""
+    waiting = [found]
+    while waiting:
+        inner = waiting.pop()
+        for key in inner if isinstance(inner, dict) else range(len(inner)):
+            yield inner, key
+            if isinstance(inner[key], list | dict):
+                waiting.append(inner[key])
+
+
+def _other_bytes(draw: random.Random, raw: bytes, seeds: Sequence[bytes]) -> bytes:
+    start, stop = sorted(draw.randint(0, len(raw)) for _ in range(2))
+    match draw.randrange(8):
+        case 0:
+            return raw[:start]
+        case 1:
+            return raw[:start] + raw[stop:]
+        case 2:
+            return raw[:stop] + raw[start:]
+        case 3:
+            return raw[:start] + draw.choice(PIECES) + raw[start:]
+        case 4:
+            other = draw.choice(seeds)
+            return raw[:start] + other[draw.randint(0, len(other)) :]
+        case 5:
+            return raw[:start] + draw.randbytes(draw.choice((1, 4, 8))) + raw[start:]
+    flipped = bytearray(raw)
+    for _ in range(draw.choice((1, 1, 2, 8)) if raw else 0):
+        flipped[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+    return bytes(flipped)

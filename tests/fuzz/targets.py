@@ -1,0 +1,290 @@
+"""What is fuzzed: each door by which text or bytes of others come in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from mutations import Target
+
+from qtui.engine import requests
+from qtui.engine.answers import activations, codes, outliers, pictures, tensors
+from qtui.engine.client import Reply
+from qtui.engine.protocol import parse_request, read_event
+from qtui.engine.task import EngineOperation
+from qtui.tui.config import load_config
+from qtui.tui.state import read_state
+from qtui.tui.wire.key_parser import KeyParser
+from qtui_core.codec import CodecError, from_plain
+from qtui_core.inspection.adapters.settings import read_settings
+from qtui_core.live.recording import parse_recording
+from qtui_core.live.state import RunState, after
+from qtui_core.live.summary import summary
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.models.files import gguf, layout, safetensors
+from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.hub import repository
+from qtui_core.schemes.scheme import Scheme
+
+TESTS = Path(__file__).parent.parent
+MOST_LAYERS = 500
+PLAN = RunPlan(batch=1, sequence=16)
+HEADER = {
+    "__metadata__": {"format": "pt"},
+    "m.weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]},
+    "m.bias": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]},
+    "m.weight_scale": {"dtype": "F8_E4M3", "shape": [], "data_offsets": [24, 25]},
+}
+SCHEMES = (
+    "int8", "int4:group64", "nf4:block64:dq", "e4m3:row", "int4:group32:asym", "mxfp4", "nvfp4",
+    "int8:outliers6.0", "int4:asym:zpfloat", "int8:column", "e5m2:tile128x128",
+)  # fmt: skip
+
+
+def _json(*values: Any) -> tuple[bytes, ...]:
+    return tuple(json.dumps(value).encode() for value in values)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="qtui-fuzz-")
+
+
+def _file(raw: bytes) -> Path:
+    path = Path(_folder().name) / "input"
+    path.write_bytes(raw)
+    return path
+
+
+def _of_header(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text + bytes(25)
+
+
+def take_safetensors(raw: bytes) -> None:
+    length = safetensors.header_length(raw[:24], "f.safetensors", len(raw))
+    safetensors.parse_header(raw[8 : 8 + length], "f.safetensors", len(raw))
+
+
+@cache
+def configs() -> Sequence[bytes]:
+    return [path.read_bytes() for path in sorted((TESTS / "memory" / "configs").glob("*.json"))]
+
+
+def _shape(raw: bytes) -> Any:
+    return shape_from_config(load_object(raw, "config.json", unique=False))
+
+
+def take_estimate(raw: bytes) -> None:
+    shape = _shape(raw)
+    # What is known to be too slow: an estimate walks each layer, so that thousands take minutes.
+    if len(shape.layers) <= MOST_LAYERS:
+        estimate(shape, PLAN, allocator=False)
+
+
+def _gguf_seeds() -> Sequence[bytes]:
+    def text(found: str) -> bytes:
+        return struct.pack("<Q", len(found)) + found.encode()
+
+    def number(key: str, value: int) -> bytes:
+        return text(f"llama.{key}") + struct.pack("<II", 4, value)
+
+    known = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"),
+        *(number(key, 32) for key in ("embedding_length", "block_count", "feed_forward_length")),
+        *(number(f"attention.{key}", 2) for key in ("head_count", "head_count_kv")),
+    ]
+    infos = [
+        text("token_embd.weight") + struct.pack("<IQQIQ", 2, 32, 4, 8, 0),
+        text("output_norm.weight") + struct.pack("<IQIQ", 1, 32, 0, 160),
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(known)) + b"".join(known + infos)
+    return [head + bytes(-len(head) % 32) + bytes(136 + 24 + 128)]
+
+
+def take_gguf(raw: bytes) -> None:
+    header = gguf.read_gguf_header(_file(raw), "f.gguf")
+    named = {tensor.name: tensor for tensor in header.tensors}
+    gguf.describe_gguf(named)
+    shape_from_config(gguf.config_of(header.metadata, named))
+
+
+def _recording_seeds() -> Sequence[bytes]:
+    (path,) = (TESTS / "live" / "recordings").glob("*.jsonl")
+    first, *rest = path.read_bytes().splitlines()
+    kinds = {json.loads(line)["told"]: line for line in rest}
+    return [b"\n".join([first, *rest[:12]]), b"\n".join([first, *kinds.values()])]
+
+
+def take_recording(raw: bytes) -> None:
+    state = RunState()
+    for event in parse_recording(raw.splitlines()):
+        state = after(state, event)
+    summary(state)
+
+
+def take_plan(raw: bytes) -> None:
+    plan = from_plain(RunPlan, load_object(raw, "The plan", unique=False))
+    estimate(_small(), plan, allocator=False)
+
+
+@cache
+def _small() -> Any:
+    config = json.loads((TESTS / "memory" / "configs" / "llama-3.2-1b.json").read_bytes())
+    return shape_from_config({**config, "num_hidden_layers": 2, "hidden_size": 64})
+
+
+CONFIGURATION = b"""theme = "qtui-light"
+color = "256"
+ascii = false
+start_panel = "formats"
+threads = 4
+[keys]
+"app.quit" = "q,ctrl+q"
+"""
+STATE = {
+    "version": 1, "panel": "memory", "views": {"memory": "Curve"}, "theme": "", "model": "demo",
+    "plan": {"batch": 4, "lora_targets": ["q_proj"]}, "gpu": {"index": 0}, "recents": ["a/b"],
+}  # fmt: skip
+
+REQUESTS = {
+    name: EngineOperation(print, "", kind)
+    for name, kind in vars(requests).items()
+    if isinstance(kind, type) and name.endswith("Request")
+}
+TENSOR = {"model": "demo", "tensor": "a", "source": "weight"}
+VIEW = {"scheme": "int4", "schemes": ["int4", "int8:row"], "rows": 4, "columns": 5, "bins": 9}
+MORE = {
+    "inject": {"column": 1, "value": 2.5, "row": None}, "shape": [3, 4], "window": [0, 1, 2, 3],
+    "tensors": ["a"], "row": 1, "column": 2, "tries": 3, "by": "kl", "limit": 6.0,
+    "settings": {"schemes": ["int4"], "text": None, "windows": 2},
+}  # fmt: skip
+
+
+def take_request(raw: bytes) -> None:
+    request = parse_request(raw)
+    if request.method in REQUESTS:
+        REQUESTS[request.method].read(request.method, request.params)
+
+
+ANSWERS = tuple(
+    kind
+    for module in (activations, codes, outliers, pictures, tensors)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and kind.__module__ == module.__name__
+)
+
+
+async def _events(raw: bytes) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(raw)
+    reader.feed_eof()
+    while (frame := await read_event(reader)) is not None:
+        reply = Reply(frame.head.data or {}, frame.arrays)
+        for kind in ANSWERS:
+            try:
+                reply.read(kind)
+            except CodecError:
+                continue
+
+
+def _frame(data: Any, shape: Sequence[int] = ()) -> bytes:
+    arrays = [{"name": "cells", "dtype": "<f4", "shape": shape, "nbytes": 24}] if shape else []
+    head = {"event": "result", "id": 7, "data": data, "fraction": 0.5, "arrays": arrays}
+    return json.dumps(head).encode() + b"\n" + bytes(24 if shape else 0)
+
+
+def take_keys(raw: bytes) -> None:
+    parser = KeyParser()
+    text = raw.decode("utf-8", "replace")
+    for start in range(0, len(text), 64):
+        list(parser.feed(text[start : start + 64]))
+    list(parser.tick())
+
+
+class _Answer:
+    """A file of the hub with these bytes."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def download(self, into: Any, *_: object, **__: object) -> None:
+        into.write(self.raw)
+
+
+def take_listing(raw: bytes) -> None:
+    with patch.object(repository, "_file", lambda *_: _Answer(raw)):
+        listing = repository.list_files(repository.HubId("a/b", None))
+    layout.choose_weights(listing.files, "the repository")
+
+
+LISTING = {"sha": "a" * 40, "siblings": [{"rfilename": "model.safetensors"}, {"rfilename": "x"}]}
+ADAPTER = {
+    "peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_dora": False, "fan_in_fan_out": False,
+    "rank_pattern": {"^q_proj": 4}, "alpha_pattern": {"v": 2.5}, "init_lora_weights": True,
+    "target_modules": ["q_proj"], "use_rslora": None,
+}  # fmt: skip
+
+TARGETS: dict[str, Target] = {
+    "safetensors": Target(lambda: [_of_header(*_json(HEADER))], take_safetensors, json=False),
+    "header": Target(lambda: _json(HEADER), lambda raw: take_safetensors(_of_header(raw))),
+    "index": Target(
+        lambda: _json({"weight_map": {"a": "x.safetensors", "b": "./d/y.safetensors"}}),
+        lambda raw: layout.read_index(raw, "f.index.json"),
+    ),
+    "config": Target(configs, _shape),
+    "estimate": Target(configs, take_estimate),
+    "gguf": Target(_gguf_seeds, take_gguf, json=False),
+    "recording": Target(_recording_seeds, take_recording),
+    "scheme": Target(
+        lambda: [name.encode() for name in SCHEMES],
+        lambda raw: Scheme.parse(raw.decode("utf-8", "replace")),
+        json=False,
+    ),
+    "plan": Target(
+        lambda: _json({"method": "qlora", "batch": 2, "sequence": 16, "lora_targets": ["q_proj"],
+                       "optimizer": "adamw", "checkpointing": True, "gpus": 2, "zero": 2,
+                       "lora_rank": 8, "lora_dropout": 0.1}),
+        take_plan,
+    ),
+    "toml": Target(
+        lambda: [CONFIGURATION],
+        lambda raw: load_config({"QTUI_CONFIG": str(_file(raw))}),
+        json=False,
+    ),
+    "state": Target(lambda: _json(STATE), lambda raw: read_state(_file(raw))),
+    "request": Target(
+        lambda: _json(*(
+            {"id": 1, "method": name, "params": {**TENSOR, **VIEW, **MORE}, "kind": "x"}
+            for name in REQUESTS
+        )),
+        take_request,
+    ),
+    "event": Target(
+        lambda: [
+            _frame({**TENSOR, **VIEW, **MORE}),
+            _frame({"name": "a", "rows": 2, "columns": 3}, (2, 3)) * 2,
+            _frame(None),
+        ],
+        lambda raw: asyncio.run(_events(raw)),
+    ),
+    "keys": Target(
+        lambda: [b"ab\x1b[A\x1b[1;5C\x1b\x1bq\x1b[<0;3;4M\x1b[200~paste\x1b[201~\x1bOP\x1b[97u"],
+        take_keys,
+        json=False,
+    ),
+    "hub": Target(lambda: _json(LISTING), take_listing),
+    "adapter": Target(
+        lambda: _json(ADAPTER),
+        lambda raw: read_settings(load_object(raw, "adapter_config.json", unique=False), "x"),
+    ),
+}  # fmt: skip

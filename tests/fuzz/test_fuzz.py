@@ -1,0 +1,61 @@
+"""Hostile inputs end in an answer or in an error of the product: those that once did not, and new
+ones."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from every import every
+from mutations import fault_of
+from targets import TARGETS
+
+from qtui.tui.config import load_config
+from qtui_core.errors import UsageError
+
+#: Inputs that were no answer and no error of the product: the target, and the input.
+CORPUS = (
+    ("toml", b"ascii = " + b"[" * 3000),
+    ("toml", b"threads = " + b"9" * 5000),
+    ("toml", b"a" + b".a" * 5000 + b" = 1"),
+    ("keys", b"\x1b[:08u"),
+    ("keys", b"\x1b[9999999999u"),
+    ("keys", b"\x1b[" + b"9" * 5000 + b"u"),
+    ("recording", b"[" * 100_000),
+    ("recording", b'{"told":"header","schema_version":1' + b"0" * 400 + b"}"),
+    ("request", b'{"id":[],"method":{},"kind":[]}\n'),
+    ("event", b'{"event":{},"id":[],"data":[]}\n'),
+)
+
+
+def check(name: str, raw: bytes) -> None:
+    error = fault_of(TARGETS[name], raw)
+    assert error is None, f"{type(error).__name__} at {raw[:200]!r}: {error}"
+
+
+def test_what_escaped_once_does_so_no_more() -> None:
+    every(CORPUS, check)
+
+
+def test_the_inputs_that_are_changed_are_valid() -> None:
+    every(TARGETS, lambda target: target.take(target.seeds()[0]))
+
+
+def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(UsageError, match="not a regular file"):
+            load_config({"QTUI_CONFIG": str(path)})
+
+
+@pytest.mark.slow
+def test_new_inputs_end_in_an_answer_or_an_error() -> None:
+    seed = random.randrange(10**6)
+    root = Path(__file__).parent.parent.parent
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "3", "--seed", str(seed)]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
