@@ -82,7 +82,7 @@ def load_config(environment: Mapping[str, str] | None = None) -> Settings:
     env = os.environ if environment is None else environment
     path = config_file(env)
     config = Settings()
-    if path.exists():
+    if os.path.exists(path):  # not the method of Path, which raises for a name that is too long
         config = _with_file(config, path)
     elif env.get(_CONFIG_VARIABLE):
         raise UsageError(f"{_CONFIG_VARIABLE} names {path}, which does not exist.")
@@ -150,13 +150,23 @@ def _checked(name: str, value: Any, where: str) -> Any:
         raise UsageError(f'In {where}, keys is a table of lines like "app.quit" = "q".')
     if type(value) is not type(default):
         kind = _KINDS[type(default)]
-        raise UsageError(f"In {where}, {name} is {value!r}; it takes {kind}.")
+        raise UsageError(f"In {where}, {name} is {_shown(value)}; it takes {kind}.")
     if name == "threads" and not 0 <= value <= 4096:
-        raise UsageError(f"In {where}, threads is {value}; it is from 1 to 4096, or 0.")
+        raise UsageError(f"In {where}, threads is {_shown(value)}; it is from 1 to 4096, or 0.")
     choices = _CHOICES.get(name)
     if choices and value not in choices:
-        raise UsageError(f"In {where}, {name} is {value!r}; it is one of {', '.join(choices)}.")
+        known = ", ".join(choices)
+        raise UsageError(f"In {where}, {name} is {_shown(value)}; it is one of {known}.")
     return value
+
+
+def _shown(value: Any) -> str:
+    """The value as a sentence has it, not longer than a line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of tables in each other
+        return "a value that is too long to show"
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _unknown(name: str, where: str, known: tuple[str, ...]) -> UsageError:

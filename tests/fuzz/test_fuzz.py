@@ -17,11 +17,13 @@ from targets import TARGETS
 from qtui.tui.config import load_config
 from qtui_core.errors import UsageError
 
-#: Inputs that were no answer and no error of the product: the target, and the input.
+#: Inputs that were no answer and no error of the product, or were feared to be: the target, and the
+#: input.
 CORPUS = (
     ("toml", b"ascii = " + b"[" * 3000),
     ("toml", b"threads = " + b"9" * 5000),
-    ("toml", b"a" + b".a" * 5000 + b" = 1"),
+    ("toml", b"theme" + b".a" * 5000 + b" = 1"),
+    ("toml", b"threads = 0x" + b"f" * 5000),
     ("keys", b"\x1b[:08u"),
     ("keys", b"\x1b[9999999999u"),
     ("keys", b"\x1b[" + b"9" * 5000 + b"u"),
@@ -47,6 +49,8 @@ def test_the_inputs_that_are_changed_are_valid() -> None:
 
 def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="does not exist"):
+        load_config({"QTUI_CONFIG": "a" * 5000})
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises(UsageError, match="not a regular file"):
             load_config({"QTUI_CONFIG": str(path)})
