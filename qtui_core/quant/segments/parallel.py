@@ -11,8 +11,10 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from functools import cache
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
@@ -138,7 +140,9 @@ def map_segments(
             _stop_if(cancelled)
             # Each other thread has a segment at work and one to go on with.
             if sum(not future.done() for _, future in waiting) < 2 * (threads - 1):
-                waiting.append((segment, pool.submit(task, segment)))
+                future: Future[Result] = Future()
+                waiting.append((segment, future))
+                pool.put((future, task, segment))
             else:
                 waiting.append((segment, _done(task(segment))))
             while waiting and (waiting[0][1].done() or len(waiting) > 4 * threads):
@@ -157,10 +161,31 @@ def map_segments(
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: to start some for each tensor costs milliseconds, as the kernel first runs
-    them on the core of the caller. Work must not call `map_segments` itself."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="quant")
+def _pool(threads: int) -> SimpleQueue[tuple[Future[Any], Callable[[Segment], Any], Segment]]:
+    """What threads that stay take their work from: to start some for each tensor costs
+    milliseconds, as the kernel first runs them on the core of the caller. Work must not call
+    `map_segments` itself.
+
+    They do not hold up the end of the program. ThreadPoolExecutor waits at the end for its threads,
+    without end for one whose start Ctrl-C interrupted.
+    """
+    tasks: SimpleQueue[tuple[Future[Any], Callable[[Segment], Any], Segment]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            _perform(*tasks.get())
+
+    for number in range(threads):
+        Thread(target=work, name=f"quant_{number}", daemon=True).start()
+    return tasks
+
+
+def _perform(future: Future[Any], task: Callable[[Segment], Any], segment: Segment) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(task(segment))
+        except BaseException as error:  # raised where the result is asked for
+            future.set_exception(error)
 
 
 # A forked child has the pools without their threads.
