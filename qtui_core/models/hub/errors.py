@@ -90,8 +90,9 @@ def unusable(error: OSError) -> ModelError:
 
 
 def without_login(address: str) -> str:
-    """An address without a user and password in it."""
-    return re.sub(r"(?<=//)[^/]*@", "", address)
+    """An address without a user and password, also where it is no good address: all before the last
+    @ may belong to them."""
+    return re.sub(r"^([a-z]+://)?.*@", r"\1", address, flags=re.IGNORECASE | re.DOTALL)
 
 
 def chain(error: BaseException, handled: BaseException | None = None) -> list[BaseException]:

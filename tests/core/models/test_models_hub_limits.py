@@ -154,3 +154,6 @@ def test_a_password_in_the_address_is_not_shown(hub, monkeypatch):
     assert "secret" not in says("org/other", "from http://127.0.0.1:9")
     monkeypatch.setattr(constants, "ENDPOINT", "ftp://user:secret@host")
     assert "secret" not in says("org/other", "is 'ftp://host'")
+    for address in ("user:secret@host", "user:a/secret@host", "http:/user:secret@host"):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        assert "secret" not in says("org/other", "is 'host'")
