@@ -136,7 +136,7 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(
         idle.append(latency(terminal, RIGHT, mark))
         rest(terminal, 0.03)
     for _ in range(12):
-        terminal.send("f")  # another format: the whole tensor is quantized again
+        terminal.send(")")  # another granularity: the whole tensor is quantized again
         terminal.wait_until(lambda: is_working(terminal))
         for step in range(40):
             if not is_working(terminal):
