@@ -212,7 +212,8 @@ def _tied(
             f"standard errors ({short_figures(first)} and {short_figures(ties[-1])})"
         )
     same = min(row.nbytes for row in alike) == max(row.nbytes for row in alike)
-    take = f"{best.name}, the smallest"
+    smallest = [row for row in alike if row.nbytes == best.nbytes]
+    take = f"{best.name}, {'the' if len(smallest) == 1 else 'one of the'} smallest"
     if same:
         take = "either" if len(alike) == 2 else "any of them"
     take = f"take {take}{_more(first, ties, windows, begun, compared)}"
@@ -276,8 +277,10 @@ def _inputs(
         return ""
     row = min(found, key=lambda each: each.kl_mean or 0.0)
     more = compared[row.name, best.name]
-    if more.errors < beyond_chance(windows):
-        how = "which differs from its weights alone by no more than chance"
+    if more.difference == 0:
+        how = "as its weights alone"
+    elif more.errors < beyond_chance(windows):
+        how = f"which {windows_of(windows)} cannot tell from chance"
     else:
         how = f"{errors_apart(more.errors)} {'more' if more.difference > 0 else 'less'}"
     comes = f"{best.scheme} comes to {_nats(row.kl_mean)}"

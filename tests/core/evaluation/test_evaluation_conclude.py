@@ -114,6 +114,14 @@ def test_quantized_inputs_come_after_the_weights() -> None:
     assert (
         "With its inputs in int8:token, int8 comes to 0.0003, 89.4 standard errors more." in found
     )
+    noise = best + noisy(1e-5, 1e-4, 1)
+    found = said(begun, [best, noise], (1010, 1010))
+    assert found.endswith("int8 comes to 0.00011, which 20 windows cannot tell from chance.")
+    found = said(begun, [best, best], (1010, 1010))
+    assert found.endswith("int8 comes to 0.0001, as its weights alone.")
+    one = replace(begun_of("int8", "int8", batches=(1,)), candidates=names)
+    found = said(one, [1e-4, 5e-2], (1010, 1010))
+    assert found.endswith("int8 comes to 0.05, which 1 window cannot tell from chance.")
 
 
 #: What is unusual -> schemes, the divergences of each, bytes, what is said, what must not be.
@@ -121,6 +129,9 @@ STATES = {
     "three alike": (("nf4", "int4", "fp4"), [noisy(0.005, 0.001)] * 3, (560, 560, 560),
                     "nf4, int4 and fp4 have the same divergence of 0.005 nats: take any of them",
                     "either"),
+    "two of three are smallest": (("nf4", "fp4", "int4"), [noisy(0.005, 0.001)] * 3,
+                                  (560, 560, 570), "take nf4, one of the smallest",
+                                  "nf4, the smallest"),
     "one more is broken": (("e5m2:nosat", "e4m3:nosat"), [np.full((20, 1), math.nan)] * 2,
                            (560, 560), "for 20 of 20 tokens, as 1 more does for some", "more do "),
     "nothing changes": (("int8",), [np.zeros((20, 1))], (1000,),
