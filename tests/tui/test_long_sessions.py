@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +113,8 @@ def restart(terminal: Terminal) -> None:
     before = children(terminal.pid)
     assert ENGINE in before.values()
     for child in before:
-        os.kill(child, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # a child that ends with its parent
+            os.kill(child, signal.SIGKILL)
     for panel, key, module in (("2", ")", ENGINE), ("5", "l", ESTIMATOR)):
         terminal.send(panel)
         for _ in range(20):
