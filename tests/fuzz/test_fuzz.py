@@ -4,7 +4,6 @@ ones."""
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +57,8 @@ def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_new_inputs_end_in_an_answer_or_an_error() -> None:
-    seed = random.randrange(10**6)
+    # The same inputs each time: new ones are for runs by hand, which somebody looks at.
     root = Path(__file__).parent.parent.parent
-    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "3", "--seed", str(seed)]
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "3", "--seed", "77"]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
