@@ -23,10 +23,21 @@ T = TypeVar("T")
 #: The most bytes of a line that are read: a header with all terms of an estimate has some hundred
 #: kB, and a device may deliver zeros endlessly.
 LONGEST: Final = 16 << 20
+#: The most digits of a whole number: division overflows on more than a float has (308).
+_DIGITS: Final = 300
 
 
 class LineError(QtuiError):
     """A line does not belong in a recording."""
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError("no float is so large")
+    return int(digits)
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_whole)
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
@@ -66,7 +77,7 @@ class LineKinds(Generic[T]):
         if len(line) > LONGEST:
             raise LineError(f"It is longer than {LONGEST >> 20} MiB.")
         try:
-            found = json.loads(line)
+            found = _DECODER.decode(line if isinstance(line, str) else line.decode())
         except (ValueError, RecursionError):
             raise LineError("It is no line of JSON.") from None
         if not isinstance(found, dict) or not isinstance(found.get("told"), str):

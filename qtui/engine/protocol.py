@@ -154,8 +154,8 @@ def encode_event(event: Event) -> bytes:
 async def read_event(reader: asyncio.StreamReader) -> Frame | None:
     """The next event, or None if the stream ends between two frames.
 
-    Raises ProtocolError for a line that is not an event, an array whose length does not match its
-    shape, and a stream that ends inside a frame.
+    Raises ProtocolError for a line that is not an event, an array that is of no answer or whose
+    length does not match its shape, and a stream that ends inside a frame.
     """
     from asyncio import IncompleteReadError  # only here, as the child does without asyncio
 
@@ -167,6 +167,8 @@ async def read_event(reader: asyncio.StreamReader) -> Frame | None:
     head = _parse(Event, line)
     if len(head.arrays) > MAX_ARRAYS:
         raise ProtocolError(f"A frame has {len(head.arrays):,} arrays, over {MAX_ARRAYS}.")
+    if head.arrays and not isinstance(head.data, dict | None):
+        raise ProtocolError("A frame has arrays and no answer whose fields they are.")
     for array in head.arrays:
         _check(array)
     arrays: dict[str, Array] = {}

@@ -16,6 +16,7 @@ from targets import TARGETS
 from qtui.tui.config import load_config
 from qtui_core.errors import UsageError
 
+_RECORDING = TARGETS["recording"].seeds()[-1]
 #: Inputs that were no answer and no error of the product, or were feared to be: the target, and the
 #: input.
 CORPUS = (
@@ -28,8 +29,14 @@ CORPUS = (
     ("keys", b"\x1b[" + b"9" * 5000 + b"u"),
     ("recording", b"[" * 100_000),
     ("recording", b'{"told":"header","schema_version":1' + b"0" * 400 + b"}"),
+    ("recording", _RECORDING.replace(b'"tokens":256', b'"tokens":' + b"9" * 400)),
     ("request", b'{"id":[],"method":{},"kind":[]}\n'),
     ("event", b'{"event":{},"id":[],"data":[]}\n'),
+    (
+        "event",
+        b'{"event":"result","id":7,"data":0.5,"arrays":'
+        b'[{"name":"a","dtype":"<f4","shape":[1],"nbytes":4}]}\n0000',
+    ),
 )
 
 
