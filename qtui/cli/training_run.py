@@ -20,7 +20,7 @@ from qtui_core.live.state import RunState, after
 from qtui_core.quantities import format_bytes
 from qtui_core.recorded_lines import Recorder
 from qtui_core.training.run.placement import NoGpu
-from qtui_core.training.run.request import RunRequest
+from qtui_core.training.run.request import NOT_BEGUN, NotBegun, RunRequest
 
 #: At least so many seconds lie between two lines about steps.
 _PAUSE: Final = 0.5
@@ -46,8 +46,8 @@ def run_to_end(
     """Runs `request` (fields of qtui_core.training.run.request.RunRequest) in a child process.
     `debug` shows the last lines of the child's stderr if it fails.
 
-    Raises QtuiError (UsageError, ModelError) where the run failed before its first line, and
-    KeyboardInterrupt where it was interrupted before that.
+    Raises QtuiError (UsageError, ModelError, NotBegun) where the run failed before its first line,
+    and KeyboardInterrupt where it was interrupted before that.
     """
     return asyncio.run(_Run(request, record, command).to_end(debug))
 
@@ -80,6 +80,8 @@ class _Run:
                 raise KeyboardInterrupt
             fault = self._state.fault
             sentence = "The run reported nothing." if fault is None else fault.text
+            if fault is not None and fault.kind == NOT_BEGUN:
+                raise NotBegun(f"{sentence} --yes runs it all the same.")
             raise error_of(sentence, code, NoGpu)
         return RunOutcome(self._state, code, self._run.interrupted)
 

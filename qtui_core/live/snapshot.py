@@ -152,7 +152,8 @@ class Fault:
     """Something went wrong; the run ends, or continues if the fault is not fatal.
 
     Attributes:
-        kind: "out of memory", "not a number", "driver", "killed", "model", "failure".
+        kind: "out of memory", "not a number", "driver", "killed", "model", "not begun",
+            "failure".
         text: a sentence for the user: what happened, and what to do.
         asked_bytes: the request that failed, if memory ran out.
         largest: (component, bytes) that were held then, the largest first.

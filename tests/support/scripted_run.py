@@ -146,7 +146,7 @@ def takes_from_others(asked) -> None:
     if asked["taking"]:
         whole(asked)
         return
-    tell(Fault(0.0, 0, "", "failure", "This run may not fit. --yes runs it all the same."))
+    tell(Fault(0.0, 0, "", "not begun", "This run may not fit."))
     tell(End(0.0, "failed"))
     sys.exit(1)
 

@@ -10,12 +10,12 @@ import pytest
 from live_runs import PREDICTED
 
 from qtui.engine.run.prepared_run import prepare_run, takes_from_others, warning_on_host
-from qtui_core.errors import QtuiError, UsageError
+from qtui_core.errors import UsageError
 from qtui_core.live.header import RunDevice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
 from qtui_core.training.run.placement import Placement
-from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, RunRequest
+from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, NotBegun, RunRequest
 
 GPT2 = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_head": 2,
@@ -86,7 +86,7 @@ def test_a_machine_without_room_is_warned_of(
         assert (opened.header.predicted.warning in opened.notes) == told
         # Other processes need the memory that is not free: it is taken only if that is wanted.
         if told:
-            with pytest.raises(QtuiError, match=r"was not begun.*--yes runs it") as refused:
+            with pytest.raises(NotBegun, match=r"other processes need that memory\.") as refused:
                 prepare_run(replace(request, taking=False))
             assert refused.value.exit_code == 1
         else:

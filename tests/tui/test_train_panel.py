@@ -406,7 +406,7 @@ async def test_a_run_is_asked_for_with_the_plan_and_recorded(
 async def test_memory_of_others_is_taken_only_when_run_is_pressed_again(
     running: Running, scripted: Scripted
 ) -> None:
-    fault = Fault(0.4, 0, "", "failure", "This run may not fit. --yes runs it all the same.")
+    fault = Fault(0.4, 0, "", "not begun", "This run may not fit.")
     asked = scripted([fault, End(0.5, "failed")])
     async with running(start_panel="train") as pilot:
         panel = await ready(pilot)

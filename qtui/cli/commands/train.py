@@ -9,7 +9,6 @@ import click
 
 from qtui.cli.options import ReportOptions, as_stdout, report_options
 from qtui.cli.plan_options import given_options, plan_options
-from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan
 
 
@@ -76,7 +75,7 @@ def command(
     """
     from qtui.cli.training_run import run_to_end
     from qtui.report.train.document import train_document
-    from qtui_core.training.run.request import RunRequest
+    from qtui_core.training.run.request import NotBegun, RunRequest
 
     target = report.target(model, data)
     kept = report.record_target(record, target, model, data)
@@ -93,7 +92,7 @@ def command(
     )
     try:
         outcome = run_to_end(request, kept, debug=report.debug)
-    except QtuiError as error:
+    except NotBegun as error:
         if not _agreed(str(error)):
             raise
         outcome = run_to_end(replace(request, taking=True), kept, debug=report.debug)
@@ -109,9 +108,8 @@ def _agreed(refusal: str) -> bool:
     """Whether the user, asked in a terminal, wants a run that was refused for the memory of others.
     A script is not asked."""
     from qtui.ending import say
-    from qtui_core.training.run.request import TAKEN_ALL_THE_SAME
 
-    if not refusal.endswith(TAKEN_ALL_THE_SAME) or not _in_terminal():
+    if not _in_terminal():
         return False
     say(refusal)
     return click.confirm("Run it all the same?", err=True)

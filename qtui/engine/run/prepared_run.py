@@ -15,7 +15,7 @@ from typing import Any, Final
 from qtui.profiles import calibrated
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import QtuiError, UsageError
+from qtui_core.errors import UsageError
 from qtui_core.extras import EXTRAS, installed_version, require
 from qtui_core.live.header import Predicted, RecordingHeader
 from qtui_core.live.predict import predict, warning_of
@@ -35,13 +35,7 @@ from qtui_core.threads import chosen_threads
 from qtui_core.training.limits import check_runnable
 from qtui_core.training.run.order import Order
 from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
-from qtui_core.training.run.request import (
-    DEMO_NOTE,
-    DEMO_TOKENS,
-    TAKEN_ALL_THE_SAME,
-    RunRequest,
-    on_cpu,
-)
+from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, NotBegun, RunRequest, on_cpu
 from qtui_core.training.run.runnable import one_gpu
 from qtui_core.training.run.unused_options import unused_options
 
@@ -75,7 +69,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
 
     Raises MissingLibrary if a library of the run is not installed, UsageError for a plan that
     cannot run, here or anywhere, ModelError for a model that cannot be opened, NoGpu if the
-    requested GPU does not exist, QtuiError if it may not take the memory that it needs.
+    requested GPU does not exist, NotBegun if it may not take the memory that it needs.
     """
     require("A run", *EXTRAS["torch"])
     placement = place(request.device, os.environ)
@@ -96,9 +90,9 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         check_runnable(plan, placement.device.kind)
         predicted, why_not, advice, architecture = _predicted(source, model, plan, placement)
         if not request.taking and predicted is not None and takes_from_others(predicted, placement):
-            raise QtuiError(
+            raise NotBegun(
                 f"{predicted.warning} The run was not begun, because other processes need that "
-                f"memory. {TAKEN_ALL_THE_SAME}"
+                "memory."
             )
     except BaseException:
         source.close()

@@ -26,7 +26,7 @@ from qtui.engine.worker import NICENESS
 from qtui_core.errors import ModelError
 from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.snapshot import End, Fault, LogMessage, PhaseBegun
-from qtui_core.training.run.request import parse_request
+from qtui_core.training.run.request import NOT_BEGUN, NotBegun, parse_request
 
 
 class _RunWork:
@@ -66,6 +66,7 @@ class _RunWork:
         step, phase = self._begun.step, self._begun.phase
         if why:
             kind = "model" if isinstance(error, ModelError) else "failure"
+            kind = NOT_BEGUN if isinstance(error, NotBegun) else kind
             yield to_line(Fault(self._seconds, 0, "", kind, why))
         elif ended == "stopped" and self.child.signalled is not None:
             where = f"in step {step}, {phase}" if step else "before its first step"

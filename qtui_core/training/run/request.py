@@ -9,16 +9,21 @@ from typing import Any, Final
 
 from qtui_core.codec import CodecError, from_plain
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Tokens of a sequence of the demo on a CPU where the user chose none: one step of the usual 2,048
 #: takes 12 s on two cores, and one of these 2 s.
 DEMO_TOKENS: Final = 128
-#: How the refusal of a run that would take memory from others ends.
-TAKEN_ALL_THE_SAME: Final = "--yes runs it all the same."
 #: The sentence that says so.
 DEMO_NOTE: Final = f"On a CPU the demo takes {DEMO_TOKENS} tokens: steps take seconds."
+#: The kind of the fault that a child tells of `NotBegun`.
+NOT_BEGUN: Final = "not begun"
+
+
+class NotBegun(QtuiError):
+    """A run would take memory that other processes need, and nobody has agreed to that. Whoever
+    asks the user adds how to."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from qtui_core.live.snapshot import End, Fault
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
-from qtui_core.training.run.request import TAKEN_ALL_THE_SAME, RunRequest
+from qtui_core.training.run.request import NOT_BEGUN, RunRequest
 
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 RUN, RECORDING = "run", "recording"
 #: The command of the child process, which has a low priority, so that the screen stays fast.
 COMMAND = (*WORKER, "behind")
-#: How the refusal of a run that would take memory from others ends here.
-_AGREED = "r runs it all the same."
 
 
 class TrainRun:
@@ -79,7 +77,7 @@ class TrainRun:
     def start(self, *, hold: bool = False) -> None:
         """Starts a run of the plan; `hold` pauses it after one step."""
         refused = self.shown.state.fault
-        taking = refused is not None and refused.text.endswith(_AGREED)
+        taking = refused is not None and refused.kind == NOT_BEGUN
         self.shown = self._fresh()
         self.shown.live, self.shown.began = True, time.monotonic()
         self._panel.refusal = ""
@@ -96,9 +94,8 @@ class TrainRun:
             if hold:
                 self.process.child.control("step")
                 hold = False
-            if isinstance(event, Fault) and event.text.endswith(TAKEN_ALL_THE_SAME):
-                said = event.text.removesuffix(TAKEN_ALL_THE_SAME)
-                event = replace(event, text=f"{said}{_AGREED}")
+            if isinstance(event, Fault) and event.kind == NOT_BEGUN:
+                event = replace(event, text=f"{event.text} r runs it all the same.")
             run.state = after(run.state, event)
 
         with run_keeper() as keeper:
