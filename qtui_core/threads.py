@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import MutableMapping
+from functools import cache
 from pathlib import Path
 
 #: What `--threads` sets, and who starts qtui may set. Child processes inherit it.
@@ -55,9 +56,10 @@ def _own_cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
 def _shares(root: Path) -> list[float]:
-    """The processor time that each of its control groups allows, in cores. A container sees its
-    own group as the topmost one."""
+    """The processor time that each of its control groups allows, in cores; read once, as every
+    tensor asks. A container sees its own group as the topmost one."""
     top = root / "sys/fs/cgroup"
     lines = _text(root / "proc/self/cgroup").splitlines()
     own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
