@@ -135,8 +135,8 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(
     for _ in range(20):
         idle.append(latency(terminal, RIGHT, mark))
         rest(terminal, 0.03)
-    # Another granularity, and other rounding on the way back: a scheme that is not known already, so
-    # that the whole tensor is quantized again.
+    # Another granularity, and other rounding on the way back: a scheme that is not known already,
+    # so that the whole tensor is quantized again.
     for key in ")))))R(((((":
         terminal.send(key)
         terminal.wait_until(lambda: is_working(terminal))
