@@ -78,8 +78,8 @@ async def test_a_run_that_is_hurt_in_any_phase_says_so_and_keeps_what_was_measur
                 assert -1 not in places, text
                 assert places == sorted(places)
                 steps = sum(isinstance(each, StepTaken) for each in events)
-                # Another step may be at work when the child hears that it should pause.
-                assert steps == taken or (where == "paused" and steps == taken + 1)
+                # More may be taken until the child hears that it should pause.
+                assert steps == taken or (where == "paused" and steps > taken)
                 assert isinstance(events[-1], End)
                 recording = read_recording(path)
                 assert recording.complaint == ""
@@ -93,7 +93,9 @@ async def hurt_run(path: Path, where: str) -> tuple[int, list[RunEvent]]:
     pid = 0
     plan = {"method": "lora", "batch": 4, "sequence": 256}
     with Recorder(target_of(str(path)), to_line) as recorder:
-        async for event in client.run({"model": "demo", "plan": plan, "steps": 3, "device": "cpu"}):
+        # A run that is to pause must not end before it hears of it.
+        asked = {"model": "demo", "plan": plan, "steps": 999 if where == "paused" else 3}
+        async for event in client.run({**asked, "device": "cpu"}):
             events.append(event)
             recorder.write(event)
             pid = client.child.pid or pid
