@@ -170,7 +170,8 @@ def test_a_key_in_every_panel_is_painted_about_as_soon_as_by_a_bare_app(
     terminal = opened("demo")
     took = {}
     for panel in PANELS:
-        terminal.send(str(panel.number))
+        # The fifth view of Hardware has a list, which needs no GPU.
+        terminal.send(str(panel.number) + "vvvv" * (panel.id == "hardware"))
         terminal.settle(3.0, 60.0)
         took[panel.title] = [whole_latency(terminal, key) for key in ([DOWN] * 2 + [UP] * 2) * 10]
     told(**took)
