@@ -115,23 +115,16 @@ def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
             return [printed(item) for item in value]
         return str(value) if isinstance(value, Path) else to_plain(value)
     found: dict[str, Any] = {}
-    for name, where in _printers(kind) if rows is None else map(_printer, rows):
+    for row in rows or getattr(kind, "PRINTED", None) or _names(kind):
+        name, where = _printer(row)
         part = printed(value, where) if isinstance(where, tuple) else printed(where(value))
-        if name:
-            found[name] = part
-        else:
-            found |= part
+        found |= {name: part} if name else part
     return found
 
 
 @cache
-def _printers(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """What is printed of a class, by name: a function of the answer, or the rows of an object."""
-    return tuple(map(_printer, getattr(kind, "PRINTED", None) or _names(kind)))
-
-
-@cache
 def _printer(row: Row) -> tuple[str, Any]:
+    """What is printed for a row, by name: a function of the answer, or the rows of an object."""
     name, where = (row, row) if isinstance(row, str) else row
     return name, attrgetter(where) if isinstance(where, str) else where
 

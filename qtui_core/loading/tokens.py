@@ -6,6 +6,7 @@ transformers is imported only when a tokenizer is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Protocol, TypeVar
@@ -234,24 +235,24 @@ def _bounded(work: Callable[[], T], failed: str, characters: int = 0) -> T:
 
     Raises ModelError, which begins with `failed`.
     """
-    found: list[T] = []
-    errors: list[BaseException] = []
+    found: Future[T] = Future()
 
     def run() -> None:
         try:
-            found.append(work())
+            found.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            found.set_exception(error)
 
     seconds = _SECONDS + characters / _CHARACTERS_A_SECOND
     thread = Thread(target=run, name="tokenizer", daemon=True)
     thread.start()
     thread.join(seconds)
-    if found:
-        return found[0]
-    if not errors:
+    if not found.done():
         raise ModelError(
             f"{failed}: it took more than {seconds:.0f} seconds, which no ordinary one does; a "
             f"regular expression in its files may have no end."
         )
-    raise ModelError(f"{failed}: {printable(str(errors[0])[:200])}") from errors[0]
+    error = found.exception()
+    if error is not None:
+        raise ModelError(f"{failed}: {printable(str(error)[:200])}") from error
+    return found.result()
