@@ -104,6 +104,8 @@ def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
     has no such form.
     """
     kind: Any = type(value)
+    if kind is str or kind is int or value is None:
+        return value
     if rows is None and not _is_object(kind):
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else None
@@ -114,13 +116,17 @@ def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
         return str(value) if isinstance(value, Path) else to_plain(value)
     found: dict[str, Any] = {}
     for row in rows or getattr(kind, "PRINTED", None) or _names(kind):
-        name, where = (row, row) if isinstance(row, str) else row
-        if isinstance(where, tuple):
-            part = printed(value, where)
-        else:
-            part = printed((attrgetter(where) if isinstance(where, str) else where)(value))
+        name, where = _printer(row)
+        part = printed(value, where) if isinstance(where, tuple) else printed(where(value))
         found |= {name: part} if name else part
     return found
+
+
+@cache
+def _printer(row: Row) -> tuple[str, Any]:
+    """What is printed for a row, by name: a function of the answer, or the rows of an object."""
+    name, where = (row, row) if isinstance(row, str) else row
+    return name, attrgetter(where) if isinstance(where, str) else where
 
 
 def or_null(path: str) -> Callable[[Any], Any]:
@@ -182,10 +188,12 @@ def _with_tags(value: Any, plain: Any) -> Any:
     return {TAG: type(value).__name__, **plain} if isinstance(plain, dict) else plain
 
 
+@cache
 def _has_fields(kind: Any) -> bool:
     return bool(is_dataclass(kind))  # mypy need not know the type
 
 
+@cache
 def _is_object(hint: Any) -> bool:
     return _has_fields(hint) and not _is_text(hint)
 

@@ -38,9 +38,8 @@ class BitBudget:
     @property
     def bits_per_parameter(self) -> Fraction:
         """Stored bits per element, exact; for an empty tensor the bits of a code."""
-        if not math.prod(self.shape):
-            return Fraction(self.scheme.bits)
-        return sum((self.share(part) for part in self.parts), Fraction(0))
+        count = math.prod(self.shape)
+        return Fraction(8 * self.bytes, count) if count else Fraction(self.scheme.bits)
 
     @property
     def overhead(self) -> Fraction:

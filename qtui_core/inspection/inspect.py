@@ -162,6 +162,8 @@ def _inspect_tensor(
 def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> ErrorReport:
     """A report on a sample, turned into one on the tensor: storage is that of the whole tensor,
     whose scales are shared by more elements, and positions are rows of the tensor."""
+    if report.shape == info.matrix:  # every row was read
+        return report
     place = report.max_abs_error_index
     return replace(
         report,

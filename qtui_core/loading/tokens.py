@@ -5,9 +5,11 @@ transformers is imported only when a tokenizer is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol
+from threading import Thread
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,10 @@ WINDOW = 256
 LEAST_TOKENS = 16
 #: A model with this vocabulary and without a tokenizer reads bytes.
 BYTES = 256
+#: What a tokenizer may take: seconds for any text, and on top a second for so many characters.
+#: Tokenizers take a million characters a second and more, and a text has at most four million.
+_SECONDS: Final = 20.0
+_CHARACTERS_A_SECOND: Final = 50_000
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -106,7 +112,8 @@ class Tokenizer:
         character."""
         if self._own is None:
             return bytes([number]).decode("utf-8", "replace") if number < BYTES else f"#{number}"
-        return str(self._own.decode([number]))
+        own = self._own
+        return str(_bounded(lambda: own.decode([number]), "The tokenizer of the model failed"))
 
     @property
     def special(self) -> int:
@@ -123,13 +130,13 @@ class Tokenizer:
         return np.array([*self._prefix, *ids.tolist(), *self._suffix], np.int64)
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
-        assert self._own is not None
-        try:
-            return list(self._own(text, add_special_tokens=special, verbose=False)["input_ids"])
-        except Exception as error:  # a tokenizer's files can make it raise anything
-            raise ModelError(
-                f"The tokenizer of the model failed: {printable(str(error)[:200])}"
-            ) from error
+        own = self._own
+        assert own is not None
+        return _bounded(
+            lambda: list(own(text, add_special_tokens=special, verbose=False)["input_ids"]),
+            "The tokenizer of the model failed",
+            len(text),
+        )
 
     def _find_special(self) -> None:
         plain, wrapped = self._ids("a", special=False), self._ids("a", special=True)
@@ -197,15 +204,55 @@ def positions_of(model: Any) -> int | None:
 
 
 def _own_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     check_tokenizer_links(folder)
 
-    try:
-        return AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # a tokenizer's files can make it raise anything
+    def read() -> Any:
+        try:
+            return AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+        except Exception:
+            # Its class may be the model's own code, which is never run; tokenizer.json says all
+            # that such a class may say, and needs none.
+            if not (folder / "tokenizer.json").is_file():
+                raise
+            return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+
+    return _bounded(read, f"The tokenizer in {quoted(folder)} cannot be read")
+
+
+T = TypeVar("T")
+
+
+def _bounded(work: Callable[[], T], failed: str, characters: int = 0) -> T:
+    """The result of work that the files of a tokenizer direct: they can make it raise anything, a
+    panic of Rust included, which is no Exception; and a regular expression can make it endless.
+
+    It runs in a thread of its own, as nothing else ends a wait for it: not a signal, and so not
+    Ctrl-C. A thread that is given up works on until the process ends.
+
+    Raises ModelError, which begins with `failed`.
+    """
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    seconds = _SECONDS + characters / _CHARACTERS_A_SECOND
+    thread = Thread(target=run, name="tokenizer", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found.done():
         raise ModelError(
-            f"The tokenizer in {quoted(folder)} cannot be read: {printable(str(error)[:200])}"
-        ) from error
+            f"{failed}: it took more than {seconds:.0f} seconds, which no ordinary one does; a "
+            f"regular expression in its files may have no end."
+        )
+    error = found.exception()
+    if error is not None:
+        raise ModelError(f"{failed}: {printable(str(error)[:200])}") from error
+    return found.result()

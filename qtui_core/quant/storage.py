@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from qtui_core.answers.codes import BitBudget, BitPart
 from qtui_core.quant.segments.layout import matrix_shape, scale_shape
@@ -18,6 +19,7 @@ COLUMN_INDEX_BITS = 32
 SMALL_SCALE_BITS = {Family.MICROSCALING: 8, Family.TWO_LEVEL: 8}
 
 
+@lru_cache(4096)  # the tensors of a model have few shapes
 def bit_budget(scheme: Scheme, shape: tuple[int, ...], outlier_columns: int = 0) -> BitBudget:
     """What a tensor of `shape` takes under `scheme`, with so many columns kept in 16 bits.
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import running_models
 from command_line import run_in_terminal
 from every import over
+from safetensors.numpy import save_file
 
 from qtui.ending import say
 
@@ -456,6 +458,54 @@ def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
     assert not wrong
     assert {path: path.read_bytes() for path in before} == before
     assert not (tmp_path / "x.txt").exists()
+
+
+#: Runs a command, and cuts a model's file off when it has been mapped.
+CUT_OFF = """
+import os, sys
+from qtui.cli import main
+from qtui_core.models.files.local import LocalFile
+read = LocalFile.read
+def read_and_cut(self, begin, end):
+    view = read(self, begin, end)
+    os.truncate(self.path, 0)
+    return view
+LocalFile.read = read_and_cut
+main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="nothing can be cut off while mapped")
+def test_a_model_that_becomes_shorter_while_it_is_read_is_a_sentence(tmp_path):
+    # Of the larger one, other threads read too.
+    for rows, more in ((64, ()), (64, ("--full",)), (4096, ("--full",))):
+        path = tmp_path / "model.safetensors"
+        save_file({"w": np.zeros((rows, 1024), np.float32)}, path)
+        done = subprocess.run(
+            [sys.executable, "-c", CUT_OFF, "inspect", str(path), "--schemes", "nf4", *more],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert_sentence(done, 3)
+        assert "became shorter while it was read" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_hostile_tokenizer_is_a_sentence_of_every_command_that_reads_text(qtui_process, tmp_path):
+    model, text = running_models.llama(tmp_path / "m"), tmp_path / "text.txt"
+    running_models.write_tokenizer(model)
+    text.write_text("a" * 3000 + running_models.text(2000))
+    commands = (
+        ("eval", str(model), "--text", str(text), "--windows", "2"),
+        ("train", str(model), "--data", str(text), "--steps", "1", "--seq", "32"),
+        ("inspect", str(model), "--sensitivity", "--calibration", str(text)),
+    )
+    running_models.split_tokenizer(model, running_models.PANICKING)
+    for given in commands:
+        done = qtui_process(*given)
+        assert done.returncode == 3, (given, done.stderr)
+        assert "qtui: The tokenizer of the model failed" in done.stderr
 
 
 def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback(qtui, monkeypatch):

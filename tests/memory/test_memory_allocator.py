@@ -4,9 +4,11 @@ in torch's headers, and with examples computed by hand."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from qtui_core.memory.replay.allocator import (
     simulate,
     warm_up_bytes,
 )
+from qtui_core.memory.replay.allocator_blocks import Block, Pool
 from qtui_core.memory.replay.allocator_native import AllocatorSettings, CachingAllocator
 from qtui_core.memory.replay.record import (
     ALLOCATE,
@@ -301,3 +304,62 @@ def test_an_expandable_segment_is_as_large_as_what_it_is_for():
     assert run.peak.reserved == -(-huge // (20 << 20)) * (20 << 20)
     full = simulate([(ALLOCATE, 1, huge, None)], AllocatorSettings("expandable", capacity=1 << 40))
     assert full.out_of_memory is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pool_answers_like_one_sorted_list(seed):
+    random = Random(seed)
+    pool = Pool(True, 2 * MIB, 512)
+    flat: list[tuple[int, int]] = []  # (size, address)
+    blocks: dict[int, Block] = {}
+    sizes = [512 * random.randint(1, 40) for _ in range(random.choice((1, 3, 30)))]
+    for step in range(400):
+        draw = random.random()
+        least = 512 * random.randint(1, 42)
+        if draw < 0.5:
+            size, address = random.choice(sizes), (2 * step + 1) * random.choice((1, -1)) << 20
+            blocks[address] = Block(pool, address, size)
+            pool.add(blocks[address])
+            insort(flat, (size, address))
+        elif draw < 0.7 and flat:
+            _, address = flat.pop(random.randrange(len(flat)))
+            pool.remove(blocks[address])
+        elif draw < 0.9:
+            index = bisect_left(flat, (least, -(1 << 60)))
+            expected = flat.pop(index) if index < len(flat) else None
+            first, taken = pool.first(least), pool.take(least)
+            assert first is taken
+            assert (taken and (taken.size, taken.address)) == expected
+        elif flat:
+            index = bisect_left(flat, (1024, -(1 << 60)))
+            if index < len(flat):
+                size, address = flat.pop(index)
+                block = pool.take(1024)
+                assert block is blocks[address]
+                pool.cut(block, 512)
+                assert block.next is not None
+                blocks[block.next.address] = block.next
+                insort(flat, (size - 512, address + 512))
+        assert [(b.size, b.address) for b in pool.free()] == flat
+        assert [b.size for b in pool.free(least)] == [s for s, _ in flat if s >= least]
+
+
+def test_a_temporary_costs_no_more_beside_many_free_blocks():
+    """Half of very many buffers of one size are freed, below and above the sizes of others; then
+    temporaries come and go. A sorted list of all free blocks would move the half each time."""
+
+    def seconds(count: int) -> float:
+        allocator = CachingAllocator(AllocatorSettings())
+        held = [allocator.malloc(size) for _ in range(count) for size in (4096, 512)]
+        for block in held[::2]:
+            allocator.free(block)
+        best = 1e9
+        for _ in range(3):
+            started = process_time()
+            for _ in range(2000):
+                allocator.free(allocator.malloc(1024))
+                allocator.free(allocator.malloc(8192))
+            best = min(best, process_time() - started)
+        return best
+
+    assert seconds(60_000) < 5 * seconds(60)

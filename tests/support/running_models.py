@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ torch = LazyImport("torch")
 transformers = LazyImport("transformers")
 
 
+#: The first has no end in practice: for each of n letters it tries n² ways. With the second, the
+#: library of regular expressions gives up, and Rust panics.
+ENDLESS, PANICKING = r"a*a*[^\sa]{2}", r"(a+)+\z"
 WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "far", "away", "and", "then"]
 
 
@@ -64,6 +68,27 @@ def write_tokenizer(folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     ).save_pretrained(folder)
+
+
+def split_tokenizer(folder: Path, expression: str) -> None:
+    """Makes the tokenizer of a folder split text by a regular expression first."""
+    path = folder / "tokenizer.json"
+    read = json.loads(path.read_text())
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated"}
+    parts = [{**split, "invert": False}, read["pre_tokenizer"]]
+    read["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
+    path.write_text(json.dumps(read))
+
+
+def own_tokenizer_class(folder: Path) -> None:
+    """Makes the tokenizer of a folder ask for a class that is the model's own code."""
+    path = folder / "tokenizer_config.json"
+    own = {
+        "tokenizer_class": "OwnTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},
+    }
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    (folder / "tokenization_own.py").write_text("raise SystemExit('it was run')")
 
 
 def text(words: int) -> str:

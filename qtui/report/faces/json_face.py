@@ -25,7 +25,9 @@ def json_text(data: Mapping[str, Any], *, ascii: bool = False) -> str:
     """
     whole = printed({"schema_version": SCHEMA_VERSION, **data})
     text = json.dumps(whole, indent=2, ensure_ascii=ascii, allow_nan=False)
-    # Unprintable characters occur only in strings, apart from the ends of lines.
+    # Unprintable characters occur only in strings, apart from the ends of lines, and seldom.
+    if text.replace("\n", "").isprintable():
+        return text + "\n"
     lines = (line if line.isprintable() else _escaped(line) for line in text.split("\n"))
     return "\n".join(lines) + "\n"
 

@@ -82,6 +82,7 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
     first layer's input, not needed if no parameter before it is trained; and the last product of a
     recomputed layer, before which torch's checkpoint stops.
     """
+    shape = shape.plain
     tokens = plan.tokens * max(1, plan.accumulation)
     pairs = sum(pairs_of(layer, plan) for layer in shape.encoder)
     decoding = in_decoder(shape, plan)

@@ -16,7 +16,8 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
     _check_head(shape, plan)
     _check_packing(shape, plan)
     ways = plan.tensor_parallel
-    for layer in dict.fromkeys((*shape.encoder, *shape.layers)):
+    # Equal layers are one object, and comparing is dear: of these there may be thousands.
+    for layer in {id(layer): layer for layer in (*shape.encoder, *shape.layers)}.values():
         attention, mlp = layer.attention, layer.mlp
         _divide(ways, attention.heads, "attention heads")
         if isinstance(attention, Attention):

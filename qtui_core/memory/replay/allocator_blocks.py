@@ -4,6 +4,7 @@ allocator (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.h)."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from typing import Final
 
 MIB: Final = 1 << 20
@@ -19,11 +20,6 @@ LARGE_SEGMENT: Final = 20 * MIB
 MIN_LARGE: Final = 10 * MIB
 #: kRoundLarge: the size of such a segment is rounded up to a multiple of it.
 ROUND_LARGE: Final = 2 * MIB
-
-#: Free blocks are sorted by `size << SHIFT | address` as one integer, which compares faster than a
-#: pair.
-SHIFT: Final = 56
-
 
 #: States of a block. Only blocks of expandable segments can be unmapped: without memory.
 IN_USE: Final = 0
@@ -59,44 +55,77 @@ class Block:
 
 
 class Pool:
-    """Free blocks of one kind, sorted by size and address.
+    """Free blocks of one kind, by size and then by address.
+
+    A recording has many free blocks, thousands if it has hundreds of layers, but of few sizes. So
+    only the sizes are kept sorted, and each has a row of blocks. The first block of a row is the
+    one that is taken and given back most; it is at the row's end, where a list is quick.
 
     Attributes:
         small: whether it is the pool of blocks up to 1 MiB.
         page: the size in which its expandable segments grow.
         least_rest: a block is split if it is larger than requested by more than this.
-        keys: of the free blocks.
-        blocks: the free blocks, in order.
+        sizes: of the free blocks, each once, sorted.
+        rows: the free blocks of each size, by falling address.
         unmapped: address space without memory, by address.
         absorbed: objects of blocks that were merged into others, to be reused: making new objects
             is a large part of the cost of a split.
     """
 
-    __slots__ = ("absorbed", "blocks", "keys", "least_rest", "page", "small", "unmapped")
+    __slots__ = ("absorbed", "least_rest", "page", "rows", "sizes", "small", "unmapped")
 
     def __init__(self, small: bool, page: int, least_rest: int) -> None:
         self.small = small
         self.page = page
         self.least_rest = least_rest
-        self.keys: list[int] = []
-        self.blocks: list[Block] = []
+        self.sizes: list[int] = []
+        self.rows: dict[int, list[Block]] = {}
         self.unmapped: list[Block] = []
         self.absorbed: list[Block] = []
 
     def add(self, block: Block) -> None:
-        key = block.size << SHIFT | block.address
-        index = bisect_left(self.keys, key)
-        self.keys.insert(index, key)
-        self.blocks.insert(index, block)
+        size = block.size
+        row = self.rows.get(size)
+        if row is None:
+            self.rows[size] = [block]
+            insort(self.sizes, size)
+        elif block.address < row[-1].address:
+            row.append(block)
+        else:
+            insort(row, block, key=_falling)
 
     def remove(self, block: Block) -> None:
-        index = bisect_left(self.keys, block.size << SHIFT | block.address)
-        del self.keys[index]
-        del self.blocks[index]
+        size = block.size
+        row = self.rows[size]
+        if len(row) == 1:
+            del self.rows[size]
+            del self.sizes[bisect_left(self.sizes, size)]
+        elif row[-1] is block:
+            row.pop()
+        else:
+            del row[bisect_left(row, -block.address, key=_falling)]
 
-    def free(self) -> list[Block]:
-        """The free blocks, in order."""
-        return list(self.blocks)
+    def first(self, least: int) -> Block | None:
+        """The first free block of at least a size, if there is one."""
+        index = bisect_left(self.sizes, least)
+        return self.rows[self.sizes[index]][-1] if index < len(self.sizes) else None
+
+    def take(self, least: int) -> Block | None:
+        """Removes the first free block of at least a size, if there is one."""
+        sizes = self.sizes
+        index = bisect_left(sizes, least)
+        if index == len(sizes):
+            return None
+        row = self.rows[sizes[index]]
+        if len(row) == 1:
+            del self.rows[sizes.pop(index)]
+        return row.pop()
+
+    def free(self, least: int = 0) -> Iterator[Block]:
+        """The free blocks of at least a size, in order. None may be added or removed while they
+        are read."""
+        for size in self.sizes[bisect_left(self.sizes, least) :]:
+            yield from reversed(self.rows[size])
 
     def add_unmapped(self, block: Block) -> None:
         insort(self.unmapped, block, key=lambda other: other.address)
@@ -104,23 +133,29 @@ class Pool:
     def cut(self, block: Block, size: int) -> None:
         """Leaves `size` bytes in a block and adds the rest as a free block."""
         after = block.next
+        left = block.size - size
         if self.absorbed:
             rest = self.absorbed.pop()
             rest.address = block.address + size
-            rest.size = block.size - size
+            rest.size = left
             rest.state = FREE
             rest.previous = block
             rest.next = after
         else:
-            rest = Block(self, block.address + size, block.size - size, block, after)
+            rest = Block(self, block.address + size, left, block, after)
         block.size = size
         block.next = rest
         if after is not None:
             after.previous = rest
-        key = rest.size << SHIFT | rest.address
-        index = bisect_left(self.keys, key)
-        self.keys.insert(index, key)
-        self.blocks.insert(index, rest)
+        if left in self.rows:
+            self.add(rest)
+        else:
+            self.rows[left] = [rest]
+            insort(self.sizes, left)
+
+
+def _falling(block: Block) -> int:
+    return -block.address
 
 
 def link(before: Block | None, block: Block, after: Block | None) -> None:
@@ -153,9 +188,7 @@ def merge(block: Block) -> None:
 
 def _absorb(pool: Pool, block: Block) -> None:
     if block.state == FREE:
-        index = bisect_left(pool.keys, block.size << SHIFT | block.address)
-        del pool.keys[index]
-        del pool.blocks[index]
+        pool.remove(block)
     else:
         pool.unmapped.remove(block)
     pool.absorbed.append(block)

@@ -3,6 +3,7 @@ page (expandable_segments:True; the rules are in c10/cuda/CUDACachingAllocator.c
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from qtui_core.memory.replay.allocator_blocks import (
@@ -34,16 +35,22 @@ class ExpandableAllocator(CachingAllocator):
     def empty_cache(self) -> None:
         """Gives back the whole pages of free blocks."""
         for pool in (self.large, self.small):
-            for block in pool.free():
+            for block in list(pool.free()):
                 self._unmap(block)
 
-    def _choose(self, pool: Pool, size: int, index: int) -> int:
+    def _choose(self, pool: Pool, size: int) -> Block | None:
         # A block that can grow counts with the size that it can reach, so that it is used last.
-        blocks = pool.blocks
-        reach = blocks[index].reach
-        while index + 1 < len(blocks) and (further := blocks[index + 1].reach) < reach:
-            index, reach = index + 1, further
-        return super()._choose(pool, size, index)
+        found = pool.first(size)
+        if found is not None and found.next is not None and found.next.state == UNMAPPED:
+            reach = found.reach
+            for block in islice(pool.free(size), 1, None):
+                if block.reach >= reach:
+                    break
+                found, reach = block, block.reach
+        if found is None or self._spares(found, size):
+            return None
+        pool.remove(found)
+        return found
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         return False

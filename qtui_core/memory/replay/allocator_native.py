@@ -11,7 +11,6 @@ MiB.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -24,7 +23,6 @@ from qtui_core.memory.replay.allocator_blocks import (
     MIN_BLOCK,
     MIN_LARGE,
     ROUND_LARGE,
-    SHIFT,
     SMALL_SEGMENT,
     SMALL_SIZE,
     Block,
@@ -33,7 +31,7 @@ from qtui_core.memory.replay.allocator_blocks import (
 )
 
 #: An address above that of the first segment.
-_TOP: Final = 1 << (SHIFT - 1)
+_TOP: Final = 1 << 55
 
 
 @dataclass(frozen=True)
@@ -107,14 +105,8 @@ class CachingAllocator:
         """A block of at least `size` bytes, a positive multiple of 512. Raises DeviceFull if the
         device has no more memory."""
         pool = self.small if size <= SMALL_SIZE else self.large
-        keys = pool.keys
-        index = bisect_left(keys, size << SHIFT)
-        if self.chooses and index < len(keys):
-            index = self._choose(pool, size, index)
-        if index < len(keys):
-            del keys[index]
-            block = pool.blocks.pop(index)
-        else:
+        block = self._choose(pool, size) if self.chooses else pool.take(size)
+        if block is None:
             block = self._new(pool, size)
         if block.size - size >= pool.least_rest and size < self.whole_from:
             pool.cut(block, size)
@@ -159,21 +151,26 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Gives back free segments: free blocks that are a whole segment."""
         for pool in (self.large, self.small):
-            for block in pool.free():
+            for block in list(pool.free()):
                 if block.previous is None and block.next is None:
                     self._release(block)
 
-    def _choose(self, pool: Pool, size: int, index: int) -> int:
-        """The index of the free block to use, given the index of the first that is large enough;
-        one past the end if there is none."""
-        if self.settings.max_split is None:
-            return index
-        found = pool.blocks[index].size
-        if size < self.settings.max_split <= found:
-            return len(pool.keys)
-        if size >= self.settings.max_split and found >= size + self.settings.max_non_split_rounding:
-            return len(pool.keys)
-        return index
+    def _choose(self, pool: Pool, size: int) -> Block | None:
+        """The free block to use, if there is one, no longer in the pool."""
+        block = pool.first(size)
+        if block is None or self._spares(block, size):
+            return None
+        pool.remove(block)
+        return block
+
+    def _spares(self, block: Block, size: int) -> bool:
+        """Whether a free block is kept for other requests, larger or smaller ones."""
+        limit = self.settings.max_split
+        if limit is None:
+            return False
+        if size < limit:
+            return block.size >= limit
+        return block.size >= size + self.settings.max_non_split_rounding
 
     def _new(self, pool: Pool, size: int) -> Block:
         """A block from the device: at once, or after giving back oversize blocks, or after giving
@@ -227,12 +224,12 @@ class CachingAllocator:
         if self.settings.max_split is None:
             return False
         wanted = max(size, self.settings.max_split)
-        index = bisect_left(pool.keys, wanted << SHIFT)
-        if index < len(pool.keys):
-            self._release(pool.blocks[index])
+        enough = pool.first(wanted)
+        if enough is not None:
+            self._release(enough)
             return True
         released = 0
-        for block in reversed(pool.free()):
+        for block in reversed(list(pool.free())):
             if released >= wanted or block.size < self.settings.max_split:
                 break
             released += block.size

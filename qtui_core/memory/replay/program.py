@@ -136,6 +136,12 @@ class Program:
         """Ordinals of the buffers that it does not free."""
         return [ordinal for ordinal in range(self.allocations) if ordinal not in self.ends]
 
+    @cached_property
+    def frees_by_phase(self) -> list[tuple[int, int, int, str | None]]:
+        """`frees`, each with the last phase that the program began before it; None if it began
+        none."""
+        return [(*free, self.phase_before(free[0])) for free in self.frees]
+
     def phase_before(self, step: int) -> str | None:
         """The last phase that the program began up to a step; None if it began none."""
         return next((name for name, low, *_ in reversed(self.spans) if low <= step), None)

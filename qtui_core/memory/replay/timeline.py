@@ -233,9 +233,8 @@ class Timeline:
         found: dict[tuple[int, int], tuple[int, str]] = {}
         for number, call in enumerate(self.events.calls):
             start, phase = self.events.starts[number], self._stands[number].phase
-            for step, owner, ordinal in call.program.frees:
-                died = call.program.phase_before(step) or phase
-                found[call.owners[owner], ordinal] = (start + step, died)
+            for step, owner, ordinal, died in call.program.frees_by_phase:
+                found[call.owners[owner], ordinal] = (start + step, died or phase)
         return found
 
     def _allocation(self, index: int, ordinal: int, died: str, count: int) -> Allocation:

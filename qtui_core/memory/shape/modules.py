@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from qtui_core.memory.shape.model_shape import (
@@ -99,4 +100,15 @@ def named_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
 
 def parameter_count(shape: ModelShape) -> int:
     """How many parameters a model has; those of tied weights count once."""
-    return sum(prod(sizes) for _, sizes in named_parameters(shape))
+    outside = replace(shape, encoder=(), layers=())
+    found = sum(prod(sizes) for _, sizes in named_parameters(outside))
+    # Most layers of a model are one object, whose parameters are counted once.
+    alike: dict[int, int] = {}
+    for layer in (*shape.encoder, *shape.layers):
+        count = alike.get(id(layer))
+        if count is None:
+            modules = modules_of_layer(layer)
+            count = sum(prod(sizes) for module in modules for _, sizes in parameters_of(module))
+            alike[id(layer)] = count
+        found += count
+    return found

@@ -120,6 +120,7 @@ class Plan:
         return whole_groups
 
 
+@lru_cache(4096)  # the tensors of a model have few shapes
 def unread_plan(scheme: Scheme, shape: tuple[int, ...]) -> Plan:
     """The part of a plan that is known before an element is read."""
     return Plan(scheme, make_coder(scheme), layout_of(scheme.granularity, shape))

@@ -424,6 +424,36 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
         Tokenizer(loaded).encode("away and then")
 
 
+def test_a_tokenizer_that_does_not_end_or_panics_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = opened(running_models.llama(tmp_path / "m"))
+    running_models.write_tokenizer(tmp_path / "m")
+    running_models.split_tokenizer(tmp_path / "m", running_models.PANICKING)
+    assert Tokenizer(loaded).encode("the cat").tolist() == [5, 6]
+    with pytest.raises(ModelError, match=r"The tokenizer of the model failed: .*retry-limit"):
+        Tokenizer(loaded).encode("a" * 3000 + " the cat")
+    running_models.write_tokenizer(tmp_path / "m")
+    running_models.split_tokenizer(tmp_path / "m", running_models.ENDLESS)
+    tokenizer = Tokenizer(loaded)
+    monkeypatch.setattr("qtui_core.loading.tokens._SECONDS", 0.1)
+    with pytest.raises(ModelError, match=r"failed: it took more than 0 seconds"):
+        tokenizer.encode("a" * 1200 + " the cat")
+
+
+def test_a_tokenizer_file_is_read_though_its_class_is_the_models_own(tmp_path: Path) -> None:
+    loaded = opened(running_models.llama(tmp_path / "m"))
+    running_models.write_tokenizer(tmp_path / "m")
+    expected = Tokenizer(loaded)
+    running_models.own_tokenizer_class(tmp_path / "m")
+    found = Tokenizer(loaded)
+    assert found.encode("the cat sat").tolist() == expected.encode("the cat sat").tolist()
+    assert (found.prefix.tolist(), found.special) == (expected.prefix.tolist(), expected.special)
+    (tmp_path / "m" / "tokenizer.json").rename(tmp_path / "m" / "vocab.json")
+    with pytest.raises(ModelError, match="cannot be read"):
+        Tokenizer(loaded)
+
+
 def test_the_text_of_the_demo_is_a_text_whose_documents_zero_bytes_separate():
     from qtui_core.models.demo import HELD_BACK_TEXT
 

@@ -18,6 +18,7 @@ from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.report import Census, DtypeCount
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme
+from qtui_core.quant.segments.layout import scale_shape
 
 
 def inspect(folder: Path, *schemes: str, **options):
@@ -292,3 +293,23 @@ def test_a_census_says_what_the_headers_hold():
         assert not faults_of(sentence)
 
     every(cases, check)
+
+
+def test_what_depends_on_scheme_and_shape_is_found_once_for_many_tensors(
+    tmp_path, random, monkeypatch
+):
+    """A model may have 100,000 small tensors, of few shapes."""
+    asked: list[tuple[object, ...]] = []
+
+    def noting(*given):
+        asked.append(given)
+        return scale_shape(*given)
+
+    monkeypatch.setattr("qtui_core.quant.storage.scale_shape", noting)
+    shapes = ((3, 37), (5, 41))  # that no other test measures
+    save(tmp_path, **{f"w{n}": random.normal(size=shapes[n % 2]).astype("f") for n in range(20)})
+    found = inspect(tmp_path, "int4:row", "nf4:block64")
+    assert len(asked) == len(set(asked)) == 4
+    for tensor in found.tensors:
+        rows, columns = tensor.info.shape
+        assert tensor.errors[0].bytes == -(-rows * columns // 2) + 4 * rows
