@@ -439,6 +439,8 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         await pilot.press("space")
         await until(pilot, lambda: panel.run_shown.paused)
         await until(pilot, lambda: "Paused after step 2 of 20" in panel.sentence)
+        await until(pilot, lambda: "Space Resume" in screen_text(pilot.app).splitlines()[-1])
+        assert "x Stop" in screen_text(pilot.app).splitlines()[-1]
         await pilot.press("space")
         await until(pilot, lambda: not panel.run_shown.paused)
         await pilot.press("right_square_bracket")
@@ -446,6 +448,7 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         await until(pilot, lambda: not panel.run_shown.live)
         assert panel.run_shown.state.status == "stopped"
         assert "stopped" in panel.sentence
+        await until(pilot, lambda: "x Clear" in screen_text(pilot.app).splitlines()[-1])
         await pilot.press("x")
         await settled(pilot)
         assert not panel.run_shown.there

@@ -21,7 +21,7 @@ from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui.screen.run_process import DRAWN_SECONDS
 from qtui.tui.panels.train.body import ControlButtons, TrainBody
-from qtui.tui.panels.train.drawing import TrainPainter, smaller
+from qtui.tui.panels.train.drawing import TrainPainter, controls_of, smaller
 from qtui.tui.panels.train.export import run_data, run_table
 from qtui.tui.panels.train.keys import ASKED, HELP, LATER_BINDINGS, TRAIN_BINDINGS
 from qtui.tui.panels.train.recordings import recordings
@@ -366,6 +366,12 @@ class TrainPanel(PlanPanel):
         if not self.body.has_form:
             self.show_view(self.view_of(RunView))
         self.draw()
+
+    def key_word(self, action: str) -> str:
+        if action in ("pause", "stop"):  # as the button says
+            buttons = controls_of(self.run_shown)
+            return next(each.word for each in buttons if each.action == action).capitalize()
+        return super().key_word(action)
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         run, replayed = self.run_shown, self.run_shown.player is not None
