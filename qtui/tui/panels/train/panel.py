@@ -221,14 +221,11 @@ class TrainPanel(PlanPanel):
             self.run.start(hold=True)
 
     def action_stop(self) -> None:
-        if self.run_shown.live:
-            self.run.stop()
-            self.draw()
-        else:
-            self.run.forget()
-            self.draw()
-            if not self.shown.current and self.known:
-                self._estimate()
+        over = not self.run_shown.live
+        (self.run.forget if over else self.run.stop)()
+        self.draw()
+        if over and not self.shown.current and self.known:
+            self._estimate()
 
     def action_speed(self, by: int) -> None:
         player = self.run_shown.player
@@ -368,10 +365,9 @@ class TrainPanel(PlanPanel):
         self.draw()
 
     def key_word(self, action: str) -> str:
-        if action in ("pause", "stop"):  # as the button says
-            buttons = controls_of(self.run_shown)
-            return next(each.word for each in buttons if each.action == action).capitalize()
-        return super().key_word(action)
+        if action not in ("pause", "stop"):
+            return super().key_word(action)
+        return next(b.word for b in controls_of(self.run_shown) if b.action == action).capitalize()
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         run, replayed = self.run_shown, self.run_shown.player is not None
