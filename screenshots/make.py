@@ -48,7 +48,7 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "cases": ("memory", ("V", "down")),
     # The demo model with QLoRA on this machine's CPU, while its third step runs.
-    "train": ("train", ("down", *["left"] * 4, "WAIT", "r", "STEPS")),
+    "train": ("train", ("WAIT", "r", "STEPS")),
     # The three products of a layer in fifteen schemes.
     "numerics": ("numerics", (*["down"] * 4, "r", "END")),
 }

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui_core.schemes.scheme import Scheme
 
@@ -24,12 +25,21 @@ def model_word(model: str) -> str:
     return os.path.abspath(path) if model != DEMO and os.path.lexists(path) else model
 
 
-def inspect_command(model: str, subject: Subject, schemes: Iterable[Scheme]) -> Command:
+def inspect_command(
+    model: str, entry: TensorEntry, subject: Subject, schemes: Iterable[Scheme]
+) -> Command:
     """`qtui inspect` of every element of one tensor under the schemes."""
     if subject.source != WEIGHT:
         return f"No command quantizes the {subject.source} of a module: only tensors as stored."
     if subject.inject is not None:
         return "No command injects an outlier: remove it, and the command is that of the tensor."
-    texts = ",".join(dict.fromkeys(map(str, schemes)))
+    if not entry.quantizable:
+        return "No command quantizes this tensor: only matrices in floating point."
     pattern = glob.escape(subject.tensor)
-    return ("inspect", model_word(model), "--tensors", pattern, "--schemes", texts, "--full")
+    return (*inspect_all_command(model, schemes), "--tensors", pattern, "--full")
+
+
+def inspect_all_command(model: str, schemes: Iterable[Scheme]) -> tuple[str, ...]:
+    """`qtui inspect` of all tensors under the schemes, large ones in samples of their rows."""
+    texts = ",".join(dict.fromkeys(map(str, schemes)))
+    return ("inspect", model_word(model), "--schemes", texts)

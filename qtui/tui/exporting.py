@@ -54,8 +54,10 @@ def session_exported(app: QtuiApp) -> tuple[str, Severity]:
         return "Nothing was exported: no view was on the screen yet.", "warning"
     facts = [("model", app.model), ("opened with", shlex.join(["qtui", app.model]))]
     if app.chosen is not None:
+        from qtui.screen.plan.command import plan_words
+
         plan, gpu = app.chosen
-        facts += plan.grouped()
+        facts.append(("plan", shlex.join(plan_words(plan)) or "the usual one of the model"))
         facts += [] if gpu is None else [("GPU", gpu.label)]
     path = _unused(folder / f"qtui-session-{datetime.now():%Y%m%d-%H%M%S}", (".html",))
     path = path.with_suffix(".html")

@@ -141,7 +141,10 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
         )
     if not tensors:
         return f"{census.model} has no tensors, so there is nothing to quantize."
-    looked = "its one tensor is not" if tensors == 1 else f"none of its {tensors} tensors is"
+    count = "one" if tensors == 1 else f"{tensors:,}"
+    every = tensors == sum(each.tensors for each in census.dtypes)
+    which = f"its {count}" if every else f"the {count} chosen"
+    looked = f"{which} tensor is not" if tensors == 1 else f"none of {which} tensors is"
     return (
         f"Nothing in {census.model} could be quantized: {looked} a floating-point matrix with "
         f"values that can be read."

@@ -67,7 +67,7 @@ def test_the_exit_code_says_whether_it_fits(qtui):
 def test_the_largest_batch_fits_and_the_next_does_not(qtui):
     where = ("demo", "--vram", "2GiB", "--seq", "1024")
     largest = memory(qtui, *where, "--max", "batch")["largest"]
-    assert (largest["option"], largest["gpu"]) == ("--batch", "GPU with 2 GiB")
+    assert (largest["option"], largest["gpu"]) == ("--batch", "a GPU of 2 GiB")
     batch = largest["value"]
     fits = memory(qtui, *where, "--batch", str(batch))
     assert fits["fits"][0]["verdict"] == "fits"

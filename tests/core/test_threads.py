@@ -78,6 +78,13 @@ def test_children_get_the_threads_that_were_asked_for(monkeypatch: pytest.Monkey
     assert child_environment()[OMP] == "5"
 
 
+def test_a_child_that_waits_gives_its_core_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert child_environment()["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # what the user has set stays
+    assert child_environment()["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 def test_the_command_line_limits_and_the_doctor_tells(
     qtui, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,11 +243,11 @@ def test_what_is_no_amount_of_a_gpu_is_refused(text):
 
 def test_a_device_can_be_its_memory_alone():
     device = device_of_memory(24 << 30)
-    assert device.name == "GPU with 24 GiB"
+    assert device.name == "a GPU of 24 GiB"
     assert device.capacity_bytes == 24 << 30
-    assert device_of_memory(10 << 30).name == "GPU with 10 GiB"
-    assert device_of_memory(3 << 29).name == "GPU with 1.5 GiB"
-    assert device_of_memory(100 << 20).name == "GPU with 100 MiB"
+    assert device_of_memory(10 << 30).name == "a GPU of 10 GiB"
+    assert device_of_memory(3 << 29).name == "a GPU of 1.5 GiB"
+    assert device_of_memory(100 << 20).name == "a GPU of 100 MiB"
     with pytest.raises(UsageError):
         device.rate("bf16")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from every import collected, every
-from quantize_model import write_model
+from quantize_model import PROJ, write_model
 from screens import Running, idle, idle_when, screen_text, until
 from textual.pilot import Pilot
 
@@ -197,6 +197,22 @@ async def test_the_command_of_a_tensor_gives_its_errors(
                     for row, errors in zip(found["errors"], panel.shown.errors, strict=True):
                         for figure in ("mse", "relative_mse", "sqnr_db", "bits_per_parameter"):
                             assert row[figure] == getattr(errors, figure)
+        layers = panel.views[3]
+        panel.show_view(layers)
+        panel.ranking.start()
+        await idle_when(pilot, lambda: len(panel.ranking.read_now) == len(layers._names))
+        with collected() as case:
+            for found in printed(qtui, await copied(pilot))["tensors"]:
+                with case(found["name"]):
+                    of_scheme = [row["sqnr_db"] for row in found["errors"]]
+                    read = panel.ranking.read_now
+                    assert of_scheme == [read[name] for name in read if name == found["name"]]
+        panel.show_view(panel.body.maps)
+        panel.body.side.list.select("model.layers.0.norm.weight")
+        await idle(pilot)
+        assert "only matrices" in panel.command_line()
+        panel.body.side.list.select(PROJ)
+        await idle(pilot)
         panel.shown.inject = Injection(1.0, 0, 0)
         assert "injects an outlier" in panel.command_line()
         panel.shown.inject, panel.shown.source = None, "input"

@@ -154,6 +154,17 @@ def test_keys_typed_before_textual_is_imported_are_taken(tmp_path: Path) -> None
         assert before[3] & termios.ECHO
 
 
+@pytest.mark.slow
+@pytest.mark.pty
+def test_enter_typed_before_the_app_has_the_terminal_is_enter(tmp_path: Path) -> None:
+    with program(tmp_path, "-c", SLOW.format(what="")) as terminal:
+        terminal.send("i0x7e\r")
+        (tmp_path / "go").touch()
+        terminal.wait_for("E4M3 0x7e")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+
+
 #: A program between, in whose terminal the modes can be seen afterwards.
 AROUND = """
 import signal, subprocess, sys

@@ -62,7 +62,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "escape",
-            "one step back: out of a field, a list, a dialog, a zoom; stops what runs",
+            "one step back: out of a field, a list, a picture, a dialog, a zoom; stops what runs",
             "*.back *.stop *.leave app.unzoom help.close leave.stay",
         ),
         ("slash", "filter the list", "*.filter"),

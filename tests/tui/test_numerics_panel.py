@@ -56,6 +56,30 @@ async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: 
         )  # nobody looks ahead here, and nothing was asked
 
 
+@pytest.mark.parametrize("size", [(60, 20), (80, 24)])
+async def test_what_settings_mean_is_not_cut(running: Running, size: tuple[int, int]) -> None:
+    async with running(size, start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        await settled(pilot)
+        told = " ".join(panel.body.picture.text.split())
+        assert "r runs it, about 40 s, on demo." in told
+        assert f"lr {EXPERIMENTS[0].settings[0].help}" in told
+        assert size == (60, 20) or "Seeds, with commas between; each is a run more." in told
+
+
+async def test_escape_goes_back_to_the_list(running: Running) -> None:
+    async with running(start_panel="numerics") as pilot:
+        body = pilot.app.panel.body
+        await settled(pilot)
+        for there, part in (("v", body.picture), ("enter", body.form)):
+            await pilot.press(there)
+            assert pilot.app.focused is part
+            assert "Esc Back" in screen_lines(pilot.app)[-1]
+            await pilot.press("escape")
+            assert pilot.app.focused is body.list
+            assert "Esc Back" not in screen_lines(pilot.app)[-1]
+
+
 async def test_the_list_answers_a_key_before_what_stands_beside_it(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from every import over
 
 from qtui.engine.answers.outliers import (
     ColumnSize,
@@ -29,7 +30,7 @@ from qtui.tui.panels.quantize.outliers.injection import (
     scaled,
     sigmas_text,
 )
-from qtui.tui.panels.quantize.outliers.listing import listing_lines, times_text
+from qtui.tui.panels.quantize.outliers.listing import element_lines, listing_lines, times_text
 from qtui.tui.panels.quantize.outliers.sentences import (
     advised,
     injection_sentence,
@@ -498,6 +499,22 @@ def test_lists_fit(glyphs, size):
         assert any("all 2" in line for line in lines)
     if glyphs is ASCII:
         assert "".join(lines).replace("–", "").isascii()
+
+
+@over(
+    ("sigmas", "line"),
+    [
+        (75.0, "       40   75.0 1000000   2,000"),
+        (999.9, "       40  999.9 1000000   2,000"),
+        (1012.5, "       40  1,012 1000000   2,000"),
+        (123456.0, "       40  1e+05 1000000   2,000"),
+    ],
+)
+def test_large_numbers_of_an_outlier_stand_apart(sigmas, line):
+    found = FoundOutlier(1_000_000, 2000, 40.0, sigmas, False)
+    lines = texts(element_lines(replace(numbers(), top=(found,)), 9, 36, UNICODE))
+    assert lines[-1].split() == line.split()
+    assert len(lines[-1]) == len(line)
 
 
 def test_a_marked_outlier_and_its_column():

@@ -226,6 +226,10 @@ async def test_filter_and_matches(running: Running, model: str) -> None:
         assert panel.body.side.list.current == panel.shown.entry
         await press(pilot, "N")  # the last filter still matches
         assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
+        await pilot.press("enter")
+        assert pilot.app.focused is panel.body.heatmap
+        await pilot.press("escape")
+        assert pilot.app.focused is panel.body.side.list
         await pilot.press("slash", *"nowhere")
         assert names() == []
         assert "no name has nowhere" in screen_text(pilot.app)

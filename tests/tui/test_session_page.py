@@ -74,6 +74,10 @@ async def test_every_view_that_was_seen_is_on_the_page(running: Running, tmp_pat
         assert SEEN.findall(again) == SEEN.findall(text)
         assert "P E4M3" not in again
         assert len(list(tmp_path.glob("qtui-session-*.html"))) == 2  # nothing is overwritten
+        await pilot.press("4", "right")
+        await settled(pilot)
+        facts = unescape(await export(pilot, tmp_path))
+        assert re.search(r"plan</\w+>\s*<\w+[^>]*>--batch 2<", facts)  # and nothing left open
 
 
 async def test_a_view_that_was_never_painted_was_not_seen(running: Running, tmp_path: Path) -> None:

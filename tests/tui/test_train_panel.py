@@ -23,7 +23,7 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.widgets.text_picture import TextPicture
+from qtui.screen.widgets.text_picture import Canvas, TextPicture
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.views.gap_view import GapView
@@ -439,6 +439,8 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         await pilot.press("space")
         await until(pilot, lambda: panel.run_shown.paused)
         await until(pilot, lambda: "Paused after step 2 of 20" in panel.sentence)
+        await until(pilot, lambda: "Space Resume" in screen_text(pilot.app).splitlines()[-1])
+        assert "x Stop" in screen_text(pilot.app).splitlines()[-1]
         await pilot.press("space")
         await until(pilot, lambda: not panel.run_shown.paused)
         await pilot.press("right_square_bracket")
@@ -446,6 +448,9 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         await until(pilot, lambda: not panel.run_shown.live)
         assert panel.run_shown.state.status == "stopped"
         assert "stopped" in panel.sentence
+        ranges, canvas = panel.view_of(RangesView), Canvas(100, 30, panel.drawing.glyphs)
+        assert "No ranges were measured" in str(ranges.draw(panel.run_shown, canvas))
+        await until(pilot, lambda: "x Clear" in screen_text(pilot.app).splitlines()[-1])
         await pilot.press("x")
         await settled(pilot)
         assert not panel.run_shown.there
@@ -726,7 +731,7 @@ async def test_a_copy_has_the_picture_and_the_sentence(running: Running, tmp_pat
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     expected = {"Run": "wwwww", "Phases": "between steps", "Parts": "optimizer states",
                 "Gap": "slack and fragmentation", "Loss": "step 6", "Log": "torch 2 imported",
-                "Ranges": "The recording has no ranges",
+                "Ranges": "No ranges were measured",
                 "Adapters": "50.0%"}  # fmt: skip
     async with running(recording=path) as pilot:
         panel = await replay(pilot)

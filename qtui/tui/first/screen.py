@@ -71,6 +71,7 @@ def begin(arguments: Sequence[str], commands: Collection[str]) -> None:
     if drawn:
         _before = modes
         termios.tcsetattr(0, termios.TCSANOW, _waiting(modes))
+        LISTENER.typed += _typed_before(modes)
         # On the other screen, which is cleared: whatever a terminal prints of questions that it
         # does not know is gone.
         _write(ENTER + HIDE_CURSOR + _questions(color, config))
@@ -244,6 +245,16 @@ def _write(text: str) -> None:
     stream = sys.__stderr__
     if stream is not None:
         os.write(stream.fileno(), text.encode())
+
+
+def _typed_before(modes: list[Any]) -> bytes:
+    """Keys that came while the terminal was in these modes, most of which make a line feed of
+    Enter."""
+    import termios
+    from select import select
+
+    keys = os.read(0, 4096) if select([0], [], [], 0)[0] else b""
+    return keys.replace(b"\n", b"\r") if modes[0] & termios.ICRNL else keys
 
 
 def _waiting(modes: list[Any]) -> list[Any]:

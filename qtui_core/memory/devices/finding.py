@@ -68,7 +68,7 @@ def device_of_memory(nbytes: int) -> Device:
     power, unit = (30, "GiB") if nbytes >= 1 << 30 else (20, "MiB")
     amount = nbytes / (1 << power)
     return Device(
-        name=f"GPU with {amount:.2f}".rstrip("0").rstrip(".") + f" {unit}",
+        name=f"a GPU of {amount:.2f}".rstrip("0").rstrip(".") + f" {unit}",
         vendor="",
         architecture="",
         capability=None,

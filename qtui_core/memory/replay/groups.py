@@ -40,7 +40,7 @@ GROUPS: Final = (
     _group("A", "activations", "acts",
            Component.ACTIVATIONS, Component.CACHE, Component.INPUTS),
     _group("L", "loss", "loss", Component.LOSS),
-    _group("T", "temporaries", "temps", Component.TEMPORARIES, Component.WORKSPACES),
+    _group("T", "temps and workspaces", "temps", Component.TEMPORARIES, Component.WORKSPACES),
 )  # fmt: skip
 
 #: Name of a component -> its index in GROUPS.

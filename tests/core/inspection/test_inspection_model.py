@@ -109,6 +109,12 @@ class TestConclusions:
         assert "bf16 keeps every value exactly" in inspect(tmp_path, "bf16").conclusion
         assert "keeps every value exactly" in inspect(tmp_path, "tf32", "bf16").conclusion
 
+    def test_tensors_that_no_scheme_changes(self, tmp_path):
+        save(tmp_path, a=np.ones(4, np.float32), b=np.ones(4, np.float32))
+        assert "none of its 2 tensors is a" in inspect(tmp_path, "int4").conclusion
+        chosen = inspect(tmp_path, "int4", pattern="a").conclusion
+        assert "the one chosen tensor is not a floating-point matrix" in chosen
+
     def test_zeros(self, tmp_path):
         save(tmp_path, w=np.zeros((64, 64), np.float32))
         assert "is zero" in inspect(tmp_path, "nf4").conclusion

@@ -85,9 +85,11 @@ class CodebooksPanel(TensorPanel):
 
     def command_line(self) -> Command:
         shown = self.shown
-        if isinstance(self.view, ConstructionView) or shown.subject is None or not shown.current:
+        entry, subject = shown.entry, shown.subject
+        if isinstance(self.view, ConstructionView) or not (entry and subject and shown.current):
             return "No command gives what is shown here."
-        return inspect_command(shown.model, shown.subject, (each.scheme for each in shown.columns))
+        schemes = (each.scheme for each in shown.columns)
+        return inspect_command(shown.model, entry, subject, schemes)
 
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.view.TITLE, self.sentence)

@@ -22,13 +22,13 @@ def number_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
     answer = shown.answer
     if answer is None or not shown.current:
         return []
-    columns = [_made_of(answer, 33)]
+    columns = [_made_of(answer, 37)]
     if shown.around is not None:
-        width = min(60, canvas.width - 38) if canvas.width < 130 else 58
+        width = min(60, canvas.width - 40) if canvas.width < 130 else 58
         columns.append(_savings(shown.around, width, canvas))
         if canvas.width >= 130:
             columns.append(_holding(shown.around.fits, canvas.glyphs.minus))
-    return _beside(columns, [0, 38, 100], canvas.height)
+    return _beside(columns, [0, 40, 102], canvas.height)
 
 
 def _beside(

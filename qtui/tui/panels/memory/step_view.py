@@ -12,8 +12,8 @@ class StepView(MemoryView):
     TITLE = "Step"
     HELP = """\
 **Step**: the tensors that are alive at each operation of a step, stacked by component: W weights,
-R adapters, O optimizer states, G gradients, A activations, L loss, T temporaries. Below are the
-phases.
+R adapters, O optimizer states, G gradients, A activations, L loss, T temporaries and
+workspaces of kernels. Below are the phases.
 """
 
     def ready(self, shown: Shown) -> bool:

@@ -44,7 +44,8 @@ FORM_BINDINGS: list[BindingType] = [
     _binding("backspace", "usual", "As usual", "usual", "The usual value of the setting"),
     _binding("o", "open", "Open", "open", "Pick a recording of an experiment, or type its path",
              priority=True),
-    _binding("escape", "back", "Back", "back", "Leave the field", show=True, priority=True),
+    _binding("escape", "back", "Back", "back", "Leave the field, or go back to the list",
+             show=True, priority=True),
 ]  # fmt: skip
 
 PICTURE_KEYS: tuple[Binding, ...] = (

@@ -257,8 +257,11 @@ class NumericsPanel(AskingPanel):
         self.draw()
 
     def action_back(self) -> None:
+        if self.body.typing:
+            self.body.stop_typing()
+        elif not self.refusal:
+            self.screen.set_focus(self.body.list)
         self.refusal = ""
-        self.body.stop_typing()
         self.draw()
 
     # Running
@@ -319,7 +322,7 @@ class NumericsPanel(AskingPanel):
         if action in ("move", "open"):
             return not self.body.typing
         if action == "back":
-            return self.body.typing or bool(self.refusal)
+            return focused is not self.body.list or bool(self.refusal)
         return super().offers(action, parameters)
 
     # Showing

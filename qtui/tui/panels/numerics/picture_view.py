@@ -11,7 +11,7 @@ from qtui.report.pictures.drawing import picture_lines
 from qtui.screen.example import Example, with_example
 from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, wrapped
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, paragraphs, wrapped
 from qtui.tui.panels.numerics.keys import PICTURE_KEYS
 from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown
@@ -138,13 +138,15 @@ def _about(shown: NumericsShown, canvas: Canvas, run: str) -> list[TextLine]:
     ]
     where = f"on {shown.model}" if experiment.takes_model else "on numbers of its own: no model"
     cost = cost_text(experiment)
-    lines += [[], [Put(0, f"Nothing was run yet. {run} runs it, {cost}, {where}.")]]
+    nothing = f"Nothing was run yet. {run} runs it, {cost}, {where}."
+    lines += [[], *paragraphs((nothing,), canvas.width, "value")]
     lines += [[], [Put(0, "Settings", "label")]]
     wide = max((len(row.name) for row in experiment.settings), default=0)
     for row in experiment.settings:
-        lines.append(
-            [Put(2, row.name.replace("_", " "), "label"), Put(4 + wide, row.help, "quiet")]
-        )
+        first, *rest = wrapped(row.help, canvas.width - 4 - wide)
+        name = Put(2, row.name.replace("_", " "), "label")
+        lines.append([name, Put(4 + wide, first, "quiet")])
+        lines += ([Put(4 + wide, line, "quiet")] for line in rest)
     left = replace(canvas, height=canvas.height - len(lines))
     return [*lines, *with_example((), Example("falling"), left)][: canvas.height]
 

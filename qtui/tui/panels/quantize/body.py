@@ -135,9 +135,16 @@ class QuantizeBody(TensorBody):
     def typing(self) -> bool:
         return self.view.typing or super().typing
 
+    @property
+    def beside_list(self) -> bool:
+        """Whether the view has the focus, and the tensors are shown beside it."""
+        return bool(self.side.list.region) and self.view.has_focus_within
+
     def leave(self) -> None:
         if self.view.typing:
             self.view.leave()
+        elif self.beside_list and not self.can_leave:
+            self.screen.set_focus(self.side.list)
         else:
             super().leave()
 

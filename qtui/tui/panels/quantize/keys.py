@@ -37,8 +37,8 @@ URGENT_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart",
              "Start the engine again, or read again", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
-    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True,
-             priority=True),
+    _binding("escape", "back", "Back", "back", "Leave the field, the picture or the list",
+             show=True, priority=True),
 ]  # fmt: skip
 QUANTIZE_BINDINGS: list[BindingType] = [
     # Keys that open a field have priority: Textual then runs their action before it handles the

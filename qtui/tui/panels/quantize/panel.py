@@ -393,7 +393,8 @@ class QuantizePanel(TensorPanel):
             return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":
             return self.shown.inject is not None
-        if action == "stop":
+        if action in ("stop", "back"):
             busy = self.ranking.running or self.busy or self.view.working or bool(self.silence)
-            return busy and not self.body.can_leave
+            leaves = self.body.can_leave or (self.body.beside_list and not busy)
+            return leaves if action == "back" else busy and not leaves
         return super().offers(action, parameters)

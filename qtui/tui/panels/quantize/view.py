@@ -75,7 +75,7 @@ class TensorView(View[QuantizeShown], Container):
         shown = self.panel.shown
         if shown.entry is None:
             return "No tensor is shown, so there is no command."
-        return inspect_command(shown.model, shown.subject, shown.schemes)
+        return inspect_command(shown.model, shown.entry, shown.subject, shown.schemes)
 
     # Hooks, which the panel calls. By default they do nothing.
 

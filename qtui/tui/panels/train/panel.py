@@ -21,7 +21,7 @@ from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui.screen.run_process import DRAWN_SECONDS
 from qtui.tui.panels.train.body import ControlButtons, TrainBody
-from qtui.tui.panels.train.drawing import TrainPainter, smaller
+from qtui.tui.panels.train.drawing import TrainPainter, controls_of, smaller
 from qtui.tui.panels.train.export import run_data, run_table
 from qtui.tui.panels.train.keys import ASKED, HELP, LATER_BINDINGS, TRAIN_BINDINGS
 from qtui.tui.panels.train.recordings import recordings
@@ -221,14 +221,11 @@ class TrainPanel(PlanPanel):
             self.run.start(hold=True)
 
     def action_stop(self) -> None:
-        if self.run_shown.live:
-            self.run.stop()
-            self.draw()
-        else:
-            self.run.forget()
-            self.draw()
-            if not self.shown.current and self.known:
-                self._estimate()
+        over = not self.run_shown.live
+        (self.run.forget if over else self.run.stop)()
+        self.draw()
+        if over and not self.shown.current and self.known:
+            self._estimate()
 
     def action_speed(self, by: int) -> None:
         player = self.run_shown.player
@@ -366,6 +363,11 @@ class TrainPanel(PlanPanel):
         if not self.body.has_form:
             self.show_view(self.view_of(RunView))
         self.draw()
+
+    def key_word(self, action: str) -> str:
+        if action not in ("pause", "stop"):
+            return super().key_word(action)
+        return next(b.word for b in controls_of(self.run_shown) if b.action == action).capitalize()
 
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         run, replayed = self.run_shown, self.run_shown.player is not None

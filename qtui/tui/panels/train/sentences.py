@@ -216,8 +216,9 @@ def _peak(state: RunState, glyphs: Glyphs) -> str:
         return f"{text}; {header.why_not}" if header.why_not else f"{text}."
     estimated = header.predicted.peak_allocated_bytes
     if too_early(state):
-        of = "whole steps" if state.over else "the steps that follow"
-        return f"{text} so far; {format_bytes(estimated)} is estimated for {of}."
+        if state.over:
+            return f"{text}; {format_bytes(estimated)} is estimated for whole steps."
+        return f"{text} so far; {format_bytes(estimated)} is estimated for the steps that follow."
     gap = gap_text(peak, estimated, glyphs.minus)
     other = header.predicted.peak_phase
     where = "" if other == place else f", in {other}"

@@ -83,7 +83,7 @@ def _cell(
         text, tone = "!", "warning"
     else:
         share = _share(cell.sqnr_db, scale)
-        text = f"{cell.sqnr_db:.0f}" if room > 1 else brush.shade(max(share, 1e-9))
+        text = str(round(cell.sqnr_db)) if room > 1 else brush.shade(max(share, 1e-9))
         tone = heat(share)
     if at == place:
         tone = "cursor"

@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from qtui.report.inspection.layers import place_of
 from qtui.report.numbers import format_decibels
+from qtui.screen.command_line import Command, inspect_all_command
 from qtui.screen.tensors.list import rank_text
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture, centred
@@ -163,6 +164,12 @@ class LayersView(TensorView):
 
     def copy_text(self) -> str | None:
         return f"{self.picture.text}\n\n{self.sentence}" if self._names else None
+
+    def command_line(self) -> Command:
+        shown = self.panel.shown
+        if not self._names or not shown.schemes:
+            return super().command_line()
+        return inspect_all_command(shown.model, (shown.scheme,))
 
     def export_data(self) -> dict[str, Any] | None:
         if not self._names:

@@ -41,15 +41,23 @@ def element_lines(
         return lines
     lines.append([(f"{'value':>9}{'sigmas':>7}{'row':>8}{'column':>8}", "label")])
     for outlier in numbers.top[: max(0, height - len(lines))]:
+        row = f"{outlier.row:,}" if outlier.row < 1_000_000 else str(outlier.row)
         lines.append(
             [
                 (f"{format_value(outlier.value, 4):>9}", "value"),
-                (f"{outlier.sigmas:>7,.1f}", "value"),
-                (f"{outlier.row:>8,}{outlier.column:>8,}", "value"),
+                (f"{_sigmas(outlier.sigmas):>7}", "value"),
+                (f"{row:>8}{outlier.column:>8,}", "value"),
                 (f" {glyphs.outlier}" if outlier.outlier else "", "warning"),
             ]
         )
     return lines
+
+
+def _sigmas(many: float) -> str:
+    """A number of sigmas in at most six characters."""
+    if many < 1_000:
+        return f"{many:.1f}"
+    return f"{many:,.0f}" if many < 99_999 else f"{many:.0e}"
 
 
 def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TonedLine]:

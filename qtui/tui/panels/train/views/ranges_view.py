@@ -18,7 +18,7 @@ from qtui_core.formats.magnitudes import best_scale
 from qtui_core.live.snapshot import StepRanges
 
 NOT_YET: Final = "The next step of the run measures the range of its numbers."
-NEVER: Final = "The recording has no ranges: a run measures them while this view is shown."
+NEVER: Final = "No ranges were measured: a run measures them while this view is shown."
 
 
 class RangesView(TrainView):
@@ -68,7 +68,7 @@ the loss scale recommended for FP16.
             scale = _recommended(kinds) if self.scaled else 0
             picture = ranges_picture(seen, kinds, scale, layer)
         if picture is None:
-            return self.nothing(shown, NOT_YET if shown.player is None else NEVER, canvas)
+            return self.nothing(shown, NOT_YET if shown.live else NEVER, canvas)
         brush = self.panel.drawing.brush
         return picture_lines(picture, canvas.width, canvas.height, brush)
 
