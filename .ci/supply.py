@@ -75,9 +75,11 @@ def asked_of_pip(python: Path | str, source: Path) -> dict[str, Any]:
 
 
 def parts(report: dict[str, Any]) -> list[Part]:
-    """The distributions of a report of pip, by name, without qtui."""
-    rows = {canonicalize_name(row["metadata"]["name"]): row for row in report["install"]}
-    brought, requires = defaultdict(set), defaultdict(set)
+    """The distributions of a report of pip, by name."""
+    rows: dict[str, Any] = {
+        canonicalize_name(row["metadata"]["name"]): row for row in report["install"]
+    }
+    brought, requires = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for extra in ("", *EXTRAS):
         waiting, seen = [("qtui", extra)], set()
         while waiting:

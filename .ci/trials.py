@@ -72,6 +72,8 @@ def boots(python: Path, folder: Path) -> bool:
 
 def serves(python: Path, folder: Path) -> bool:
     """Whether `qtui serve` answers to its token and to no other, and ends with Ctrl-C."""
+    # In the background a shell has this signal ignored, which children would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     server = subprocess.Popen(
         [python, "-m", "qtui", "serve"], cwd=folder, stderr=subprocess.PIPE, text=True
     )
@@ -80,7 +82,11 @@ def serves(python: Path, folder: Path) -> bool:
     found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", said)
     answers = [status(found[0]), status(f"{found[0][:-5]}AAAA/")] if found else []
     server.send_signal(signal.SIGINT)
-    said += server.communicate(timeout=BOOT_SECONDS)[1]
+    try:
+        said += server.communicate(timeout=BOOT_SECONDS)[1]
+    except subprocess.TimeoutExpired:
+        server.kill()
+        said += server.communicate()[1]
     good = answers == [200, 403] and server.returncode == 0
     print(f"{'ok' if good else 'FAILED':7}          qtui serve (answers {answers})", flush=True)
     if not good:

@@ -31,6 +31,7 @@ transformers = LazyImport("transformers")
 load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
 capture = LazyImport("qtui_core.activations.capture", "capture")
 load_model = LazyImport("qtui_core.loading.model", "load_model")
+loading = LazyImport("qtui_core.loading.model")
 
 
 def opened(path: Path | str):
@@ -275,6 +276,24 @@ def edit(folder: Path, **changes: Any) -> None:
     for key, value in changes.items():
         config.pop(key, None) if value is None else config.update({key: value})
     path.write_text(json.dumps(config))
+
+
+def test_a_model_brings_no_code(tmp_path):
+    """A class of transformers with `auto_map` beside it is built as transformers has it."""
+    folder = running_models.llama(tmp_path / "model")
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    kinds = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoTokenizer")
+    edit(folder, auto_map={kind: f"own.{kind}" for kind in kinds})
+    model = opened(folder).model
+    assert type(model) is transformers.LlamaForCausalLM
+    assert not hasattr(model.config, "auto_map")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_configuration_keeps_no_key_that_chooses_code():
+    for key in loading._CODE_KEYS:
+        config = {key: "x", "layers": [{key: "x", "size": 1}], "text_config": {key: {"a": "b"}}}
+        assert loading.without_code(config) == {"layers": [{"size": 1}], "text_config": {}}, key
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
