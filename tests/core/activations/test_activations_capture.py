@@ -31,7 +31,6 @@ transformers = LazyImport("transformers")
 load_file, save_file = lazy_names("safetensors.torch", "load_file", "save_file")
 capture = LazyImport("qtui_core.activations.capture", "capture")
 load_model = LazyImport("qtui_core.loading.model", "load_model")
-loading = LazyImport("qtui_core.loading.model")
 
 
 def opened(path: Path | str):
@@ -291,9 +290,11 @@ def test_a_model_brings_no_code(tmp_path):
 
 
 def test_a_configuration_keeps_no_key_that_chooses_code():
-    for key in loading._CODE_KEYS:
+    from qtui_core.loading.model import _CODE_KEYS, without_code
+
+    for key in _CODE_KEYS:
         config = {key: "x", "layers": [{key: "x", "size": 1}], "text_config": {key: {"a": "b"}}}
-        assert loading.without_code(config) == {"layers": [{"size": 1}], "text_config": {}}, key
+        assert without_code(config) == {"layers": [{"size": 1}], "text_config": {}}, key
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
