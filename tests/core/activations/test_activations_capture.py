@@ -277,6 +277,26 @@ def edit(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(config))
 
 
+def test_a_model_brings_no_code(tmp_path):
+    """A class of transformers with `auto_map` beside it is built as transformers has it."""
+    folder = running_models.llama(tmp_path / "model")
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    kinds = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoTokenizer")
+    edit(folder, auto_map={kind: f"own.{kind}" for kind in kinds})
+    model = opened(folder).model
+    assert type(model) is transformers.LlamaForCausalLM
+    assert not hasattr(model.config, "auto_map")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_configuration_keeps_no_key_that_chooses_code():
+    from qtui_core.loading.model import _CODE_KEYS, without_code
+
+    for key in _CODE_KEYS:
+        config = {key: "x", "layers": [{key: "x", "size": 1}], "text_config": {key: {"a": "b"}}}
+        assert without_code(config) == {"layers": [{"size": 1}], "text_config": {}}, key
+
+
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
 def test_a_configuration_chooses_no_kernels_from_the_hub(tmp_path, key):
     """With the library `kernels`, these keys name compiled code that is downloaded and run."""
