@@ -7,6 +7,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from qtui.engine.answers import activations, codes, outliers, pictures, tensors
 from qtui.engine.client import Reply
 from qtui.engine.operations import build_operations
 from qtui.engine.protocol import Event, encode_event, parse_request, read_event
+from qtui.engine.requests import EvaluationRequest
 from qtui.engine.task import Task
 from qtui.tui.config import load_config
 from qtui.tui.state import read_state
@@ -184,6 +186,9 @@ def take_operation(raw: bytes) -> None:
     operation = OPERATIONS.get(request.method)
     if operation is not None:
         asked = operation.read(request.method, request.params)
+        if isinstance(asked, EvaluationRequest) and (asked.settings.windows or 2) > 1:
+            # A user who asks for more windows waits for them.
+            asked = replace(asked, settings=replace(asked.settings, windows=1))
         task = Task(request.id, request.method, asked, None, lambda *_: None)
         encode_event(Event("result", request.id, operation.run(task)))
 

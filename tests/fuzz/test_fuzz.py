@@ -47,6 +47,8 @@ CORPUS = (
         b'[{"name":"a","dtype":"<f4","shape":[1],"nbytes":4}]}\n0000',
     ),
     ("operation", _asked("decomposition", "odd")),
+    ("operation", _asked("attribution", "half", b'"tries": 3', b'"tries": -' + b"9" * 400)),
+    ("operation", b'{"id":1,"method":"model_index","params":{"model":"\\ud800/a"},"kind":"x"}'),
     ("operation", _asked("histogram", "one", b'"bins": 9', b'"bins": -9')),
     ("operation", _asked("histogram", "one", b'"bins": 9', b'"bins": ' + b"9" * 400)),
 )
