@@ -99,7 +99,7 @@ def _nearest(path: Path) -> str:
     """Names beside a missing path that resemble it, quoted; empty when none do."""
     try:
         names = os.listdir(path.parent)
-    except OSError:
+    except (OSError, ValueError):  # it has no such folder, or no name that a file can have
         return ""  # No folder to look in is no failure: the hint is left out.
     from difflib import get_close_matches  # only a name that is not found pays for it
 

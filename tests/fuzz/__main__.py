@@ -1,17 +1,23 @@
-"""Fuzzes for as long as one likes: `python -m tests.fuzz [TARGET] --seconds N --seed N`."""
+"""Fuzzes for as long as one likes: `python -m tests.fuzz [TARGET] --seconds N --seed N`.
+
+With `--guided` atheris, which must be installed, keeps the inputs that reach new lines and changes
+those further; it needs a TARGET, and ends at the first escape.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import sys
 import time
 import traceback
 from pathlib import Path
+from types import FunctionType
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mutations import fault_of, mutated
+from mutations import fault_of, mutated, peak_bytes
 from targets import TARGETS
 
 
@@ -19,6 +25,8 @@ def fuzz(name: str, seconds: float, seed: int) -> tuple[int, dict[str, tuple[byt
     """The number of inputs tried, and of each escape the shortest input and its traceback."""
     target, draw = TARGETS[name], random.Random(f"{name} {seed}")
     seeds = target.seeds()
+    for raw in seeds:  # what is imported and cached at first is nobody's fault
+        fault_of(target, raw)
     found: dict[str, tuple[bytes, str]] = {}
     tried, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
@@ -37,16 +45,51 @@ def fuzz(name: str, seconds: float, seed: int) -> tuple[int, dict[str, tuple[byt
     return tried, found
 
 
+def guided(name: str, seconds: float, seed: int) -> None:
+    """Fuzzes with coverage; ends the process."""
+    import atheris
+
+    target = TARGETS[name]
+    seeds = target.seeds()
+    for raw in seeds:
+        fault_of(target, raw)  # all is imported before it is instrumented
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and (each.__module__ or "").startswith("qtui"):
+            atheris.instrument_func(each)
+
+    def take(raw: bytes) -> None:
+        error = fault_of(target, raw)
+        if error is not None:
+            raise RuntimeError(f"an escape at {raw!r}") from error
+
+    def changed(raw: bytes, most: int, number: int) -> bytes:
+        near = [raw, *seeds] if len(raw) > 2 else seeds
+        return mutated(random.Random(number), near, structured=target.json)[:most]
+
+    limits = [f"-max_total_time={seconds:.0f}", f"-seed={seed}", "-max_len=65536"]
+    atheris.Setup([sys.argv[0], *limits], take, custom_mutator=changed)
+    atheris.Fuzz()
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("target", nargs="?", choices=[[], *TARGETS], default=[])
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
     asked = parser.parse_args()
+    if asked.guided:
+        guided(asked.target or parser.error("--guided needs a target"), asked.seconds, asked.seed)
     escapes = 0
     for name in [asked.target] if asked.target else TARGETS:
         tried, found = fuzz(name, asked.seconds, asked.seed)
-        print(f"{name:12} {tried:10,} inputs {len(found):3} escapes, seed {asked.seed}", flush=True)
+        print(
+            f"{name:12} {tried:10,} inputs {len(found):3} escapes, seed {asked.seed}, "
+            f"peak {peak_bytes() >> 20:,} MiB",
+            flush=True,
+        )
         for where, (raw, told) in found.items():
             print(f"  {where}: {raw[:2000]!r}\n{told[-2500:]}", flush=True)
         escapes += len(found)

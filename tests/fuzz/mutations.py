@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ from qtui_core.errors import QtuiError
 
 #: The most seconds of the processor that an input may take: others may use the machine, too.
 LIMIT_SECONDS = 10
+#: The most memory that an input may take, beyond the most that any took before.
+LIMIT_BYTES = 1 << 30
 
 NESTED: Any = []
 for _ in range(150):
@@ -55,24 +59,38 @@ class TooSlow(BaseException):
     """An input took more than LIMIT_SECONDS."""
 
 
+class TooLarge(BaseException):
+    """An input took more than LIMIT_BYTES."""
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def fault_of(target: Target, raw: bytes) -> BaseException | None:
     """What a target should not have raised at an input; None where all is well."""
 
     def ring(*_: object) -> None:
         raise TooSlow(f"over {LIMIT_SECONDS} s")
 
+    peak = peak_bytes()
     before = signal.signal(signal.SIGPROF, ring)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_SECONDS)
     try:
-        target.take(raw)
+        with warnings.catch_warnings():
+            # A user would see it on the screen or in a report.
+            warnings.simplefilter("error", RuntimeWarning)
+            target.take(raw)
     except target.errors:
-        return None
+        pass
     except (Exception, TooSlow) as error:
         return error
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-    return None
+    grown = peak_bytes() - peak
+    return TooLarge(f"{grown >> 20} MiB") if grown > LIMIT_BYTES else None
 
 
 def mutated(draw: random.Random, seeds: Sequence[bytes], *, structured: bool) -> bytes:

@@ -7,29 +7,35 @@ import json
 import struct
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from mutations import Target
+from safetensors.numpy import save_file
 
-from qtui.engine import requests
 from qtui.engine.answers import activations, codes, outliers, pictures, tensors
 from qtui.engine.client import Reply
-from qtui.engine.protocol import parse_request, read_event
-from qtui.engine.task import EngineOperation
+from qtui.engine.operations import build_operations
+from qtui.engine.protocol import Event, encode_event, parse_request, read_event
+from qtui.engine.requests import EvaluationRequest
+from qtui.engine.task import Task
 from qtui.tui.config import load_config
 from qtui.tui.state import read_state
 from qtui.tui.wire.key_parser import KeyParser
 from qtui_core.codec import CodecError, from_plain
 from qtui_core.inspection.adapters.settings import read_settings
+from qtui_core.inspection.inspect import inspect_model
 from qtui_core.live.recording import parse_recording
 from qtui_core.live.state import RunState, after
 from qtui_core.live.summary import summary
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.models import open_model
 from qtui_core.models.files import gguf, layout, safetensors
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.hub import repository
@@ -59,14 +65,14 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="qtui-fuzz-")
 
 
-def _file(raw: bytes) -> Path:
-    path = Path(_folder().name) / "input"
+def _file(raw: bytes, name: str = "input") -> Path:
+    path = Path(_folder().name) / name
     path.write_bytes(raw)
     return path
 
 
-def _of_header(text: bytes) -> bytes:
-    return struct.pack("<Q", len(text)) + text + bytes(25)
+def _of_header(text: bytes, data: bytes = bytes(25)) -> bytes:
+    return struct.pack("<Q", len(text)) + text + data
 
 
 def take_safetensors(raw: bytes) -> None:
@@ -156,11 +162,9 @@ STATE = {
     "plan": {"batch": 4, "lora_targets": ["q_proj"]}, "gpu": {"index": 0}, "recents": ["a/b"],
 }  # fmt: skip
 
-REQUESTS = {
-    name: EngineOperation(print, "", kind)
-    for name, kind in vars(requests).items()
-    if isinstance(kind, type) and name.endswith("Request")
-}
+#: What the engine answers, all with one session, as in its process.
+OPERATIONS = build_operations()
+DEMO_TENSOR = "model.layers.0.self_attn.q_proj.weight"
 TENSOR = {"model": "demo", "tensor": "a", "source": "weight"}
 VIEW = {"scheme": "int4", "schemes": ["int4", "int8:row"], "rows": 4, "columns": 5, "bins": 9}
 MORE = {
@@ -172,8 +176,57 @@ MORE = {
 
 def take_request(raw: bytes) -> None:
     request = parse_request(raw)
-    if request.method in REQUESTS:
-        REQUESTS[request.method].read(request.method, request.params)
+    if request.method in OPERATIONS:
+        OPERATIONS[request.method].read(request.method, request.params)
+
+
+def take_operation(raw: bytes) -> None:
+    """As `qtui.engine.worker` answers it, but in this thread."""
+    request = parse_request(raw)
+    operation = OPERATIONS.get(request.method)
+    if operation is not None:
+        asked = operation.read(request.method, request.params)
+        if isinstance(asked, EvaluationRequest) and (asked.settings.windows or 2) > 1:
+            # A user who asks for more windows waits for them.
+            asked = replace(asked, settings=replace(asked.settings, windows=1))
+        task = Task(request.id, request.method, asked, None, lambda *_: None)
+        encode_event(Event("result", request.id, operation.run(task)))
+
+
+def _operation_seeds() -> Sequence[bytes]:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((24, 64), dtype=np.float32)
+    tensors = {
+        "weight": weight, "half": weight.astype(np.float16), "zeros": np.zeros((2, 3), np.float32),
+        "odd": np.array([np.nan, np.inf, -np.inf, 1e-42, -0.0, 3e38], np.float32).reshape(2, 3),
+        "one": np.ones((1, 1), np.float32), "empty": np.zeros((0, 4), np.float32),
+        "scalar": np.array(2, np.float32), "whole": np.arange(12, dtype=np.int8).reshape(3, 4),
+        "convolution": random.standard_normal((2, 3, 4), dtype=np.float32),
+    }  # fmt: skip
+    path = Path(_folder().name) / "odd.safetensors"
+    save_file(tensors, path)
+    small = {"model": str(path), **VIEW, **MORE, "inject": None, "tensors": ["half"]}
+    reading = {
+        "model": "demo", "tensor": DEMO_TENSOR, "tensors": [DEMO_TENSOR], "prompt": "One day " * 20,
+        "schemes": ["int4"], "scheme": "int4", "by": "fisher", "source": "input", "active": 0,
+        "settings": {"schemes": ["int4"], "text": None, "windows": 1, "window": 16},
+    }  # fmt: skip
+    # A module is captured before something is asked about it.
+    of_model = {"capture": 0, "activation_ranges": 1, "output_error": 1}
+    of_model |= {"layer_errors": 2, "prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
+    return [
+        *_json(*(
+            {"id": 1, "method": name, "params": {**small, "tensor": tensor}, "kind": "x"}
+            for name in OPERATIONS if name not in of_model for tensor in tensors
+        )),
+        *_json(*({"id": 1, "method": name, "params": reading, "kind": "x"} for name in of_model)),
+    ]  # fmt: skip
+
+
+def take_checkpoint(raw: bytes) -> None:
+    """A whole file: its header, its weights under a scheme, and what the report says of them."""
+    with open_model(_file(raw, "input.safetensors")) as source:
+        inspect_model(source, (Scheme.parse("int4:group64"), Scheme.parse("nf4:dq")))
 
 
 ANSWERS = tuple(
@@ -265,9 +318,17 @@ TARGETS: dict[str, Target] = {
     "request": Target(
         lambda: _json(*(
             {"id": 1, "method": name, "params": {**TENSOR, **VIEW, **MORE}, "kind": "x"}
-            for name in REQUESTS
+            for name in OPERATIONS
         )),
         take_request,
+    ),
+    "operation": Target(_operation_seeds, take_operation),
+    "checkpoint": Target(
+        lambda: _json(HEADER | {
+            "q.weight": {"dtype": "I8", "shape": [6, 100], "data_offsets": [25, 625]},
+            "k.weight": {"dtype": "F16", "shape": [3, 2, 50], "data_offsets": [625, 1225]},
+        }),
+        lambda raw: take_checkpoint(_of_header(raw, bytes(range(245)) * 5)),
     ),
     "event": Target(
         lambda: [

@@ -17,6 +17,15 @@ from qtui.tui.config import load_config
 from qtui_core.errors import UsageError
 
 _RECORDING = TARGETS["recording"].seeds()[-1]
+
+
+def _asked(method: str, tensor: str, *changed: bytes) -> bytes:
+    """A request for an operation, with something replaced."""
+    words = f'"{method}"'.encode(), f'"tensor": "{tensor}"'.encode()
+    found = (seed for seed in TARGETS["operation"].seeds() if all(word in seed for word in words))
+    return next(found).replace(*changed) if changed else next(found)
+
+
 #: Inputs that were no answer and no error of the product, or were feared to be: the target, and the
 #: input.
 CORPUS = (
@@ -37,6 +46,11 @@ CORPUS = (
         b'{"event":"result","id":7,"data":0.5,"arrays":'
         b'[{"name":"a","dtype":"<f4","shape":[1],"nbytes":4}]}\n0000',
     ),
+    ("operation", _asked("decomposition", "odd")),
+    ("operation", _asked("attribution", "half", b'"tries": 3', b'"tries": -' + b"9" * 400)),
+    ("operation", b'{"id":1,"method":"model_index","params":{"model":"\\ud800/a"},"kind":"x"}'),
+    ("operation", _asked("histogram", "one", b'"bins": 9', b'"bins": -9')),
+    ("operation", _asked("histogram", "one", b'"bins": 9', b'"bins": ' + b"9" * 400)),
 )
 
 

@@ -126,5 +126,6 @@ def threshold_of(
         return FIRST_THRESHOLD
     outliers = session.outliers_of(task, tensor, 0.0, 1.0)
     wanted = max(1, len(outlier_columns(columns, outliers)))
-    kept = ((t, int(np.count_nonzero(columns.absmax >= np.float32(t)))) for t in ladder)
-    return next((threshold for threshold, count in kept if count >= wanted), ladder[-1])
+    with np.errstate(over="ignore"):  # no column reaches the first, which may be no float32
+        kept = np.count_nonzero(columns.absmax >= np.array(ladder, np.float32)[:, None], axis=1)
+    return next((t for t, count in zip(ladder, kept, strict=True) if count >= wanted), ladder[-1])

@@ -48,6 +48,8 @@ from qtui_core.quant.verdicts.granularities import granularity_error, schemes_by
 from qtui_core.schemes.stepping import FIRST_THRESHOLD
 
 COLUMNS_SENT = 64
+#: The most columns that are tried one by one, each a pass over the tensor.
+MOST_TRIES = 64
 ROWS_SENT = 16
 #: The scheme that is decomposed if the chosen one cannot have outlier columns.
 DECOMPOSED = "int8:row"
@@ -104,6 +106,8 @@ def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColu
     together. Outlier columns are tried first, alternating with columns that are large or have much
     error."""
     tensor, scheme, tries = session.tensor_of(task), task.asked.scheme, task.asked.tries
+    if not 0 <= tries <= MOST_TRIES:
+        raise UsageError(f"0 to {MOST_TRIES} columns are tried one by one.")
     extent = session.extent_of_model(task, scheme)
     steps = tries + 3.0
     found = session.remembered(

@@ -114,7 +114,8 @@ def decompose(
 ) -> Decomposition | None:
     """The kept columns of a tensor; None if there are none. `absmax` `[columns]` are the largest
     finite magnitudes of its columns."""
-    limit = np.float32(threshold)
+    with np.errstate(over="ignore"):  # beyond float32 no column is kept
+        limit = np.float32(threshold)
     columns = np.flatnonzero(absmax >= limit).astype(np.int64)
     if not columns.size:
         return None

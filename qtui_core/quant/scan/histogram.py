@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
 from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import statistics
@@ -15,6 +16,8 @@ from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, ele
 from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, progress_of
 
 Int64 = npt.NDArray[np.int64]
+#: Far more than a screen has columns.
+MOST_BINS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,8 @@ class HistogramScan(Reducer[Int64]):
     """Counts the elements from `low` to `high`; elements outside are not counted."""
 
     def __init__(self, bins: int, low: float, high: float) -> None:
+        if not 1 <= bins <= MOST_BINS:
+            raise UsageError(f"A histogram has 1 to {MOST_BINS:,} bins.")
         if low == high:
             around = max(0.5, abs(low) * 2.0**-24)
             low, high = low - around, high + around
@@ -78,6 +83,8 @@ def histogram(
 
     If all elements have one value, the range is 1 wide around it, as in numpy, or wider if a width
     of 1 would vanish in rounding beside a large value.
+
+    Raises UsageError for less than one bin or more than MOST_BINS.
     """
     elements = elements_of(x)
     if low is None or high is None:
