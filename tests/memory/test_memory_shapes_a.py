@@ -309,6 +309,7 @@ def test_another_head_or_a_quantized_checkpoint_is_noted():
         (small("llama4_text", no_rope_layers=[1]), "no_rope_layers"),
         (small("llama4_text", num_experts_per_tok=17), "17 experts"),
         (small("stablelm", partial_rotary_factor=1.5), "cannot be rotated"),
+        (small("stablelm", partial_rotary_factor=1e-320), "at least one element"),
         (small("phi3", rope_scaling="longrope"), "rope_scaling"),
         ({"model_type": "gemma3", "text_config": [1]}, "text_config"),
         ({"model_type": "gemma3", "text_config": {"hidden_size": -1}}, "text_config.*-1"),

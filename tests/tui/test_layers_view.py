@@ -70,6 +70,7 @@ def test_read_and_unread_cells_differ_in_glyphs_too(brush: Brush, width: int) ->
     names = dense(90)
     numbers: dict[str, float | None] = dict.fromkeys(names[: len(names) // 2], 20.0)
     numbers[names[5]], numbers[names[9]], numbers[names[13]] = 3.0, -math.inf, None
+    numbers[names[17]] = math.nan
     grid = layer_grid(names, numbers, grid_columns(width), 20)
     lines = grid_lines(grid, width, None, (3.0, 20.0), brush)
     picks = {put.pick: put.text.strip() for line in lines for put in line if put.pick is not None}
@@ -77,6 +78,7 @@ def test_read_and_unread_cells_differ_in_glyphs_too(brush: Brush, width: int) ->
         cell = grid.rows[y][1][x]
         assert (text == unread(brush)) == (cell.read == 0)
         assert (text == "!") == (cell.sqnr_db == -math.inf)
+        assert (text == "x") == (cell.sqnr_db is not None and math.isnan(cell.sqnr_db))
     assert all(put.column + len(put.text) <= width for line in lines for put in line)
 
 
@@ -103,6 +105,12 @@ WORST = {"model.layers.0.a.weight": 10.0, "model.layers.0.b.weight": 20.0,
         (2, {"lm_head.weight": 12.0, "x": None}, False, False, "lm_head has 12.0 dB under int4, "
          "the only one with an error."),
         (2, {"x": None, "y": None}, False, False, "int4 keeps every tensor that was read exactly."),
+        (2, {"x": math.nan, "y": None}, False, False, "int4 keeps every tensor that was read "
+         "exactly but 1 tensor without a finite value."),
+        (1, {"x": math.nan}, False, False, "No tensor that was read has a finite value: there is "
+         "nothing to round."),
+        (2, {"x": math.nan, "y": 12.0}, False, False, "y has 12.0 dB under int4, the only one with "
+         "an error."),
         (2, {"x": 12.0, "y": 12.0}, False, False, "No tensor stands out under int4: the worst has "
          "12.0 dB, as half of them do."),
         (2, {"x": -math.inf, "y": 12.0}, False, False, "x loses values under int4: they become "

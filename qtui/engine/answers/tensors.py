@@ -137,7 +137,8 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A tensor under a scheme, measured on a sample of its rows."""
+    """A tensor under a scheme, measured on a sample of its rows. The SQNR is None if there is no
+    error, and NaN if no element is finite."""
 
     name: str
     sqnr_db: float | None

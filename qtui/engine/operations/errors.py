@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -109,7 +110,9 @@ def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
         parts = [tensor.rows(start, stop) for start, stop in sample.strips]
         report = measure_elements(np.concatenate(parts), scheme, model_absmax=extent)
         sampled |= not sample.is_whole
-        ranked = Ranked(info.name, report.sqnr_db, report.overflowed)
+        nothing = report.nonfinite == report.count
+        sqnr_db = math.nan if nothing else report.sqnr_db
+        ranked = Ranked(info.name, sqnr_db, report.overflowed)
         task.progress((done + 1) / len(infos), ranked)
     return AllRanked(sampled)
 

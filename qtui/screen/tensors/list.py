@@ -316,9 +316,13 @@ def _matches(name: str, text: str) -> bool:
 
 
 def sqnr_key(sqnr: float | None) -> tuple[bool, float]:
-    return sqnr is None, sqnr if sqnr is not None else 0.0
+    if sqnr is None or math.isnan(sqnr):
+        return True, 0.0
+    return False, sqnr
 
 
 def rank_text(sqnr: float | None) -> str:
-    """An SQNR in dB in the ranking; minus infinity means lost values."""
+    """An SQNR in dB in the ranking; minus infinity means lost values, NaN that none was finite."""
+    if sqnr is not None and math.isnan(sqnr):
+        return "none finite"
     return "values lost" if sqnr == -math.inf else f"{format_decibels(sqnr)} dB"

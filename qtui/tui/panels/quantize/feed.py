@@ -101,8 +101,8 @@ class QuantizeFeed(Feed):
         self, model: str, scheme: str, on_tensor: Callable[[str, float | None], None]
     ) -> bool:
         """Calls `on_tensor` with the name and SQNR in dB of each tensor; the SQNR is minus infinity
-        if values became infinite or NaN, and None if there is no error. Returns whether a tensor
-        was measured from a sample of its rows."""
+        if values became infinite or NaN, None if there is no error, and NaN if no element was
+        finite before. Returns whether a tensor was measured from a sample of its rows."""
 
         def on_progress(fraction: float, data: dict[str, Any]) -> None:
             if data:

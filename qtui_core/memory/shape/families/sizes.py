@@ -55,7 +55,7 @@ def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
     """How many of a head's `head_dim` elements are rotated.
 
     The fraction is among the rope parameters, or under `keys` of config.json. Raises UsageError if
-    it is not between 0 and 1.
+    it is not between 0 and 1, or rotates no element.
     """
     fraction = config.number(keys, default)
     for name in ("rope_parameters", "rope_scaling"):
@@ -64,9 +64,13 @@ def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
             fraction = parameters.number("partial_rotary_factor", fraction)
     if fraction is None:
         fraction = default
-    if not 0.0 < fraction <= 1.0:
-        raise config.refuse(f"{fraction:g} of a head cannot be rotated; it must be above 0, to 1.")
-    return head_dim if fraction == 1.0 else letter("R", int(head_dim * fraction))
+    dims = int(head_dim * fraction) if 0.0 < fraction <= 1.0 else 0
+    if not dims:
+        raise config.refuse(
+            f"{fraction:g} of the {head_dim:,} elements of a head cannot be rotated; that takes a "
+            f"fraction up to 1, and at least one element."
+        )
+    return head_dim if fraction == 1.0 else letter("R", dims)
 
 
 def rotary_buffers(dims: int) -> tuple[int, ...]:

@@ -79,6 +79,8 @@ def _cell(
         text, tone = unread(brush), "quiet"
     elif cell.sqnr_db is None:
         text, tone = "=", "best"
+    elif math.isnan(cell.sqnr_db):
+        text, tone = "x", "warning"
     elif math.isinf(cell.sqnr_db):
         text, tone = "!", "warning"
     else:
@@ -112,7 +114,7 @@ def _legend(
         best = f"{format_decibels(high)} dB"
         line.append(Put(at + 9, best, "quiet"))
         at += 12 + len(best)
-    words = f"{unread(brush)} not read   ! values lost   = no error"
+    words = f"{unread(brush)} not read   ! values lost   = no error   x no finite value"
     line.append(Put(at, shortened(words, max(1, width - at), brush.glyphs.ellipsis), "quiet"))
     pooled = [Put(0, grid.pooled, "quiet")] if grid.pooled else []
     return [line, pooled]

@@ -52,7 +52,11 @@ def _worst(scheme: str, sqnr_db: Mapping[str, float | None]) -> str:
         )
     known = finite(sqnr_db)
     if not known:
-        return f"{scheme} keeps every tensor that was read exactly."
+        without = sum(value is not None for value in sqnr_db.values())
+        if without == len(sqnr_db):
+            return "No tensor that was read has a finite value: there is nothing to round."
+        but = f" but {plural(without, 'tensor')} without a finite value" if without else ""
+        return f"{scheme} keeps every tensor that was read exactly{but}."
     worst = min(sqnr_db, key=lambda name: sqnr_key(sqnr_db[name]))
     least, middle = known[0], median(known)
     shown = f"{format_decibels(least)} dB"

@@ -176,9 +176,11 @@ class LayersView(TensorView):
             return None
         read, shown = self._sqnr_db, self.panel.shown
         lost = [name for name, value in read.items() if value == -math.inf]
-        numbers = {name: None if name in lost else value for name, value in read.items()}
+        without = [name for name, value in read.items() if value is not None and math.isnan(value)]
+        numbers = {name: None if name in {*lost, *without} else read[name] for name in read}
         return {"scheme": str(shown.scheme), "tensors": len(self._names), "sqnr_db": numbers,
-                "lost": lost, "sampled": self.panel.ranking.sampled}  # fmt: skip
+                "lost": lost, "without_finite_values": without,
+                "sampled": self.panel.ranking.sampled}  # fmt: skip
 
     def export_table(self) -> Iterable[Sequence[object]] | None:
         if not self._names:
@@ -187,6 +189,7 @@ class LayersView(TensorView):
         rows: list[Sequence[object]] = [("tensor", "layer", "scheme", "read", "sqnr_db")]
         for name in self._names:
             place, value = place_of(name), read.get(name)
-            shown = "" if value is None or math.isinf(value) else format_decibels(value)
+            known = value is not None and math.isfinite(value)
+            shown = format_decibels(value) if known else ""
             rows.append((name, place[1] if place else "", scheme, name in read, shown))
         return rows
