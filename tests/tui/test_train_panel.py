@@ -114,6 +114,11 @@ async def test_the_demo_on_a_cpu_begins_with_short_sequences_and_says_so(running
         assert not panel.shown.live
         assert panel.shown.plan == RunPlan(sequence=DEMO_TOKENS)
         assert panel.sentence.startswith(DEMO_NOTE)
+        await pilot.press("4")  # which shows the same plan
+        memory = cast(Any, pilot.app).panel
+        await until(pilot, lambda: memory.sentence.startswith(DEMO_NOTE))
+        await pilot.press("5")
+        panel = await ready(pilot)
         await pilot.press("u")
         await ready(pilot)
         assert panel.shown.plan == RunPlan()

@@ -14,6 +14,7 @@ from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory, 
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.quantities import format_bytes
 from qtui_core.telemetry.device import GpuReading as LiveDevice
+from qtui_core.training.run.request import DEMO_NOTE, on_cpu
 
 #: Batches and sequences of the map.
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -122,6 +123,12 @@ class Shown:
     def current(self) -> bool:
         """Whether the answer is about the current question."""
         return self.answer is not None and self.answered == self.asked
+
+    @property
+    def remark(self) -> str:
+        """That the demo takes few tokens on a CPU, while it does; the panels share one plan."""
+        of_demo = self.plan == on_cpu(self.model, RunPlan()) != RunPlan() and not self.live
+        return DEMO_NOTE if of_demo and not self.case else ""
 
     @property
     def mapped(self) -> tuple[Any, ...]:

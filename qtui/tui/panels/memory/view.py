@@ -51,7 +51,7 @@ class MemoryView(View[Shown]):
         if not shown.current:
             return "The plan is being estimated."
         if shown.around is not None:
-            return shown.around.sentence
+            return f"{shown.remark} {shown.around.sentence}".strip()
         change = change_text(shown, self.panel.drawing.glyphs.minus)
         peak = f"at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} phase"
         text = f"Tensors peak {peak}; the allocator's memory is being estimated."

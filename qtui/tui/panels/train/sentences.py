@@ -17,10 +17,8 @@ from qtui_core.live.measured import measured
 from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import explanation
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes, plural
-from qtui_core.training.run.request import DEMO_NOTE, on_cpu
 
 
 def before_run(shown: Shown, run: RunShown) -> str:
@@ -30,8 +28,7 @@ def before_run(shown: Shown, run: RunShown) -> str:
         return ""
     if answer.fit is None or answer.fit.verdict == "fits":
         said = shown.around.sentence if shown.around is not None else ""
-        of_demo = shown.plan == on_cpu(shown.model, RunPlan()) != RunPlan() and not shown.live
-        return f"{DEMO_NOTE} {said}".strip() if of_demo else said
+        return f"{shown.remark} {said}".strip()
     fit = answer.fit
     need, have = format_bytes(answer.process_bytes), format_bytes(fit.capacity_bytes)
     text = f"This run will not fit {fit.gpu}: it needs {need}, and that has {have}."
