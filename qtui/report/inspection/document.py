@@ -192,7 +192,7 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
         )
     if not inspection.measured:
         return Section(title, (_headers(tensors, note),))
-    tables: list[Table | HeatMap] = [_statistics(tensors, note)]
+    tables: list[Table | HeatMap] = []
     if inspection.schemes and any(t.errors for t in tensors):
         tables.append(_errors(sorted(tensors, key=_first_sqnr), inspection.schemes))
         # Imported here, as it takes numpy, which headers do without.
@@ -203,7 +203,7 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
             scheme = inspection.schemes[recommended].scheme
             heat = layer_map(inspection.tensors, recommended, scheme)
             tables += [heat] if heat else []
-    return Section(title, tuple(tables))
+    return Section(title, (*tables, _statistics(tensors, note)))
 
 
 def _first_sqnr(tensor: TensorReport) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -30,7 +32,11 @@ class Field(Input):
 
 class TypingField(Field):
     """A field that is there only while something is typed: its `holder` has the class `-typing`
-    meanwhile, and shows the field by that."""
+    meanwhile, and shows the field by that. The footer says what Enter does."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Take", key_display="Enter"),
+    ]
 
     def __init__(self, holder: Widget, *, id: str, select_on_focus: bool = True) -> None:
         super().__init__(compact=True, select_on_focus=select_on_focus, id=id)

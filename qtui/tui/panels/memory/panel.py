@@ -288,8 +288,10 @@ class MemoryPanel(PlanPanel):
             return False
         if action == "line_end":
             return self._in_list and self.view.COLUMNS
+        if action in ("step", "enter") and not self._in_list:
+            return self.body.has_form  # nobody changes what is not seen
         if action == "step":
-            return self.view.COLUMNS or not self._in_list
+            return self.view.COLUMNS
         if action == "own":
             return bool(self.shown.case)
         if action in ("undo", "redo"):

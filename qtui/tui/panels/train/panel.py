@@ -389,7 +389,8 @@ class TrainPanel(PlanPanel):
         if action in ("step", "ask_steps"):
             return not replayed and (action == "step" or not run.live)
         if action in ("enter", "turn", "device", "usual"):
-            return not (run.live or replayed)
+            seen = self.body.has_form or action != "enter"
+            return seen and not (run.live or replayed)
         if action == "largest":
             return bool(run.largest) and run.largest_of == self.shown.asked and not run.there
         if action in ("undo", "redo"):
