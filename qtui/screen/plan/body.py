@@ -137,6 +137,7 @@ class PlanBody(FormBody):
         self.set_class(height < SHORT, "-short")
         self.set_class(height >= VERY_TALL, "-very-tall")
         self._share()
+        self.screen.refresh_bindings()  # keys of the form are there while it is
 
     # Where the focus is
 
