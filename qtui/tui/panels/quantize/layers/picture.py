@@ -114,7 +114,7 @@ def _legend(
         best = f"{format_decibels(high)} dB"
         line.append(Put(at + 9, best, "quiet"))
         at += 12 + len(best)
-    words = f"{unread(brush)} not read   ! values lost   = no error   x no finite value"
+    words = f"{unread(brush)} not read  ! values lost  = exact  x none finite"
     line.append(Put(at, shortened(words, max(1, width - at), brush.glyphs.ellipsis), "quiet"))
     pooled = [Put(0, grid.pooled, "quiet")] if grid.pooled else []
     return [line, pooled]
