@@ -82,6 +82,7 @@ CORPUS = (
     ("config", _changed("config", (b"-:.*o_proj", b"-:a{99999999999}"))),
     ("packed", _changed("packed", (b"re:.*_proj$", b"re:((((.+)+)+)+)+,$"))),
     ("packed", _changed("packed", (b"re:.*_proj$", b"re:a{99999999999}"))),
+    ("packed", _changed("packed", (b"[8, 8]}}}", b"[8, 2147483648]}}}"))),
     ("packed", _changed("packed", (b'"nested_offset": 0.25', b'"nested_offset": ' + b"9" * 400))),
     (
         "packed",
