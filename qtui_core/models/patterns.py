@@ -18,7 +18,8 @@ _MOST_CHARACTERS: Final = 10_000
 def takes_forever(text: str, length: int) -> bool:
     """Whether matching a name of that length may take forever: what is repeated shares the
     characters of the name in each possible way, for each choice of alternatives."""
-    if len(text) > _MOST_CHARACTERS or re.search(r"\)[*+{]", text):
+    # With the flag x, blanks may stand between a group and what repeats it.
+    if len(text) > _MOST_CHARACTERS or re.search(r"\)[*+{]|\(\?[a-zA-Z]*x", text):
         return True
     repeated = len(re.findall(r"(?<!\()[*+?{]\??", text))
     choices = math.prod(1 + piece.count("|") for piece in text.split(")"))

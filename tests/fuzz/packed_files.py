@@ -96,9 +96,8 @@ def take(raw: bytes) -> None:
     header, data = {}, b""
     tensors = found.get("tensors")
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
-        dtype, shape, numbers = (*(tensor if isinstance(tensor, list) else ()), None, None, None)[
-            :3
-        ]
+        given = tensor if isinstance(tensor, list) else []
+        dtype, shape, numbers = [*given, None, None, None][:3]
         content = _bytes_of(name, dtype, shape, numbers, state)
         shape = [len(content)] if "quant_state" in name else shape
         ends = [len(data), len(data) + len(content)]

@@ -20,7 +20,14 @@ REAL = (
     r"^(?!.*(lm_head|router)).*\.layers\.\d+\.mlp\.experts\.\d+\.",
     r".*?experts.*?down",
 )
-FOREVER = ("(a+)+,", "(.*a){20},", ".*.*.*.*.*.*.*.*,", "(a|a)" * 30 + ",", ".?" * 60 + ",")
+FOREVER = (
+    "(a+)+,",
+    "(?x)(a+) +,",
+    "(.*a){20},",
+    ".*.*.*.*.*.*.*.*,",
+    "(a|a)" * 30 + ",",
+    ".?" * 60 + ",",
+)
 
 
 def test_patterns_match_or_are_refused_at_once() -> None:
