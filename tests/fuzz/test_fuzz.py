@@ -61,6 +61,7 @@ CORPUS = (
     ("operation", b'{"id":1,"method":"model_index","params":{"model":"\\ud800/a"},"kind":"x"}'),
     ("operation", _asked("histogram", "one", b'"bins": 9', b'"bins": -9')),
     ("operation", _asked("histogram", "one", b'"bins": 9', b'"bins": ' + b"9" * 400)),
+    ("operation", _changed("operation", (b'"capture"', b'"capture"'), (b"One day ", b"\\ud800"))),
     ("operation", _asked("bit_budget", "one", b'"shape": [3', b'"shape": [' + b"9" * 400)),
     ("evaluation", _changed("evaluation", (b'"batches":[2,2]', b'"batches":[]'))),
     ("evaluation", _changed("evaluation", (b'"scored":3', b'"scored":0'))),
