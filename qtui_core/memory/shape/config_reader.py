@@ -7,6 +7,7 @@ one (text_config) they may be missing, because transformers leaves out defaults 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -210,7 +211,8 @@ def _written(value: object) -> str:
     readable."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    text = repr(value)
+    # reprlib goes a few levels deep, and repr fails at a thousand.
+    text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
