@@ -1,6 +1,7 @@
 """The command line: `qtui` (program.py) and its commands, one file each in `commands`."""
 
 import gc
+import os
 import sys
 
 
@@ -9,6 +10,8 @@ def main() -> None:
     app's first lines are on the screen before them."""
     # Imports make no garbage; the collector is switched on again once the command is loaded.
     gc.disable()
+    # Transformers fetches no compiled code, also in child processes, unless the user wants it to.
+    os.environ.setdefault("USE_HUB_KERNELS", "NO")
     try:
         from qtui.ending import end_in_order
 

@@ -7,8 +7,9 @@ JSON face, in raw numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from qtui_core.dataclass import dataclass
@@ -94,6 +95,27 @@ Block = Table | Facts | Picture | HeatMap | Plotted | str
 class Section:
     title: str
     blocks: tuple[Block, ...]
+
+
+class MadeWhenRead(Mapping[str, Any]):
+    """The content of parts, made when it is first read: for 100,000 tensors it takes 360 MB, and
+    only one face needs it."""
+
+    def __init__(self, *parts: Callable[[], Mapping[str, Any]]) -> None:
+        self._parts = parts
+
+    @cached_property
+    def _found(self) -> dict[str, Any]:
+        return {key: value for part in self._parts for key, value in part().items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 @dataclass(frozen=True)

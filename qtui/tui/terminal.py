@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -105,6 +106,14 @@ class _Lines(logging.Formatter):
         return printable_lines(super().format(record))
 
 
+class _LogFile(RotatingFileHandler):
+    """Leaves out what the disk does not take: logging would print a traceback in the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 def start_log(debug: bool) -> str | None:
     """Sends the log to its file. Returns a sentence if that file cannot be written, else None."""
     path = log_file()
@@ -112,7 +121,7 @@ def start_log(debug: bool) -> str | None:
     root.propagate = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(path, maxBytes=1_000_000, backupCount=1, encoding="utf-8")
+        handler = _LogFile(path, maxBytes=1_000_000, backupCount=1, encoding="utf-8")
     except OSError as error:
         root.addHandler(logging.NullHandler())
         return f"There will be no log: {error}."

@@ -202,11 +202,12 @@ def _rows_of(found: Any) -> dict[str, str | None]:
     report = found.get("sensitivity")
     if isinstance(report, dict):
         rows = report.get("assignment")
-        choices = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        found = {row.get("tensor"): row.get("scheme") for row in choices}
-    if all(isinstance(n, str) and isinstance(s, str | None) for n, s in found.items()):
-        return found
-    return {}
+        if not isinstance(rows, list):
+            return {}
+        if not all(isinstance(row, dict) and isinstance(row.get("tensor"), str) for row in rows):
+            return {}
+        found = {row["tensor"]: row.get("scheme") for row in rows}
+    return found if all(isinstance(s, str | None) for s in found.values()) else {}
 
 
 def assigned(

@@ -3,12 +3,14 @@ recording and the screen use the same objects."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.quantities import plural
 from qtui_core.recorded_lines import LineKinds, RecordingReader
 
 SCHEMA_VERSION: Final = 1
@@ -235,10 +237,32 @@ def _recording(
     begun: EvaluationBegun, told: Iterable[EvaluationEvent], complaint: str
 ) -> EvaluationRecording:
     parts = {(p.batch, p.candidate): p for p in told if isinstance(p, PartScored)}
-    return EvaluationRecording(begun, tuple(parts.values()), complaint)
+    fitting = tuple(part for part in parts.values() if _fits(begun, part))
+    if left_out := len(parts) - len(fitting):
+        complaint = (
+            f"Left out: {plural(left_out, 'part')} without a number for each scored token of the "
+            f"windows. {complaint}"
+        ).strip()
+    return EvaluationRecording(begun, fitting, complaint)
+
+
+def _fits(begun: EvaluationBegun, part: PartScored) -> bool:
+    """Whether a part is one of those that were begun, and has a number for each scored token."""
+    if part.batch >= len(begun.batches) or part.candidate >= len(begun.candidates):
+        return False
+    tokens = begun.batches[part.batch] * begun.text.scored
+    texts = [(part.loss, 4 * tokens), (part.agreement, tokens)]
+    if part.candidate:  # the original has no divergence
+        texts.append((part.divergence, 4 * tokens))
+    try:
+        return all(len(b64decode(text, validate=True)) == size for text, size in texts)
+    except ValueError:
+        return False
 
 
 def _out_of_place(told: EvaluationEvent) -> str:
+    if isinstance(told, EvaluationBegun) and min(told.text.scored, *told.batches, 1) < 1:
+        return "It has batches of no windows, or windows of no tokens."
     if isinstance(told, PartScored) and min(told.batch, told.candidate) < 0:
         return "A part has a negative number."
     return ""

@@ -41,7 +41,7 @@ class GateFigure:
 
     def text(self, value: float) -> str:
         """A figure with its unit: `19.87 dB`, `1,610,612,736 bytes (1.5 GiB)`."""
-        if self.unit == "bytes":
+        if self.unit == "bytes" and math.isfinite(value):
             short = "" if abs(value) < 1000 else f" ({format_bytes(round(value))})"
             return f"{round(value):,} bytes{short}"
         if math.isinf(value):

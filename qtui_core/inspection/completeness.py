@@ -212,7 +212,7 @@ def _is_left_out(core: str, name: str, shape: ModelShape, source: ModelSource) -
         return True
     # Layers that predict further tokens come after the last layer.
     further = source.config.get("num_nextn_predict_layers") if source.config else None
-    layer = re.match(r"layers\.(\d+)\.", core)
+    layer = re.match(r"layers\.(\d{1,9})\.", core)
     return bool(further and layer and int(layer[1]) >= len(shape.layers))
 
 

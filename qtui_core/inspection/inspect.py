@@ -78,8 +78,8 @@ def inspect_model(
         UsageError: no tensor matches `pattern`.
     """
     infos = select_tensors(source, pattern)
-    limit = limit_of(source, full=full)
     readable = [i for i in infos if i.readable and i.elements]
+    limit = limit_of(source.origin, readable, full=full)
     extent = None
     if any(isinstance(s.granularity, PerModel) for s in schemes):
         extent = model_extent(source, readable, limit)

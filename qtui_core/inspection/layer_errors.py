@@ -36,7 +36,8 @@ def layer_errors(
     Raises Cancelled, and ModelError if a weight cannot be read.
     """
     found = {}
-    limit = min(limit_of(source, full=full) or MAX_ELEMENTS, MAX_ELEMENTS)
+    given_to = [source.tensor(name) for name in inputs]
+    limit = min(limit_of(source.origin, given_to, full=full) or MAX_ELEMENTS, MAX_ELEMENTS)
     for done, (name, given) in enumerate(inputs.items()):
         info = source.tensor(name)
         x = given.rows[np.isfinite(given.rows).all(axis=1)]

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from qtui_core.dataclass import dataclass
-from qtui_core.models import ModelSource
+from qtui_core.models import TensorInfo
 
 #: Elements read of each tensor unless everything is asked for: a matrix up to 1024 x 1024 is read
 #: whole. Fewer for remote models, whose rows must be transferred.
 LOCAL_LIMIT = 1 << 20
 REMOTE_LIMIT = 1 << 17
+#: Elements read of all tensors together. A mixture of experts can have 45,000 matrices, of which
+#: the limits above would read 48 billion elements; no dense model of today reaches a total.
+LOCAL_TOTAL = 1 << 32
+REMOTE_TOTAL = 1 << 29
+#: What a tensor keeps of its limit at least.
+LEAST_LIMIT = 1 << 14
 
 
-def limit_of(source: ModelSource, *, full: bool) -> int | None:
-    """How many elements of a tensor are read; None for all."""
+def limit_of(origin: str, infos: Iterable[TensorInfo], *, full: bool) -> int | None:
+    """How many elements are read of each of the tensors `infos` of a model of that origin; None for
+    all."""
     if full:
         return None
-    return REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
+    limit, total = LOCAL_LIMIT, LOCAL_TOTAL
+    if origin == "hub":
+        limit, total = REMOTE_LIMIT, REMOTE_TOTAL
+    sizes = [info.elements for info in infos if info.readable]
+    while limit > LEAST_LIMIT and sum(min(size, limit) for size in sizes) > total:
+        limit //= 2
+    return limit
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from itertools import chain
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.lab.results import (
     SCHEMA_VERSION,
+    Density,
+    ExponentHistogram,
+    Heat,
     JobDone,
     LabBegun,
     LabEvent,
     LabFault,
     LabResult,
+    Picture,
     StepProgress,
 )
 from qtui_core.recorded_lines import LineKinds, RecordingReader
+
+#: Numbers of pictures are below this, and zero or above its inverse.
+_LARGEST: Final = 1e100
 
 LAB_LINES: Final = LineKinds[LabEvent](
     {
@@ -58,6 +68,44 @@ class LabRecording:
         return found[-1] if found else None
 
 
+def _wrong(event: LabEvent) -> str:
+    """A sentence on a picture that cannot be drawn; empty where all can be."""
+    pictures = event.findings.pictures if isinstance(event, LabResult) else ()
+    for picture in pictures:
+        if not _drawable(picture):
+            return f"Its picture {picture.title!r:.60} has numbers that cannot be drawn."
+    return ""
+
+
+def _drawable(picture: Picture) -> bool:
+    """Whether its numbers can be subtracted and divided, counts are counts, and what belongs
+    together has the same size. A number that is not finite is left out of most pictures."""
+    finite = (abs(n) for n in _numbers(picture) if n and math.isfinite(n))
+    if not all(1 / _LARGEST < n < _LARGEST for n in finite):
+        return False
+    match picture:
+        case Density():
+            return min(_numbers(picture.counts), default=0) >= 0
+        case ExponentHistogram():
+            return math.isfinite(picture.shift)
+        case Heat():
+            rows, columns = len(picture.rows), len(picture.columns)
+            told = (len(picture.scale_axes), len(picture.products))
+            sizes = [len(row) for row in picture.values]
+            return sizes == [columns] * rows and told in ((0, 0), (rows, columns))
+    return True
+
+
+def _numbers(part: Any) -> Iterator[float]:
+    """All numbers in a part of a picture."""
+    if isinstance(part, int | float):
+        yield part
+    elif isinstance(part, tuple):
+        yield from chain.from_iterable(map(_numbers, part))
+    elif is_dataclass(part):
+        yield from chain.from_iterable(_numbers(getattr(part, f.name)) for f in fields(part))
+
+
 _READER: Final = RecordingReader(
     LabRecording,
     LAB_LINES,
@@ -67,6 +115,7 @@ _READER: Final = RecordingReader(
     over=lambda event: (
         isinstance(event, LabFault) or (isinstance(event, LabResult) and bool(event.ended))
     ),
+    wrong=_wrong,
 )
 is_lab_recording: Final = _READER.begins
 read_lab_recording: Final = _READER.read

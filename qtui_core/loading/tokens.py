@@ -98,7 +98,7 @@ class Tokenizer:
             ModelError: the tokenizer fails, or gives ids that are not in the model's embedding.
         """
         if self._own is None:
-            return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
+            return np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int64)
         ids = np.asarray(self._ids(text, special=False), np.int64)
         if ids.size and int(ids.max()) >= self._vocabulary:
             raise ModelError(

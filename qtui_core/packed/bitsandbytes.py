@@ -21,6 +21,8 @@ from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors,
 
 #: The block sizes that bitsandbytes' `dequantize_4bit` accepts.
 _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+#: Larger than any offset of scales: float32 ends soon after.
+_LARGEST = 1e38
 
 
 def describe_4bit(source: ModelSource, code: str) -> Description:
@@ -54,6 +56,7 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
     if not (
         isinstance(shape, list)
         and all(type(n) is int and n >= 0 for n in shape)
+        and type(block) is int
         and block in _BLOCKS
         and state.get("quant_type") == kind
         and (nested is None or (type(nested) is int and nested > 0))
@@ -81,7 +84,7 @@ class FourBitDecoder:
         name = f"{parts.code}.absmax"
         if state.get("nested_blocksize") is not None:
             offset = state.get("nested_offset")
-            if not isinstance(offset, int | float):
+            if not isinstance(offset, int | float) or not abs(offset) < _LARGEST:
                 raise parts.fault("its quant_state has nested scales and no nested_offset")
             scales = parts.integers(name)
             nested = parts.floats(f"{parts.code}.nested_absmax")

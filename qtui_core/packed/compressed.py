@@ -6,13 +6,13 @@ modules. Its format is told from the stored tensors, as mixed checkpoints name o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from qtui_core.models import ModelSource
+from qtui_core.models.patterns import matches
 from qtui_core.models.recognise import quantization_config
 from qtui_core.packed.libraries import compressed_tensors
 from qtui_core.packed.stored_tensors import (
@@ -71,10 +71,7 @@ def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
 def _names(target: str, module: str) -> bool:
     if not target.startswith("re:"):
         return target == module
-    try:
-        return re.match(target.removeprefix("re:"), module) is not None
-    except re.error:
-        return False  # not a regular expression: it matches no module
+    return matches(target.removeprefix("re:"), module)
 
 
 def _form(source: ModelSource, code: str) -> str:

@@ -19,6 +19,8 @@ from qtui_core.errors import QtuiError
 from qtui_core.extras import importing
 from qtui_core.packed.stored_tensors import Array, Float32
 
+_LARGEST_TILE = 4096
+
 
 def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> Float32:
     """Decodes whole blocks, two codes to a byte: uint8 `[n·block/2]` with absmaxes float32 `[n]` to
@@ -93,6 +95,9 @@ def compressed_tensors(
         from compressed_tensors.quantization.lifecycle.forward import dequantize
     with _decoding("compressed-tensors"):
         weights = QuantizationArgs(**settings)
+        # The library pads a weight to whole tiles.
+        if max(weights.block_structure or (0,)) > _LARGEST_TILE:
+            raise ValueError(f"its tiles have more than {_LARGEST_TILE:,} rows or columns")
         scheme = QuantizationScheme(targets=["Linear"], weights=weights)
         state = {name: _torch(array) for name, array in tensors.items()}
         if form in ("float-quantized", "mxfp8-quantized"):

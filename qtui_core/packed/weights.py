@@ -148,7 +148,9 @@ class WeightReader:
         """
         if stop <= start or not self.shape[1]:
             return np.empty((max(0, stop - start), self.shape[1]), np.float32)
-        return self._decoder.rows(start, stop)
+        # Products beyond float32 become infinite, which is counted where values are measured.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._decoder.rows(start, stop)
 
 
 def logical_weights(source: ModelSource) -> dict[str, LogicalWeight]:

@@ -92,9 +92,8 @@ class TestProfile:
          PROFILE.to_json().replace('"schema_version": 1', '"schema_version": 2')],
     )  # fmt: skip
     def test_what_is_none_is_refused_with_what_to_do(self, text: str) -> None:
-        with pytest.raises(QtuiError) as refused:
+        with pytest.raises(ProfileError, match="qtui calibrate"):
             profile_of(text)
-        assert "qtui calibrate" in str(refused.value) or "version" in str(refused.value)
 
     def test_a_broken_one_changes_no_estimate(
         self, data_folder: Path, caplog: pytest.LogCaptureFixture

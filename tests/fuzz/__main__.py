@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from types import FunctionType
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
 
 from mutations import fault_of, mutated, peak_bytes
 from targets import TARGETS

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from qtui_core.dataclass import dataclass
@@ -27,7 +31,8 @@ VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 3, 7, 64, 127, 4000, 2**16, 2**31 - 1, 2**31, 2**53 + 1, 2**63,
     -(2**63), 2**64, 10**400, -(10**400), 0.5, -0.0, 1e-320, 1e308, float("nan"), float("inf"),
     float("-inf"), "NaN", "Infinity", "", "0", "1/0", "a" * 5000, "\x00", "\x1b[2J", "\ud800", "é",
-    "../x", [], {}, [[]], [{}], {"": []}, [1, "a", None], [0] * 300, NESTED,
+    "../x", [], {}, [[]], [{}], {"": []}, [1, "a", None], [0] * 300, NESTED, "9" * 5000, "1e999",
+    "-1", "1_0", "²", "٣", "re:(a+)+$", "re:" + "(" * 300, "re:a{99999999999}", "\u202e", 64.0,
 )  # fmt: skip
 #: Pieces that are put into bytes.
 PIECES = (
@@ -53,6 +58,27 @@ class Target:
     take: Callable[[bytes], object]
     json: bool = True
     errors: tuple[type[Exception], ...] = (QtuiError,)
+
+
+def as_json(*values: Any) -> tuple[bytes, ...]:
+    return tuple(json.dumps(value).encode() for value in values)
+
+
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="qtui-fuzz-")
+
+
+def folder() -> Path:
+    """A folder that is deleted when the process ends."""
+    return Path(_temporary().name)
+
+
+def file_of(raw: bytes, name: str = "input") -> Path:
+    """A file with these bytes."""
+    path = folder() / name
+    path.write_bytes(raw)
+    return path
 
 
 class TooSlow(BaseException):
@@ -128,10 +154,21 @@ def _other_values(draw: random.Random, raw: bytes) -> bytes:
         elif change < 0.5 and isinstance(container[key], int | float):
             container[key] *= draw.choice((-1, 2, 10, 1000))
         elif change < 0.55 and isinstance(container, dict):
-            container[draw.choice(("", "a", "told", "\ud800", str(key) * 2))] = container[key]
+            names = ("", "a", "told", "\ud800", str(key) * 2, _with_long_numbers(str(key)))
+            container[draw.choice(names)] = container[key]
+        elif change < 0.6 and isinstance(container[key], str):
+            text = container[key]
+            others = (text[:-1], text * 2, text.upper(), text + "\x00", _with_long_numbers(text))
+            container[key] = draw.choice(others)
         else:
             container[key] = _copied(draw.choice(VALUES))
     return json.dumps(whole[0], ensure_ascii=draw.random() < 0.9).encode(errors="surrogatepass")
+
+
+def _with_long_numbers(text: str) -> str:
+    """With more digits than Python converts in place of each number; one behind it without any."""
+    changed = re.sub(r"\d+", "9" * 5000, text)
+    return changed if changed != text else text + "9" * 5000
 
 
 def _copied(value: Any) -> Any:

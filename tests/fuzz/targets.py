@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,7 +13,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from mutations import Target
+from mutations import Target, as_json, file_of, folder
+from own_files import OWN_FILES, PLAN, small_config, small_shape, write
+from packed_files import KINDS, PACKED
 from safetensors.numpy import save_file
 
 from qtui.engine.answers import activations, codes, outliers, pictures, tensors
@@ -23,15 +24,13 @@ from qtui.engine.operations import build_operations
 from qtui.engine.protocol import Event, encode_event, parse_request, read_event
 from qtui.engine.requests import EvaluationRequest
 from qtui.engine.task import Task
+from qtui.report.inspection.document import inspection_document
 from qtui.tui.config import load_config
 from qtui.tui.state import read_state
 from qtui.tui.wire.key_parser import KeyParser
 from qtui_core.codec import CodecError, from_plain
 from qtui_core.inspection.adapters.settings import read_settings
 from qtui_core.inspection.inspect import inspect_model
-from qtui_core.live.recording import parse_recording
-from qtui_core.live.state import RunState, after
-from qtui_core.live.summary import summary
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
@@ -43,7 +42,6 @@ from qtui_core.schemes.scheme import Scheme
 
 TESTS = Path(__file__).parent.parent
 MOST_LAYERS = 500
-PLAN = RunPlan(batch=1, sequence=16)
 HEADER = {
     "__metadata__": {"format": "pt"},
     "m.weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]},
@@ -54,21 +52,6 @@ SCHEMES = (
     "int8", "int4:group64", "nf4:block64:dq", "e4m3:row", "int4:group32:asym", "mxfp4", "nvfp4",
     "int8:outliers6.0", "int4:asym:zpfloat", "int8:column", "e5m2:tile128x128",
 )  # fmt: skip
-
-
-def _json(*values: Any) -> tuple[bytes, ...]:
-    return tuple(json.dumps(value).encode() for value in values)
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="qtui-fuzz-")
-
-
-def _file(raw: bytes, name: str = "input") -> Path:
-    path = Path(_folder().name) / name
-    path.write_bytes(raw)
-    return path
 
 
 def _of_header(text: bytes, data: bytes = bytes(25)) -> bytes:
@@ -82,7 +65,15 @@ def take_safetensors(raw: bytes) -> None:
 
 @cache
 def configs() -> Sequence[bytes]:
-    return [path.read_bytes() for path in sorted((TESTS / "memory" / "configs").glob("*.json"))]
+    found = [path.read_bytes() for path in sorted((TESTS / "memory" / "configs").glob("*.json"))]
+    plain = small_config()
+    listed = {"modules_to_not_convert": ["lm_head", "layers.0"], "lm_head": True}
+    settings = [{**kind, **listed} for kind, _ in KINDS] + [
+        {"quant_method": "gptq", "bits": 4, "group_size": 32,
+         "dynamic": {"-:.*o_proj": {}, "+:.*up_proj": {"bits": 8, "group_size": 64}}},
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.0.*"]},
+    ]  # fmt: skip
+    return [*found, *as_json(*({**plain, "quantization_config": each} for each in settings))]
 
 
 def _shape(raw: bytes) -> Any:
@@ -118,35 +109,15 @@ def _gguf_seeds() -> Sequence[bytes]:
 
 
 def take_gguf(raw: bytes) -> None:
-    header = gguf.read_gguf_header(_file(raw), "f.gguf")
+    header = gguf.read_gguf_header(file_of(raw), "f.gguf")
     named = {tensor.name: tensor for tensor in header.tensors}
     gguf.describe_gguf(named)
     shape_from_config(gguf.config_of(header.metadata, named))
 
 
-def _recording_seeds() -> Sequence[bytes]:
-    (path,) = (TESTS / "live" / "recordings").glob("*.jsonl")
-    first, *rest = path.read_bytes().splitlines()
-    kinds = {json.loads(line)["told"]: line for line in rest}
-    return [b"\n".join([first, *rest[:12]]), b"\n".join([first, *kinds.values()])]
-
-
-def take_recording(raw: bytes) -> None:
-    state = RunState()
-    for event in parse_recording(raw.splitlines()):
-        state = after(state, event)
-    summary(state)
-
-
 def take_plan(raw: bytes) -> None:
     plan = from_plain(RunPlan, load_object(raw, "The plan", unique=False))
-    estimate(_small(), plan, allocator=False)
-
-
-@cache
-def _small() -> Any:
-    config = json.loads((TESTS / "memory" / "configs" / "llama-3.2-1b.json").read_bytes())
-    return shape_from_config({**config, "num_hidden_layers": 2, "hidden_size": 64})
+    estimate(small_shape(), plan, allocator=False)
 
 
 CONFIGURATION = b"""theme = "qtui-light"
@@ -203,7 +174,7 @@ def _operation_seeds() -> Sequence[bytes]:
         "scalar": np.array(2, np.float32), "whole": np.arange(12, dtype=np.int8).reshape(3, 4),
         "convolution": random.standard_normal((2, 3, 4), dtype=np.float32),
     }  # fmt: skip
-    path = Path(_folder().name) / "odd.safetensors"
+    path = folder() / "odd.safetensors"
     save_file(tensors, path)
     small = {"model": str(path), **VIEW, **MORE, "inject": None, "tensors": ["half"]}
     reading = {
@@ -215,18 +186,19 @@ def _operation_seeds() -> Sequence[bytes]:
     of_model = {"capture": 0, "activation_ranges": 1, "output_error": 1}
     of_model |= {"layer_errors": 2, "prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
     return [
-        *_json(*(
+        *as_json(*(
             {"id": 1, "method": name, "params": {**small, "tensor": tensor}, "kind": "x"}
             for name in OPERATIONS if name not in of_model for tensor in tensors
         )),
-        *_json(*({"id": 1, "method": name, "params": reading, "kind": "x"} for name in of_model)),
+        *as_json(*({"id": 1, "method": name, "params": reading, "kind": "x"} for name in of_model)),
     ]  # fmt: skip
 
 
 def take_checkpoint(raw: bytes) -> None:
     """A whole file: its header, its weights under a scheme, and what the report says of them."""
-    with open_model(_file(raw, "input.safetensors")) as source:
-        inspect_model(source, (Scheme.parse("int4:group64"), Scheme.parse("nf4:dq")))
+    with open_model(file_of(raw, "input.safetensors")) as source:
+        inspection = inspect_model(source, (Scheme.parse("int4:group64"), Scheme.parse("nf4:dq")))
+        write(inspection_document(inspection, all_tensors=True))
 
 
 ANSWERS = tuple(
@@ -288,35 +260,34 @@ ADAPTER = {
 }  # fmt: skip
 
 TARGETS: dict[str, Target] = {
-    "safetensors": Target(lambda: [_of_header(*_json(HEADER))], take_safetensors, json=False),
-    "header": Target(lambda: _json(HEADER), lambda raw: take_safetensors(_of_header(raw))),
+    "safetensors": Target(lambda: [_of_header(*as_json(HEADER))], take_safetensors, json=False),
+    "header": Target(lambda: as_json(HEADER), lambda raw: take_safetensors(_of_header(raw))),
     "index": Target(
-        lambda: _json({"weight_map": {"a": "x.safetensors", "b": "./d/y.safetensors"}}),
+        lambda: as_json({"weight_map": {"a": "x.safetensors", "b": "./d/y.safetensors"}}),
         lambda raw: layout.read_index(raw, "f.index.json"),
     ),
     "config": Target(configs, _shape),
     "estimate": Target(configs, take_estimate),
     "gguf": Target(_gguf_seeds, take_gguf, json=False),
-    "recording": Target(_recording_seeds, take_recording),
     "scheme": Target(
         lambda: [name.encode() for name in SCHEMES],
         lambda raw: Scheme.parse(raw.decode("utf-8", "replace")),
         json=False,
     ),
     "plan": Target(
-        lambda: _json({"method": "qlora", "batch": 2, "sequence": 16, "lora_targets": ["q_proj"],
+        lambda: as_json({"method": "qlora", "batch": 2, "sequence": 16, "lora_targets": ["q_proj"],
                        "optimizer": "adamw", "checkpointing": True, "gpus": 2, "zero": 2,
                        "lora_rank": 8, "lora_dropout": 0.1}),
         take_plan,
     ),
     "toml": Target(
         lambda: [CONFIGURATION],
-        lambda raw: load_config({"QTUI_CONFIG": str(_file(raw))}),
+        lambda raw: load_config({"QTUI_CONFIG": str(file_of(raw))}),
         json=False,
     ),
-    "state": Target(lambda: _json(STATE), lambda raw: read_state(_file(raw))),
+    "state": Target(lambda: as_json(STATE), lambda raw: read_state(file_of(raw))),
     "request": Target(
-        lambda: _json(*(
+        lambda: as_json(*(
             {"id": 1, "method": name, "params": {**TENSOR, **VIEW, **MORE}, "kind": "x"}
             for name in OPERATIONS
         )),
@@ -324,12 +295,14 @@ TARGETS: dict[str, Target] = {
     ),
     "operation": Target(_operation_seeds, take_operation),
     "checkpoint": Target(
-        lambda: _json(HEADER | {
+        lambda: as_json(HEADER | {
             "q.weight": {"dtype": "I8", "shape": [6, 100], "data_offsets": [25, 625]},
             "k.weight": {"dtype": "F16", "shape": [3, 2, 50], "data_offsets": [625, 1225]},
+            "layers.0.v": {"dtype": "F32", "shape": [1, 0], "data_offsets": [1225, 1225]},
         }),
         lambda raw: take_checkpoint(_of_header(raw, bytes(range(245)) * 5)),
     ),
+    "packed": PACKED,
     "event": Target(
         lambda: [
             _frame({**TENSOR, **VIEW, **MORE}),
@@ -343,9 +316,10 @@ TARGETS: dict[str, Target] = {
         take_keys,
         json=False,
     ),
-    "hub": Target(lambda: _json(LISTING), take_listing),
+    "hub": Target(lambda: as_json(LISTING), take_listing),
     "adapter": Target(
-        lambda: _json(ADAPTER),
+        lambda: as_json(ADAPTER),
         lambda raw: read_settings(load_object(raw, "adapter_config.json", unique=False), "x"),
     ),
+    **OWN_FILES,
 }  # fmt: skip

@@ -394,9 +394,11 @@ def test_what_such_a_checkpoint_does_not_allow():
             if words not in str(error):
                 failed.append((settings, plan, str(error)))
     assert not failed
-    with pytest.raises(UsageError, match="projections of the attention"):
+    with pytest.raises(UsageError, match=r"attention alone, --lora-targets (\S+)\.") as told:
         estimate(of("qwen3_moe", fp8), RunPlan(sequence=32))
-    assert estimate(of("qwen3_moe", fp8), RunPlan(sequence=32, lora_targets=("q_proj",)))
+    advice = str(told.value).rpartition(" ")[2].rstrip(".").split(",")
+    assert set(advice) == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert estimate(of("qwen3_moe", fp8), RunPlan(sequence=32, lora_targets=tuple(advice)))
     for way in (RunPlan(method="full", quant="none"), RunPlan(method="lora", quant="none")):
         plain = replace(way, quant=None, sequence=32)
         found = estimate(of("llama", fp8), replace(way, sequence=32))

@@ -321,6 +321,14 @@ def test_a_config_that_cannot_be_is_refused_with_the_key_that_is_wrong(config, w
         shape_from_config(config)
 
 
+def test_a_value_nested_too_deeply_to_be_quoted_is_refused():
+    nested = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(UsageError, match="whole number"):
+        shape_from_config(small("llama", hidden_size=nested))
+
+
 def test_families_without_a_shape_are_left_to_the_trace_and_their_code_is_never_run():
     with pytest.raises(UnknownFamily, match="--trace"):
         shape_from_config(small("mamba2"))

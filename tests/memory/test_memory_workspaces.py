@@ -67,15 +67,18 @@ def test_the_environment_decides():
     assert cublas_workspace("2.13", config=":0:0").bytes == 0
 
 
-@pytest.mark.parametrize("config", ["", "4096:2", ":4096", ":4096:2:16", "lots"])
+@pytest.mark.parametrize(
+    "config", ["", "4096:2", ":4096", ":4096:2:16", "lots", f":{'9' * 5000}:8"]
+)
 def test_a_configuration_that_does_not_parse_is_refused(config):
     with pytest.raises(UsageError, match=":4096:8"):
         parse_workspace_config(config)
 
 
-def test_a_version_that_does_not_parse_is_refused():
-    with pytest.raises(UsageError, match="newest"):
-        cublas_workspace("newest")
+@pytest.mark.parametrize("version", ["newest", "9" * 5000 + ".1"])
+def test_a_version_that_does_not_parse_is_refused(version):
+    with pytest.raises(UsageError, match="is no version of torch"):
+        cublas_workspace(version)
 
 
 def test_contexts_hold_what_was_published():

@@ -97,6 +97,7 @@ def test_weights_take_what_was_foreseen_of_them(tmp_path: Path, quant: str) -> N
 def test_a_model_with_weights_needs_its_tokenizer(tmp_path: Path) -> None:
     with open_model("demo") as source:
         model = load_weights(source, PLAN).model
+        assert encode("\ud800!", source, model).ids.tolist() == [ord("?"), ord("!")]
         found = encode("é!", source, model)
         assert found.ids.tolist() == [0xC3, 0xA9, 0x21]
         assert found.decode(0x21) == "!"

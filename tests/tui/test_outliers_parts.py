@@ -82,6 +82,8 @@ def test_a_value_alone_stays_where_the_outlier_is():
         ("3 at 0,100", "columns 0 to 99"),
         ("3 at column 100", "columns 0 to 99"),
         ("3 at -1,0", "is no place"),
+        (f"3 at 0,{'9' * 5000}", "is no place"),
+        (f"3 at column {'9' * 5000}", "is no place"),
         ("1e39", "too large: tensors are read as float32"),
         ("nan", "is no outlier"),
         ("inf", "is no outlier"),

@@ -3,6 +3,7 @@ wins."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from qtui.engine.requests import BudgetRequest, CodesRequest
 from qtui.engine.task import OperationTable, Task
 from qtui_core.answers.codes import NF4Construction
 from qtui_core.errors import UsageError
+from qtui_core.models.files.safetensors import MAX_SIZE
 from qtui_core.quant import Scheme
 from qtui_core.quant.coding.nf4_construction import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
@@ -110,6 +112,8 @@ def _once(schemes: Sequence[Scheme]) -> list[Scheme]:
 def _shape_of(asked: BudgetRequest) -> tuple[int, ...]:
     if any(size < 0 for size in asked.shape):
         raise UsageError(f"A shape has no size below 0; got {asked.shape}.")
+    if math.prod(max(1, size) for size in asked.shape) > MAX_SIZE:
+        raise UsageError("The shape has more than 2^63 elements, which no tensor has.")
     return asked.shape
 
 

@@ -29,7 +29,7 @@ from qtui_core.answers.tensors import PredictionErrors
 from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.layer_errors import layer_errors as errors_of
-from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
+from qtui_core.inspection.sample import limit_of, sample_rows
 from qtui_core.loading.text import text_to_choose_by
 from qtui_core.models import row_elements, rows_of
 from qtui_core.quant import ErrorReport
@@ -100,8 +100,8 @@ def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
     Each is reported as progress."""
     source, scheme = session.models.source(task.asked.model), task.asked.scheme
     extent = session.extent_of_weights(task, scheme)
-    limit = REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
     infos = [info for info in source.tensors.values() if is_quantizable(info)]
+    limit = limit_of(source.origin, infos, full=False)
     sampled = False
     for done, info in enumerate(infos):
         task.check()

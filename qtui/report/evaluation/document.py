@@ -131,7 +131,7 @@ def frontier_picture(rows: Sequence[EvaluationRow]) -> LabFrontier | None:
     """The divergence of each candidate against its bits, and the line of the frontier; None for
     fewer than two that have a divergence."""
     best = frontier(rows)
-    drawn = [(row, math.log10(row.kl_mean)) for row in rows[1:] if row.kl_mean]
+    drawn = [(row, math.log10(row.kl_mean)) for row in rows[1:] if row.kl_mean and row.kl_mean > 0]
     if len(drawn) < 2:
         return None
 

@@ -6,7 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qtui.report.document import Column, Document, Facts, HeatMap, Section, Table, Tone
+from qtui.report.document import (
+    Column,
+    Document,
+    Facts,
+    HeatMap,
+    MadeWhenRead,
+    Section,
+    Table,
+    Tone,
+)
 from qtui.report.inspection.layers import layer_map
 from qtui.report.inspection.outliers import LISTED_OUTLIERS, outlier_sections
 from qtui.report.numbers import format_decibels, format_shape, format_signed, format_value
@@ -44,7 +53,7 @@ def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Documen
         title=f"qtui inspect {census.model}",
         sections=tuple(sections),
         conclusion=inspection.conclusion,
-        data=printed(inspection),
+        data=MadeWhenRead(lambda: printed(inspection)),
     )
 
 

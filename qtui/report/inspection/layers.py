@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qtui_core.inspection import TensorReport
 
 #: The name of a weight: what is before the number of its layer, the number, and which weight.
-_IN_LAYER = re.compile(r"(.+?)\.(\d+)\.(.+)")
+_IN_LAYER = re.compile(r"(.+?)\.(\d{1,9})\.(.+)")
 #: Cells of a row. Where there are more layers, a cell is the worst of several.
 WIDTH = 64
 #: Rows of the map: a model has seven matrices in a layer, seldom more than twelve.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -125,7 +126,7 @@ def cell_text(cell: Cell, unit: Unit) -> str:
         return "–"
     if isinstance(cell, str):
         return cell
-    if unit == "bytes":
+    if unit == "bytes" and math.isfinite(cell):
         return format_bytes(round(cell))
     if unit == "share":
         return f"{cell:.1%}" if abs(cell) >= 0.0005 or not cell else f"{100 * cell:.2g}%"

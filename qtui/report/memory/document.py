@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
+from qtui.report.document import Block, Column, Document, Facts, MadeWhenRead, Section, Table, Tone
 from qtui.report.memory.explain import explain_sections
 from qtui_core.codec import printed
 from qtui_core.memory.advice.capacity import Fit, Largest
@@ -70,7 +70,7 @@ def with_memory(document: Document, report: MemoryReport) -> Document:
     return replace(
         document,
         sections=(*document.sections, section),
-        data={**document.data, "memory": printed(report)},
+        data=MadeWhenRead(lambda: document.data, lambda: {"memory": printed(report)}),
     )
 
 

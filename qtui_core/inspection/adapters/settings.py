@@ -9,6 +9,7 @@ from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.models.patterns import takes_forever
 from qtui_core.models.quoting import quoted
 
 #: peft's defaults (`LoraConfig`, peft 0.21).
@@ -29,9 +30,8 @@ _OTHER_KINDS = {
 }
 #: Initialisations that change the base too: the update is not to the base as stored.
 _CHANGING_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-#: Quantifiers and characters of a pattern, and characters of a module's name. With few quantifiers,
-#: and none after a group, no name of that length takes long to match.
-_MOST_QUANTIFIERS, _MOST_CHARACTERS, LONGEST_NAME = 2, 10_000, 300
+#: The most characters of a module's name.
+LONGEST_NAME = 300
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,7 @@ def _patterns(
 
 
 def _pattern(text: str, key: str, where: str) -> re.Pattern[str]:
-    hard = len(re.findall(r"[*+{?]", text)) > _MOST_QUANTIFIERS or re.search(r"\)[*+{?]", text)
-    if hard or len(text) > _MOST_CHARACTERS:
+    if takes_forever(f".*{text}", LONGEST_NAME):
         raise ModelError(
             f"The adapter {where} has the pattern {quoted(text)} in {key}, which may take forever "
             f"to match: write one with fewer repetitions, and none of a group."

@@ -79,10 +79,12 @@ def survey(
         ways += tuple(MergeWay(str(scheme), str(trained_on)) for scheme in schemes)
     total = sum(merged.info.elements for merged in merge.weights.values())
     done, weights = 0, []
+    infos = [merged.info for merged in merge.weights.values()]
+    limit = limit_of(merge.base.origin, infos, full=full)
     for merged in merge.weights.values():
         if progress:
             progress(done, total, merged.name)
-        weights.append(_measured(merge, merged, schemes, trained_on, full))
+        weights.append(_measured(merge, merged, schemes, trained_on, limit))
         done += merged.info.elements
     weights.sort(key=_badness)
     return _report(merge, ways, schemes, trained_on, weights)
@@ -133,14 +135,13 @@ def _measured(
     merged: MergedWeight,
     schemes: Sequence[Scheme],
     trained_on: Scheme | None,
-    full: bool,
+    limit: int | None,
 ) -> ChangedWeight:
     rows = merge.open_base(merged)
     # DoRA's norms of columns take all rows.
-    whole = full or (merged.magnitude is not None and merged.by_column)
-    origin = merge.base.origin
-    limit = limit_of(merge.base, full=whole)
-    sample = sample_rows(rows.shape[0], rows.shape[1], limit, strips_of(origin))
+    if merged.magnitude is not None and merged.by_column:
+        limit = None
+    sample = sample_rows(rows.shape[0], rows.shape[1], limit, strips_of(merge.base.origin))
     reader = _SampleReader(merged, rows.shape, sample)
     base = reader.read(rows)
     if not np.isfinite(base).all():

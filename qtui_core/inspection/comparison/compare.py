@@ -17,7 +17,7 @@ from qtui_core.inspection.comparison.pairing import Pair, Pairing, open_pair, pa
 from qtui_core.inspection.comparison.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.inspect import Progress
 from qtui_core.inspection.rows import strips_of
-from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, RowSample, sample_rows
+from qtui_core.inspection.sample import RowSample, limit_of, sample_rows
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.packed.views import Rows
 from qtui_core.quant import Scheme, measure
@@ -55,8 +55,9 @@ def compare_models(
     """
     pairing = pair_weights(a, b, pattern)
     remote = "hub" in (a.origin, b.origin)
-    limit = None if full else REMOTE_LIMIT if remote else LOCAL_LIMIT
-    strips = strips_of("hub" if remote else a.origin)
+    origin = "hub" if remote else a.origin
+    limit = limit_of(origin, [pair.info for pair in pairing.pairs], full=full)
+    strips = strips_of(origin)
     total = sum(p.info.elements for p in pairing.pairs)
     reports: list[PairReport] = []
     unread: list[tuple[str, str]] = []

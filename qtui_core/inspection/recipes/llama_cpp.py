@@ -51,7 +51,7 @@ _ARCHITECTURES: Final = {
     "gemma3_text": "gemma3", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "phimoe": "phimoe", "smollm3": "smollm3",
 }  # fmt: skip
-_LAYER: Final = re.compile(r"\.(\d+)\.")
+_LAYER: Final = re.compile(r"\.(\d{1,4})\.")
 _EXPERT: Final = re.compile(r"\.experts\.\d+\.")
 
 

@@ -111,7 +111,7 @@ def parse_workspace_config(config: str) -> int:
 
     Raises UsageError for any other form; torch would warn and use its default.
     """
-    if re.fullmatch(r"(:\d+:\d+)+", config.strip()) is None:
+    if re.fullmatch(r"(:\d{1,9}:\d{1,9})+", config.strip()) is None:
         raise UsageError(
             f"CUBLAS_WORKSPACE_CONFIG {config!r} is not of the form :SIZE:COUNT with sizes in KiB, "
             "as in :4096:8."
@@ -123,7 +123,7 @@ def parse_workspace_config(config: str) -> int:
 def parse_version(torch: str) -> tuple[int, int]:
     """(major, minor) of a version such as "2.13" or "2.13.0+cu130". Raises UsageError if it is
     none."""
-    match = re.match(r"(\d+)\.(\d+)", torch.strip())
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", torch.strip())
     if match is None:
         raise UsageError(f"{torch!r} is no version of torch; write it as in 2.13.")
     return int(match[1]), int(match[2])

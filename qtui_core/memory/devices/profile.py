@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import QtuiError
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.devices.device import Calibration
 from qtui_core.memory.devices.outside_torch import parse_version
 
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION: Final = 1
+#: More than the memory of any GPU.
+_MOST_BYTES: Final = 1 << 50
 
 
 class ProfileError(QtuiError):
@@ -112,12 +114,14 @@ def profile_of(text: str) -> Profile:
                 f"It has version {version}, and this qtui reads version {SCHEMA_VERSION}. {again}"
             )
         found = from_plain(Profile, data)
-        calibration = found.calibration
+        parse_version(found.versions.get("torch", ""))
     except CodecError as error:
         raise ProfileError(f"It is no profile of a GPU ({error.reason}). {again}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except UsageError as error:
+        raise ProfileError(f"{error} {again}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ProfileError(f"It is no profile of a GPU ({error}). {again}") from error
-    numbers = (calibration.workspace_forward, calibration.workspace_training, *found.contexts)
-    if any(not isinstance(number, int) or number < 0 for number in numbers):
-        raise ProfileError(f"It has a size that is no number of bytes. {again}")
+    numbers = (found.workspace_forward, found.workspace_training, *found.contexts)
+    if not all(0 <= number < _MOST_BYTES for number in numbers):
+        raise ProfileError(f"It has a size that is no number of bytes of a GPU. {again}")
     return found

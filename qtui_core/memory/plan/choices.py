@@ -83,7 +83,8 @@ def parse_loss(text: str) -> str:
         return name
     if not colon:
         return f"chunked:{_DEFAULT_CHUNK}"
-    if not (tokens.isascii() and tokens.isdigit()) or not 1 <= int(tokens[:12]) <= _MOST_TOKENS:
+    whole = tokens.isascii() and tokens.isdigit() and len(tokens) <= 12
+    if not whole or not 1 <= int(tokens) <= _MOST_TOKENS:
         raise UsageError(
             f"A chunk of the loss is one token or more; {text!r} says {tokens or 'nothing'} after "
             "the colon. Write chunked:256."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -122,14 +122,20 @@ class Adapters:
         if over_experts and plan.quantized and shape.packing and shape.packing.experts == "packed":
             raise UsageError(
                 f"peft folds adapters into the stacked experts, and those are stored as "
-                f"{shape.packing.title}; use --lora-targets with the projections of the attention "
-                "alone."
+                f"{shape.packing.title}; train those of the attention alone, {_attention(modules)}."
             )
         if plan.lora_dropout and over_experts:
             raise UsageError(
                 "Adapters over stacked experts work without dropout only; use --lora-dropout 0, or "
-                "--lora-targets with the projections of the attention alone."
+                f"train those of the attention alone, {_attention(modules)}."
             )
+
+
+def _attention(modules: Sequence[tuple[str, Module]]) -> str:
+    """The option that puts adapters on the projections of the attention."""
+    parts = [name.split(".") for name, module in modules if isinstance(module, Linear)]
+    names = dict.fromkeys(part[-1] for part in parts if "self_attn" in part)
+    return f"--lora-targets {','.join(names)}"
 
 
 def adapters_of(shape: ModelShape, plan: RunPlan) -> Adapters:

@@ -7,6 +7,7 @@ one (text_config) they may be missing, because transformers leaves out defaults 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -18,9 +19,12 @@ from qtui_core.memory.formulas.letters import named
 #: largest vocabularies have 2^18 entries, the widest layers 2^17.
 LARGEST_SIZE: Final = 1 << 24
 
-#: The most layers, heads or experts. The deepest published models have some hundred layers, and the
-#: largest numbers of experts are some thousands.
+#: The most heads or experts: the largest numbers of experts are some thousands.
 LARGEST_COUNT: Final = 1 << 14
+
+#: The most layers. The deepest published model has 1,000, and an estimate of this many still takes
+#: seconds.
+LARGEST_DEPTH: Final = 1 << 12
 
 #: The most positions. Models with ten million exist.
 LARGEST_LENGTH: Final = 1 << 40
@@ -177,7 +181,7 @@ class Config:
 
 
 def layer_count(config: Config, default: int, keys: Keys = "num_hidden_layers") -> int:
-    return config.needed(keys, default, most=LARGEST_COUNT)
+    return config.needed(keys, default, most=LARGEST_DEPTH)
 
 
 def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tuple[str, ...]:
@@ -207,7 +211,8 @@ def _written(value: object) -> str:
     readable."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    text = repr(value)
+    # reprlib goes a few levels deep, and repr fails at a thousand.
+    text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 

@@ -8,13 +8,13 @@ compressed-tensors 0.20 (compressors), hqq (core/quantize.py), ModelOpt's export
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from math import prod
 from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
+from qtui_core.models.patterns import matches
 
 #: The value in a plan for "as the checkpoint stores them", for methods other than bitsandbytes.
 STORED: Final = "stored"
@@ -270,19 +270,12 @@ class Rule:
 
 
 def _as_module(pattern: str, name: str) -> bool:
-    return name.endswith(pattern) or _begins(rf"(?:{pattern})(?:(?<=\.)|(?=\.|$))", name)
-
-
-def _begins(pattern: str, name: str) -> bool:
-    try:
-        return re.match(pattern, name) is not None
-    except re.error:  # not a regular expression: it matches no name
-        return False
+    return name.endswith(pattern) or matches(pattern, name, r"(?:(?<=\.)|(?=\.|$))")
 
 
 def _as_full(pattern: str, name: str) -> bool:
     expression = pattern.startswith("re:")
-    return _begins(pattern.removeprefix("re:"), name) if expression else pattern == name
+    return matches(pattern.removeprefix("re:"), name) if expression else pattern == name
 
 
 def _as_tag(tag: str, name: str) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.extras import installed_version
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE
 from qtui_core.models.files.links import followed
@@ -167,7 +168,7 @@ def _file(address: str, name: str, timeout: float) -> RemoteFile:
     from huggingface_hub.utils import build_hf_headers
 
     try:
-        headers = build_hf_headers(library_name="qtui")
+        headers = build_hf_headers(library_name="qtui", library_version=installed_version("qtui"))
     except OSError as error:  # of the file that keeps the token
         raise unusable(error) from error
     return RemoteFile(address, name, headers, endpoint(), float(timeout))

@@ -73,7 +73,7 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
     except ModelError:
         if not is_random(source):
             raise
-        raw = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
+        raw = np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int64)
         found = Tokens(raw % vocabulary, "a byte a token", chr)
     if not found.ids.size:
         raise UsageError("The text has no tokens; take a longer one.")

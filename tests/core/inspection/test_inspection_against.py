@@ -101,7 +101,7 @@ def test_the_order_of_rows_of_queries_and_keys_is_undone_on_either_side(tmp_path
 
 
 def test_a_sample_of_a_gguf_file_reads_the_same_rows(tmp_path, original, monkeypatch):
-    monkeypatch.setattr("qtui_core.inspection.comparison.compare.LOCAL_LIMIT", 4000)
+    monkeypatch.setattr("qtui_core.inspection.sample.LOCAL_LIMIT", 4000)
     comparison = compare(original, write_gguf(tmp_path / "m.gguf", llama(), CONFIG, "F32"))
     assert comparison.identical == len(llama())
     assert comparison.sample.startswith("A sample")

@@ -132,6 +132,7 @@ def test_names_on_the_hub_are_complete_and_faults_are_reported(tmp_path):
     gptq = LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}
     head, norm, down = "lm_head.weight", "model.norm.weight", "model.layers.1.mlp.down_proj.weight"
     without = {n: t for n, t in llama.items() if n not in (head, norm)}
+    many = f"model.layers.{'9' * 5000}.eh_proj.weight"  # more digits than Python converts
     cases = {
         "whole": (LLAMA, llama, ((), (), ())),
         "tied, head stored": (tied, llama, ((), (), ())),
@@ -156,6 +157,10 @@ def test_names_on_the_hub_are_complete_and_faults_are_reported(tmp_path):
         "no head and no norm": (LLAMA, without, ((norm, head), (), ())),
         "another shape": (LLAMA, llama | {down: llama[down].T.copy()}, ((), (down,), ())),
         "one too many": (LLAMA, llama | {"x": mask}, ((), (), ("x",))),
+        "a layer to predict further tokens, and one that is none": (
+            LLAMA | {"num_nextn_predict_layers": 1},
+            llama | {"model.layers.2.eh_proj.weight": mask, many: mask}, ((), (), (many,)),
+        ),
         "mixtral": (mixtral_config, _mixtral(mixtral_config), ((), (), ())),
     }  # fmt: skip
     told = {

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui_core.inspection.sample import sample_rows
+from qtui_core.inspection.sample import (
+    LEAST_LIMIT,
+    LOCAL_LIMIT,
+    LOCAL_TOTAL,
+    REMOTE_LIMIT,
+    REMOTE_TOTAL,
+    limit_of,
+    sample_rows,
+)
+from qtui_core.models import TensorInfo
 
 sizes = st.integers(1, 200_000)
 
@@ -37,3 +46,19 @@ def test_positions_map_back_to_the_rows_taken(rows, columns, limit):
     sample = sample_rows(rows, columns, limit)
     taken = [row for start, stop in sample.strips for row in range(start, stop)]
     assert [sample.original_row(i) for i in range(sample.count)] == taken
+
+
+def test_the_sample_of_a_model_is_bounded_however_many_tensors_it_has():
+    def tensors(count, *shape):
+        return [TensorInfo("w", "BF16", shape, 1, 2, "f", 0, 2, True)] * count
+
+    limits = {"local": (LOCAL_LIMIT, LOCAL_TOTAL), "hub": (REMOTE_LIMIT, REMOTE_TOTAL)}
+    experts = tensors(45_000, 2048, 7168)
+    for origin, (most, total) in limits.items():
+        # The largest dense models, and very many small tensors, are read as before.
+        for infos in (tensors(884, 16384, 53248), tensors(100_000, 16, 16)):
+            assert limit_of(origin, infos, full=False) == most
+        limit = limit_of(origin, experts, full=False)
+        assert LEAST_LIMIT <= limit < most
+        assert total / 2 < limit * len(experts) <= max(total, LEAST_LIMIT * len(experts))
+        assert limit_of(origin, experts, full=True) is None

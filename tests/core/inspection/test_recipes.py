@@ -257,6 +257,12 @@ def test_a_type_of_ggml_has_whole_blocks():
         assert recipe.text.endswith(f"={expected}\n")
 
 
+def test_a_number_with_thousands_of_digits_is_no_layer():
+    pytest.importorskip("gguf")
+    recipe = llama_quantize((tensor(f"model.layers.{'9' * 5000}.mlp.weight", "int8"),), "llama")
+    assert recipe.stand_ins[0].why.startswith("GGUF has no name for it")
+
+
 def test_a_model_of_gguf_is_for_llama_quantize():
     given = (tensor("blk.0.attn_q.weight", "int8:group32"), tensor("blk.0.attn_k.weight", None))
     text = "^blk\\.0\\.attn_q\\.weight$=q8_0\n^blk\\.0\\.attn_k\\.weight$=bf16\n"

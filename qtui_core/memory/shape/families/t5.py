@@ -12,9 +12,9 @@ from typing import Final
 
 from qtui_core.memory.shape.config_reader import (
     LARGEST_COUNT,
+    LARGEST_DEPTH,
     LARGEST_LENGTH,
     Config,
-    layer_count,
     stored_dtype,
 )
 from qtui_core.memory.shape.model_shape import (
@@ -36,8 +36,9 @@ def t5(config: Config) -> ModelShape:
     """
     hidden = config.needed(("hidden_size", "d_model"), 512)
     vocabulary = config.needed("vocab_size", 32128)
-    layers = layer_count(config, 6, ("num_hidden_layers", "num_layers"))
-    decoder_layers = config.optional_size("num_decoder_layers", most=LARGEST_COUNT) or layers
+    keys, most = ("num_hidden_layers", "num_layers"), LARGEST_DEPTH // 2  # of two stacks
+    layers = config.needed(keys, 6, most=most)
+    decoder_layers = config.optional_size("num_decoder_layers", most=most) or layers
     dropout = config.probability("dropout_rate", 0.1)
     return ModelShape(
         family="t5",

@@ -17,8 +17,10 @@ _TEXT = re.compile(
     r"(?:\s*(?:at|@)\s*(?P<place>.+?))?\s*",
     re.IGNORECASE,
 )
-_CELL = re.compile(r"\(?\s*(?:row\s*)?([0-9]+)\s*[,x ]\s*(?:col(?:umn)?\s*)?([0-9]+)\s*\)?", re.I)
-_COLUMN = re.compile(r"col(?:umn)?\s*([0-9]+)", re.I)
+_CELL = re.compile(
+    r"\(?\s*(?:row\s*)?([0-9]{1,18})\s*[,x ]\s*(?:col(?:umn)?\s*)?([0-9]{1,18})\s*\)?", re.I
+)
+_COLUMN = re.compile(r"col(?:umn)?\s*([0-9]{1,18})", re.I)
 
 
 def parse_injection(
