@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
@@ -20,12 +21,13 @@ import torch
 
 from qtui_core.child_environment import child_environment
 from qtui_core.codec import CodecError, from_plain, to_line, to_plain
-from qtui_core.errors import QtuiError
+from qtui_core.errors import QtuiError, memory_ran_out
 from qtui_core.extras import installed_version
 from qtui_core.lab.catalog import Experiment, experiment_named
 from qtui_core.lab.job import Job
 from qtui_core.lab.results import Findings, JobDone, LabBegun, LabEvent, LabResult, StepProgress
 from qtui_core.lab.training.tasks import check_subject, use_device
+from qtui_core.telemetry.machine import more_memory
 from qtui_core.threads import thread_limit
 
 Tell = Callable[[LabEvent], None]
@@ -40,6 +42,13 @@ _THREADS: Final = torch.get_num_threads()
 _FAILED: Final = 1
 #: Seconds between two reported steps.
 _PAUSE: Final = 0.1
+#: How the fault of a job begins for which there was not enough memory.
+_RAN_OUT: Final = "Memory ran out. "
+#: Seconds between two signs of life of the second process, and those after which it is silent.
+_PULSE: Final = 1.0
+_SILENT: Final = 3.0
+#: The sign of life of the second process.
+_ALIVE: Final = b"{}\n"
 
 
 class LabRunner:
@@ -76,6 +85,7 @@ class LabRunner:
         )
         self._lock = threading.RLock()
         self._helper: _Helper | None = None
+        self._lost = ""
         self._began = time.perf_counter()
 
     def _holds(self, event: JobDone) -> bool:
@@ -143,6 +153,11 @@ class LabRunner:
         if self._helper is not None:
             self._helper.pause(paused)
 
+    @property
+    def answers(self) -> bool:
+        """Whether the second process gave a sign of life lately, if it is at work."""
+        return self._helper is None or self._helper.answers
+
     def result(self, ended: str = "") -> LabResult:
         """The findings from the finished jobs. `ended` is "done" or "stopped", or "" for a run that
         goes on; if nothing can be said because jobs failed, the result says "failed". May be called
@@ -159,7 +174,9 @@ class LabRunner:
         for key, event in done.items():
             if event.fault:
                 faults.setdefault(event.fault, []).append(key)
-        notes = (*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items()))
+        notes = [*found.notes, *(f"{', '.join(keys)}: {fault}" for fault, keys in faults.items())]
+        if self._lost:
+            notes.append(f"The second process {self._lost}, so the first one did its parts.")
         failed = ended == "done" and self._failed(found)
         return LabResult(
             self._experiment.name,
@@ -171,7 +188,7 @@ class LabRunner:
             versions(),
             len(self._jobs),
             len(outcomes),
-            replace(found, notes=notes),
+            replace(found, notes=tuple(notes)),
             "failed" if failed else ended,
             next(iter(faults)) if failed else "",
         )
@@ -219,15 +236,24 @@ class LabRunner:
         return see
 
     def _feed(self, helper: _Helper) -> None:
-        """Passes jobs to the second process until none are left or until that process has ended."""
+        """Passes jobs to the second process until none are left, or until it has ended or has no
+        memory: alone, this process may have enough."""
         while (job := self._next()) is not None:
+            lost = ""
             try:
                 event = helper.run(job, self._hear)
+                if event.fault.startswith(_RAN_OUT):
+                    lost = "ran out of memory"
             except (OSError, ValueError, CodecError):
+                lost = helper.how_it_ended()
+            if lost:
                 with self._lock:
                     self._waiting.append(job)
-                return
+                    if not helper.over:
+                        self._lost = lost
+                break
             self._finish(event)
+        helper.end()
 
     def _hear(self, event: StepProgress) -> None:
         with self._lock:
@@ -246,15 +272,19 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
         traceback.print_exc()
         first = (str(error).strip().splitlines() or ["without a word"])[0][:400]
         said = f"It cannot be run here: {first.rstrip('.')} ({type(error).__name__})."
+        if memory_ran_out(error):
+            said = f"{_RAN_OUT}{more_memory()}"
         return JobDone(job.key, None, time.perf_counter() - began, said, _FAILED)
     return JobDone(job.key, outcome, time.perf_counter() - began)
 
 
 class _Helper:
     """The second process, `python -m qtui_core.lab.runner`, which receives one line for each
-    job."""
+    job. `over` says that it is no longer wanted."""
 
     def __init__(self, experiment: Experiment, settings: Mapping[str, Any], model: str) -> None:
+        self.over = self._paused = False
+        self._heard = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "qtui_core.lab.runner"],
             stdin=subprocess.PIPE,
@@ -268,16 +298,36 @@ class _Helper:
         self._ask({"job": job.key})
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self._heard = time.monotonic()
+            if line == _ALIVE:
+                continue
             found = json.loads(line)
             if "outcome" in found:
                 return from_plain(JobDone, found)
             hear(from_plain(StepProgress, found))
         raise OSError("the process is gone")
 
+    @property
+    def answers(self) -> bool:
+        return self.over or self._paused or time.monotonic() - self._heard < _SILENT
+
+    def how_it_ended(self) -> str:
+        """What happened to it, in words that follow "The second process"."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PULSE)
+        code = self._process.returncode
+        if code == -signal.SIGKILL:
+            return "was killed, which is most often the system running out of memory"
+        if code is not None and code < 0:
+            return f"was ended by signal {-code} ({signal.strsignal(-code)})"
+        return "ended" if code is None else f"ended with exit code {code}"
+
     def pause(self, paused: bool) -> None:
         self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+        self._paused, self._heard = paused, time.monotonic()
 
     def end(self) -> None:
+        self.over = True
         self._process.kill()
         self._process.wait()
 
@@ -308,8 +358,19 @@ def _help() -> None:
     jobs = {job.key: job for job in experiment.module().jobs(settings, asked["model"])}
     last = 0.0
 
+    writing = threading.Lock()
+
+    def write(line: bytes) -> None:
+        with writing:
+            sink.write(line)
+
     def put(event: StepProgress | JobDone) -> None:
-        sink.write(to_line(to_plain(event, strict=True)).encode() + b"\n")
+        write(to_line(to_plain(event, strict=True)).encode() + b"\n")
+
+    def beat() -> None:
+        while True:
+            time.sleep(_PULSE)
+            write(_ALIVE)
 
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -318,7 +379,8 @@ def _help() -> None:
             lines.put(line)
         os._exit(0)  # the process that gives the jobs has ended
 
-    threading.Thread(target=listen, daemon=True).start()
+    for forever in (listen, beat):
+        threading.Thread(target=forever, daemon=True).start()
     while True:
         job = jobs[json.loads(lines.get())["job"]]
 

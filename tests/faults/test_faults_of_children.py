@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,14 +20,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from every import collected
-from processes import is_gone
+from processes import family, is_gone
 
+from qtui.cli.exits import Narrator
+from qtui.cli.training_run import run_to_end
 from qtui.engine.client import EngineClient, EngineLost
 from qtui.engine.estimator import child as estimator
+from qtui.engine.lab.client import lab_client
+from qtui.engine.lab.request import LabRequest
 from qtui.engine.operations import build_operations
 from qtui.engine.run.client import run_client
+from qtui.engine.waiting import LOOK_SECONDS
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
+from qtui_core.lab.results import JobDone, LabEvent, LabResult
 from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, State, StepTaken
@@ -39,6 +47,7 @@ pytestmark = [
 
 WORKER = (sys.executable, "-P", str(Path(__file__).parents[1] / "support/faulty_worker.py"))
 KILLED = "was killed, which is most often the system running out of memory."
+UNLIMITED = resource.RLIM_INFINITY, resource.RLIM_INFINITY
 LIMITED = "(`ulimit -v`): raise it, and start qtui again."
 
 #: Where in a run -> (the fault; the kind of the run's fault; what it says, in order; steps taken
@@ -50,6 +59,17 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...], int]] = {
     "2 loss": ("SIGABRT", "killed", ("The run aborted", "'loss'."), 1),
     "2 backward": ("SIGSTOP", "", (), 1),
     "paused": ("SIGKILL", "killed", (KILLED,), 1),
+    "ending": ("SIGSTOP", "", (), 3),
+}
+#: Where a run is stopped, and what it told last, of which step.
+SILENT = (("2 backward", PhaseBegun, 2), ("ending", StepTaken, 3))
+#: After the last step: where, fault -> (the exit code of `qtui train`; what it says last on stderr;
+#: how its recording ends).
+AFTER: dict[tuple[str, str], tuple[int, str, str]] = {
+    ("ending", "SIGKILL"): (1, f"The run {KILLED} It was in the phase 'between steps'.", "failed"),
+    ("ending", "full disk"): (1, "ends here (File too large); the run goes on.", ""),
+    ("ended", "SIGKILL"): (0, "step 3 of 3, ", "done"),
+    ("ended", "SIGSTOP"): (0, "step 3 of 3, ", "done"),
 }
 
 
@@ -103,9 +123,107 @@ async def hurt_run(path: Path, where: str) -> tuple[int, list[RunEvent]]:
                 client.child.control("pause")
             elif where == "paused" and isinstance(event, State) and event.state == "paused":
                 os.kill(pid, 9)
-            elif isinstance(event, PhaseBegun) and (event.step, event.phase) == (2, "backward"):
+            elif (where, type(event), getattr(event, "step", 0)) in SILENT:
                 asyncio.get_running_loop().call_later(1.0, client.child.stop)
     return pid, events
+
+
+def test_what_happens_after_the_last_step_costs_no_step(
+    fault: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Narrator, "say", lambda _, sentence: said.append(sentence))
+    asked = {"model": "demo", "plan": {"method": "lora", "sequence": 64}, "steps": 3}
+    with collected() as case:
+        for (where, what), (code, says, ended) in AFTER.items():
+            with case(f"{what} at {where}"):
+                fault.write_text(f"{where}\t{what}")
+                path = tmp_path / f"{what}.jsonl"
+                path.unlink(missing_ok=True)
+                command = (*WORKER, "run")
+                try:
+                    outcome = run_to_end(
+                        {**asked, "device": "cpu"}, target_of(str(path)), command=command
+                    )
+                finally:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, UNLIMITED)
+                assert not fault.exists()
+                assert outcome.exit_code == code
+                assert says in said[-1]
+                assert family(os.getpid()) == []
+                recording = read_recording(path)
+                assert sum(isinstance(each, StepTaken) for each in recording) == 3
+                last = list(recording)[-1]
+                assert (last.reason if isinstance(last, End) else "") == ended
+
+
+# The second process of an experiment
+
+#: What happens to it -> how the note begins that says so; none of one that is stopped.
+SECOND = {
+    "killed": "was killed, which is most often the system running out of memory",
+    "no memory": "ended with exit code 1",
+    "stopped": "",
+}
+
+
+async def test_an_experiment_is_done_without_its_second_process_or_says_that_it_waits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("qtui.engine.waiting.SILENT_AFTER_SECONDS", 2.0)
+    with collected() as case:
+        for what, says in SECOND.items():
+            with case(what):
+                pids, said, events = await hurt_experiment(what)
+                assert all(map(is_gone, pids))
+                assert len(pids) == 2
+                result = events[-1]
+                assert isinstance(result, LabResult)
+                done = [each for each in events if isinstance(each, JobDone)]
+                assert [each.fault for each in done] == [""] * result.done
+                said_so = f"The second process {says}, so the first one did its parts."
+                if says:
+                    assert (result.ended, result.done, said) == ("done", result.jobs, "")
+                    assert said_so in result.findings.notes
+                else:
+                    assert said == "The experiment has not answered for 2 s."
+                    assert (result.ended, result.done) == ("stopped", result.jobs - 1)
+                    assert not any("econd process" in note for note in result.findings.notes)
+
+
+async def hurt_experiment(what: str) -> tuple[list[int], str, list[LabEvent]]:
+    """Hurts the second process; returns both process ids, what was said of the experiment while it
+    did not answer, and what it told."""
+    client = lab_client()
+    settings = {"task": "nano", "steps": 20, "recipes": ("bf16",)}
+    events: list[LabEvent] = []
+    pids: list[int] = []
+    said = ""
+
+    async def stop() -> None:
+        nonlocal said
+        # The first process has its own parts, and then waits.
+        while not said or sum(isinstance(each, JobDone) for each in events) < 2:
+            await asyncio.sleep(LOOK_SECONDS)
+            said = client.child.silence()
+        client.child.stop()
+
+    looking: asyncio.Task[None] | None = None
+    async for event in client.run(LabRequest("lowbit", settings, processes=2)):
+        events.append(event)
+        if not pids:
+            assert client.child.pid is not None
+            while not (second := family(client.child.pid)):
+                await asyncio.sleep(0.02)
+            pids = [client.child.pid, *second]
+            if what == "no memory":
+                resource.prlimit(second[0], resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
+            else:
+                os.kill(second[0], signal.SIGKILL if what == "killed" else signal.SIGSTOP)
+            looking = asyncio.create_task(stop()) if what == "stopped" else None
+    if looking is not None:
+        await looking
+    return pids, said, events
 
 
 # Questions

@@ -7,12 +7,12 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from every import collected
-from processes import is_gone
+from processes import family, is_gone
 from terminals import Terminal, program
 
 from qtui_core.live.recording import RunRecording, read_recording
@@ -25,17 +25,6 @@ pytestmark = [
 ]
 
 SUPPORT = Path(__file__).parents[1] / "support"
-
-
-def family(pid: int) -> list[int]:
-    """All processes that this one started, and those that they started."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(path.parent.name))
-    found = parents.get(pid, [])
-    return [*found, *(each for child in found for each in family(child))]
 
 
 @contextmanager

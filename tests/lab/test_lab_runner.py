@@ -16,6 +16,7 @@ torch = LazyImport("torch")
 comparison = LazyImport("qtui_core.lab.training.comparison")
 kernels = LazyImport("qtui_core.lab.numerics.kernels")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
+runner = LazyImport("qtui_core.lab.runner")
 twins = LazyImport("qtui_core.lab.training.twins")
 
 NAN, INF = float("nan"), float("inf")
@@ -110,6 +111,32 @@ def test_recorded_parts_that_cannot_be_read_are_run_again():
     ]
     _, same = conducted("ratchet", done=[*hostile, *done[4:]], loud=2, quiet=2)
     assert same.findings == whole.findings
+    assert same.ended == "done"
+
+
+def test_a_part_that_finds_no_memory_in_the_second_process_is_done_by_the_first(monkeypatch):
+    def none(see, **given):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    class Short:
+        over = False
+
+        def __init__(self, *about):
+            pass
+
+        def run(self, job, hear):
+            done = runner.run_job(replace(job, run=none), hear)
+            assert done.fault.startswith("Memory ran out. ")
+            return done
+
+        def end(self):
+            self.over = True
+
+    _, whole = conducted("ratchet", loud=2, quiet=2, seeds=(0, 1))
+    monkeypatch.setattr("qtui_core.lab.runner._Helper", Short)
+    _, same = conducted("ratchet", processes=2, loud=2, quiet=2, seeds=(0, 1))
+    note = "The second process ran out of memory, so the first one did its parts."
+    assert same.findings == replace(whole.findings, notes=(*whole.findings.notes, note))
     assert same.ended == "done"
 
 

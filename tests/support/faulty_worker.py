@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,10 +42,16 @@ def _shorter() -> None:
     LocalFile.read = cut  # type: ignore[method-assign]
 
 
+def _full_disk() -> None:
+    """The parent writes no file longer than a line from now on."""
+    resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+
+
 FAULTS = {
     **{name: partial(os.kill, os.getpid(), getattr(signal, name)) for name in (
         "SIGKILL", "SIGSEGV", "SIGABRT", "SIGSTOP",
     )},
+    "full disk": _full_disk,
     "no memory": _no_memory,
     "shorter file": _shorter,
 }  # fmt: skip
@@ -70,7 +77,18 @@ def serve_run() -> None:
         begin(reporter, name, **more)
         hurt(f"{reporter.step} {name}")
 
+    def last(work: Any, *args: Any) -> Iterator[str]:
+        hurt("ending")
+        return lines(work, *args)
+
+    def leave(code: int) -> None:
+        hurt("ended")
+        leave_at_once(code)
+
+    lines, leave_at_once = worker._RunWork._last, os._exit
     PhaseReporter.phase = phase  # type: ignore[method-assign]
+    worker._RunWork._last = last  # type: ignore[method-assign]
+    os._exit = leave  # type: ignore[assignment]
     worker.main()
 
 

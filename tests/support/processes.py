@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,17 @@ def in_two_processes(
         name: [json.loads(Path(f"{output}.{rank}").read_text()) for rank in range(2)]
         for name, output in outputs.items()
     }
+
+
+def family(pid: int) -> list[int]:
+    """All processes that this one started, and those that they started."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    found = parents.get(pid, [])
+    return [*found, *(each for child in found for each in family(child))]
 
 
 def alive(pid: int) -> bool:
