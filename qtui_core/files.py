@@ -31,6 +31,16 @@ _OF_A_MODEL: Final = re.compile(
 _IN_A_CACHE: Final = re.compile(r"/(models|datasets|spaces)--[^/]+/(blobs|snapshots|refs)/")
 
 
+def without_waiting(path: str, flags: int) -> int:
+    """An `opener` of files that are read: a pipe that nobody writes to is empty, and is not waited
+    for."""
+    nonblocking = getattr(os, "O_NONBLOCK", 0)  # Windows has none
+    file = os.open(path, flags | nonblocking)
+    if nonblocking:
+        os.set_blocking(file, True)
+    return file
+
+
 @dataclass(frozen=True)
 class Target:
     """A file that may be written; `target_of` makes one.

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Generic, Self, TypeVar
 from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.files import Draft, Target
+from qtui_core.files import Draft, Target, without_waiting
 
 T = TypeVar("T")
 #: The most bytes of a line that are read: a header with all terms of an estimate has some hundred
@@ -126,7 +126,7 @@ class RecordingReader(Generic[T]):
     def begins(self, path: Path | str) -> bool:
         """Whether a file begins as such a recording does. False for one that cannot be read."""
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=without_waiting) as file:
                 return isinstance(self.kinds.from_line(file.readline(LONGEST)), self.first)
         except (OSError, LineError):
             return False
@@ -135,7 +135,7 @@ class RecordingReader(Generic[T]):
         """A recording from its file. Raises UsageError for a file that is not there, cannot be
         read, or is no recording."""
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=without_waiting) as file:
                 return self.parse(lines_of(file))
         except OSError as error:
             reason = error.strerror or error

@@ -12,6 +12,9 @@ def main() -> None:
     gc.disable()
     # Transformers fetches no compiled code, also in child processes, unless the user wants it to.
     os.environ.setdefault("USE_HUB_KERNELS", "NO")
+    # A user of a container may have no home folder, without which platformdirs raises.
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = "/"
     try:
         from qtui.ending import end_in_order
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -31,7 +32,7 @@ def exported(app: QtuiApp, panel: Panel) -> tuple[str, Severity]:
     """Writes what a panel exports, with a picture of its own or one of the screen, and says what
     happened."""
     try:
-        folder = Path(app.config.export_folder).expanduser()
+        folder = Path(os.path.expanduser(app.config.export_folder))
         own = panel.export_picture() or app.export_screenshot(title="qtui")
         names = export(folder, panel.PANEL_ID, own, panel.export_data(), panel.export_table())
     except QtuiError as error:
@@ -49,7 +50,7 @@ def session_exported(app: QtuiApp) -> tuple[str, Severity]:
     says what happened."""
     from qtui.tui.session.page import session_page
 
-    visits, folder = app.visits.all_of(), Path(app.config.export_folder).expanduser()
+    visits, folder = app.visits.all_of(), Path(os.path.expanduser(app.config.export_folder))
     if not visits:
         return "Nothing was exported: no view was on the screen yet.", "warning"
     facts = [("model", app.model), ("opened with", shlex.join(["qtui", app.model]))]

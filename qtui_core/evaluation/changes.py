@@ -4,15 +4,16 @@ the model. Needs numpy."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.files import without_waiting
 from qtui_core.inspection.comparison.pairing import Pair, open_pair, pair_weights
 from qtui_core.inspection.inspect import is_quantizable, model_extent, model_scale_bytes
 from qtui_core.models import ModelSource, TensorInfo
@@ -182,7 +183,7 @@ def read_assignment(path: str) -> dict[str, Scheme | None]:
     Raises UsageError if the file cannot be read or is neither.
     """
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with open(os.path.expanduser(path), "rb", opener=without_waiting) as file:
             found = json.loads(file.read(_MOST_BYTES))
     except OSError as error:
         reason = error.strerror or type(error).__name__

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from qtui_core.errors import ModelError, UsageError
+from qtui_core.files import without_waiting
 from qtui_core.gates.figures import FIGURES, GATED, GatedRows, GateFigure
 from qtui_core.gates.judging import GateLimit, Gates
 from qtui_core.models.files.jsontext import load_object
@@ -104,7 +104,7 @@ def _factor(figure: GateFigure, unit: str, text: str) -> float:
 def _read_baseline(file: str, command: str, schema_version: int) -> Mapping[str, Any]:
     what = f"The baseline {quoted(file)}"
     try:
-        with Path(file).open("rb") as stream:
+        with open(file, "rb", opener=without_waiting) as stream:
             raw = stream.read(MAX_BASELINE + 1)
     except (OSError, ValueError) as error:
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -164,6 +165,7 @@ def test_gates_read_the_rows_by_name(qtui, engine, tmp_path):
 def test_what_cannot_be_is_refused_in_a_sentence(qtui, tmp_path):
     short = tmp_path / "empty.txt"
     short.write_text(" ")
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it
     for args, code, words in (
         (("demo", "--schemes", "int99"), 2, "int99"),
         (("demo", "--schemes", ","), 2, "--schemes is empty"),
@@ -173,10 +175,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(qtui, tmp_path):
         (("demo", "--text", str(tmp_path / "none.txt")), 2, "is not there"),
         (("demo", "--text", str(short)), 2, "is empty"),
         (("demo", "--assignment", str(tmp_path / "none.json")), 2, "cannot be read"),
+        (("demo", "--assignment", "~no-such-user/a.json"), 2, "cannot be read"),
         (("demo", "--against", "demo", "--keep", "lm_head*"), 2, "give --schemes too"),
         ((str(tmp_path / "nothing"),), 3, "There is no file or folder"),
         (("demo", "--against", str(tmp_path / "nothing")), 3, "There is no file or folder"),
         (("demo", "--resume", str(short)), 2, "no recording of an evaluation"),
+        (("demo", "--resume", str(tmp_path / "pipe")), 2, "It is empty"),
+        (("demo", "--assignment", str(tmp_path / "pipe")), 2, "is no JSON"),
+        (("demo", "--baseline", str(tmp_path / "pipe")), 2, "is not valid JSON"),
         (("demo", "--fail-if", "speed>3"), 2, "speed"),
     ):
         done = qtui("eval", *args)

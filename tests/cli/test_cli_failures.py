@@ -397,6 +397,20 @@ def is_alive(pid):
     return True
 
 
+def test_a_user_without_a_home_folder():
+    """As in a container that runs as any number: no HOME, and no entry in the list of users."""
+    code = (
+        "import pwd, sys\n"
+        "from qtui.cli import main\n"
+        "pwd.getpwuid = lambda number: {}[number]\n"
+        "sys.argv = ['qtui', 'doctor', '--no-conformance']\n"
+        "main()\n"
+    )
+    without = {name: value for name, value in os.environ.items() if name != "HOME"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=without)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_while_a_class_is_made_is_an_interruption():
     """Python 3.11 wraps it in a RuntimeError."""
     code = (

@@ -20,6 +20,7 @@ from textual.widgets import Input
 from qtui.screen.messages import SendValue
 from qtui.screen.widgets.bits import BitGrid
 from qtui.screen.widgets.choice import Choice
+from qtui.screen.widgets.field import LONGEST
 from qtui.screen.widgets.number_line import NumberLine
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.formats import state as verbs
@@ -173,6 +174,17 @@ async def test_pasted_text_sets_the_value(running: Running) -> None:
     async with running() as pilot:
         pilot.app.post_message(Paste("0x7e\n"))
         await until(pilot, lambda: panel_of(pilot).state.value == 448)
+
+
+async def test_megabytes_pasted_into_a_field_are_cut_and_refused(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("i")
+        for text in ("9" * 3_000_000, "8" * 3_000_000):
+            pilot.app.post_message(Paste(text))
+        await settled(pilot)
+        assert pilot.app.query_one("#formats-value", Input).value == "9" * LONGEST
+        await pilot.press("enter")
+        assert "at most 2000 are read" in " ".join(screen_text(pilot.app).split())
 
 
 async def test_text_that_is_no_number_is_explained_and_kept(running: Running) -> None:

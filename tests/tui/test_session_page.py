@@ -107,9 +107,11 @@ async def test_what_cannot_be_written_is_a_sentence(
             await until(pilot, lambda: "No space left on" in told(pilot))
         assert "Nothing was exported: Cannot write" in told(pilot)
         assert not list(tmp_path.glob("qtui-session-*"))
-        pilot.app.config = type(pilot.app.config)(export_folder=str(tmp_path / "none"))
-        await pilot.press("E")
-        await until(pilot, lambda: "there is no folder" in told(pilot))
+        for nowhere, said in (("none", "there is no folder"), ("~no-such-user", "~no-such-user")):
+            folder = nowhere if nowhere.startswith("~") else str(tmp_path / nowhere)
+            pilot.app.config = type(pilot.app.config)(export_folder=folder)
+            await pilot.press("E")
+            await until(pilot, lambda said=said: said in told(pilot))
 
 
 @pytest.mark.slow

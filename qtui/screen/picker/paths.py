@@ -65,7 +65,7 @@ def path_row(text: str, opens: str) -> PickerRow | None:
 
 def path_of(picking: Picking, picked: int | str) -> Path:
     """An answer as a path."""
-    return Path(text_of(picking, picked)).expanduser()
+    return Path(os.path.expanduser(text_of(picking, picked)))
 
 
 def recording_picking(paths: Sequence[Path]) -> Picking:

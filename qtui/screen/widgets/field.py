@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -10,6 +10,9 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 _ACTIONS = {binding.key: binding.action for binding in Binding.make_bindings(Input.BINDINGS)}
+
+#: Characters that a field holds. Megabytes, pasted by mistake, would be drawn at every key.
+LONGEST: Final = 1 << 14
 
 
 class Field(Input):
@@ -22,6 +25,9 @@ class Field(Input):
         """Whether the next key goes to this field. (`has_focus` changes later, once the field has
         handled a message.)"""
         return self.is_attached and self.screen.focused is self
+
+    def replace(self, text: str, start: int, end: int) -> None:
+        super().replace(text[: max(0, LONGEST - len(self.value) + end - start)], start, end)
 
     async def on_key(self, event: events.Key) -> None:
         action = _ACTIONS.get(event.key)
