@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.models.recognise import QuantizationInfo
-from qtui_core.models.tensors import TensorInfo, rows_of
+from qtui_core.models.tensors import TensorInfo, row_elements, rows_of
+
+#: The most elements of a row that is read, as whole rows are held in memory. The widest rows of
+#: models have some hundred thousand.
+LONGEST_ROW: Final = 1 << 24
 
 
 class TensorFile(Protocol):
@@ -102,7 +106,8 @@ class ModelSource:
         bytes travel.
 
         Raises:
-            ModelError: no such tensor, a dtype that is not read, or the bytes cannot be had.
+            ModelError: no such tensor, a dtype that is not read, rows of more than LONGEST_ROW
+                elements, or the bytes cannot be had.
             ValueError: not 0 <= start <= stop <= rows.
         """
         info = self.tensor(name)
@@ -110,6 +115,11 @@ class ModelSource:
             raise ModelError(
                 f"Tensor {quoted(name)} is stored as {quoted(info.dtype)}, which qtui lists "
                 f"but does not read."
+            )
+        if row_elements(info) > LONGEST_ROW:
+            raise ModelError(
+                f"Tensor {quoted(name)} has rows of {row_elements(info):,} elements, which is more "
+                f"than any model has; the most that is read is {LONGEST_ROW:,}."
             )
         rows = rows_of(info)
         if not 0 <= start <= stop <= rows:

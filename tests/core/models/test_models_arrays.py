@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from safetensors.numpy import save_file
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 from qtui_core.models.files.arrays import RowReader, decoder, read_float32
+from qtui_core.models.source import LONGEST_ROW
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.segments.layout import matrix_shape
@@ -217,3 +219,17 @@ def test_headers_need_no_numpy_and_arrays_no_torch():
         "assert not {'torch', 'huggingface_hub'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_row_that_would_fill_the_memory_is_refused_and_its_header_is_read(tmp_path):
+    """The file has no bytes on the disk: a file on a hub may be as empty, and as large."""
+    size = LONGEST_ROW + 1
+    entry = {"dtype": "F32", "shape": [1, size], "data_offsets": [0, 4 * size]}
+    header = json.dumps({"wide": entry}).encode()
+    path = tmp_path / "wide.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + 4 * size)
+    with open_model(path) as source:
+        assert source.tensors["wide"].elements == size
+        with pytest.raises(ModelError, match=r"'wide' has rows of 16,777,217 elements"):
+            RowReader(source, "wide").rows(0, 1)
