@@ -239,7 +239,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _restyle(self, theme: Theme) -> None:
         self.session.themed(AUTO if self.theme_choice.follows else theme.name, self.config)
-        for panel in self.shell.query(Panel):
+        for panel in self.shell.panels:
             panel.drawing_changed()
 
     def set_device(self, text: str) -> None:
@@ -272,7 +272,7 @@ class QtuiApp(App[None], inherit_bindings=False):
             return
         self.model = model
         self._is_open(headline)
-        for panel in self.shell.query(Panel):
+        for panel in self.shell.panels:
             panel.open_model(model)
 
     def _is_open(self, headline: str) -> None:
@@ -360,7 +360,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def unfinished(self) -> str:
         """What leaving would end, as a sentence; empty if nothing is running."""
-        return next(filter(None, (panel.unfinished() for panel in self.shell.query(Panel))), "")
+        return next(filter(None, (panel.unfinished() for panel in self.shell.panels)), "")
 
     async def action_quit(self) -> None:
         """Leaves, but asks first if something is running; a second request to quit means yes."""
@@ -373,7 +373,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _leave_or_stay(self, leave: bool | None) -> None:
         async def end() -> None:
-            for panel in self.shell.query(Panel):
+            for panel in self.shell.panels:
                 await panel.finish()
             self.exit()
 

@@ -88,6 +88,12 @@ class ShellScreen(Screen[None], inherit_bindings=False):
             id="too-small",
         )
 
+    @property
+    def panels(self) -> list[Panel]:
+        """The panels that were made. One that is being added is none yet: it has no views."""
+        found = self.query_one("#panels", ContentSwitcher).query_children(Panel)
+        return [panel for panel in found if panel.is_mounted]
+
     def on_mount(self) -> None:
         # Before the first frame, so that the first key finds the right focus.
         self.query_one(HeaderLine).model = self._model

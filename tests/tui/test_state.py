@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from every import every, over
 from screens import Running, idle, settled, until
+from textual.widgets import ContentSwitcher
 
 from qtui.screen.messages import ModelOpened
 from qtui.tui.config import Settings, load_config
 from qtui.tui.session.hint import first_hint
 from qtui.tui.session.last import LastSession
-from qtui.tui.session.place import chosen_before
+from qtui.tui.session.place import chosen_before, keep_place
 from qtui.tui.state import (
     RECENTS,
     AppState,
@@ -320,6 +321,15 @@ async def test_the_app_goes_on_where_it_was(running: Running, tmp_path: Path) ->
         assert panel.view is panel.views[2]
         assert panel.shown.plan == plan
         assert pilot.app.theme == "qtui-light"
+        # A panel that is being added has no views yet. It is passed over, not crashed on: the app
+        # ended if its 5 s were over at that moment.
+        added = pilot.app._new_panel("hardware")
+        adding = pilot.app.shell.query_one("#panels", ContentSwitcher).mount(added)
+        keep_place(session, pilot.app)
+        assert pilot.app.unfinished() == ""
+        await adding
+        keep_place(session, pilot.app)
+        assert session.state.views["hardware"] == added.view_title != ""
 
 
 @pytest.mark.slow

@@ -42,8 +42,7 @@ def keep_place(session: LastSession, app: QtuiApp) -> None:
 
 
 def _with_place(state: AppState, app: QtuiApp, chosen: Choice | None) -> AppState:
-    switcher = app.screen_stack[0].query_one("#panels")
-    panels = list(switcher.query(Panel))
+    panels = app.shell.panels
     shown = {panel.PANEL_ID: panel.view_title for panel in panels if panel.view_title}
     now = next((panel.PANEL_ID for panel in panels if panel.display), state.panel)
     state = replace(state, panel=now, views={**state.views, **shown})
