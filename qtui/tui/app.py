@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import RenderableType
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
@@ -33,7 +34,6 @@ from qtui.tui.engines import looked, new_engine, new_estimator, try_model
 from qtui.tui.first import screen as first_screen
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap, key_name
-from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, LeaveScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
@@ -68,9 +68,8 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     TITLE = "qtui"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar[set[Any]] = {QtuiCommands}
     BINDINGS: ClassVar[list[BindingType]] = APP_BINDINGS
-    COMMAND_PALETTE_BINDING = "ctrl+p"
+    ENABLE_COMMAND_PALETTE = False  # Textual's: here the picker lists the commands
 
     def __init__(
         self,
@@ -151,6 +150,10 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     # Screens and panels
 
+    def pop_screen(self) -> AwaitComplete:
+        """Closes a dialog, once: a burst of keys may ask it twice before it is gone."""
+        return super().pop_screen() if self.screen is not self.shell else AwaitComplete.nothing()
+
     def get_driver_class(self) -> type[Driver]:
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
@@ -197,9 +200,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     @property
     def panel(self) -> Panel | None:
         """The current panel; None before the first one is shown."""
-        switcher = self.shell.query_one("#panels", ContentSwitcher)
-        shown = switcher.visible_content
-        return shown if isinstance(shown, Panel) else None
+        return next((panel for panel in self.shell.panels if panel.display), None)
 
     def end_by(self, signum: int) -> None:
         """Ends the app in order, after a signal. (An exception in the signal handler would end the
@@ -354,7 +355,7 @@ class QtuiApp(App[None], inherit_bindings=False):
             self._driver.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open_model", "place", "command_palette"):
+        if action in ("open_model", "place", "command"):
             return not self.screen.is_modal  # a picker has keys of its own
         return action != "maximise" or self.shell.zoomed is None  # else the screen's key unzooms
 
@@ -379,6 +380,11 @@ class QtuiApp(App[None], inherit_bindings=False):
 
         if leave:
             _: Worker[None] = self.run_worker(end, group="leave")
+
+    async def action_command(self) -> None:
+        from qtui.tui.picking.command import pick_command
+
+        await pick_command(self)
 
     async def action_open_model(self) -> None:
         from qtui.tui.picking.model import pick_model

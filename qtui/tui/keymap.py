@@ -57,7 +57,7 @@ APP_BINDINGS: list[BindingType] = [
     ),
     Binding(
         "ctrl+p",
-        "command_palette",
+        "command",
         "Palette",
         id="app.palette",
         priority=True,

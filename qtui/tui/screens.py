@@ -90,8 +90,9 @@ class ShellScreen(Screen[None], inherit_bindings=False):
 
     @property
     def panels(self) -> list[Panel]:
-        """The panels that were made. One that is being added is none yet: it has no views."""
-        found = self.query_one("#panels", ContentSwitcher).query_children(Panel)
+        """The panels that were made. One that is being added is none yet: it has no views. None are
+        left while the app ends."""
+        found = self.query("#panels > Panel").results(Panel)
         return [panel for panel in found if panel.is_mounted]
 
     def on_mount(self) -> None:

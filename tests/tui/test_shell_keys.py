@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 from every import collected
@@ -17,11 +18,13 @@ from textual.widgets import Input
 
 import qtui.tui
 from qtui.screen.picker.screen import PickerScreen
+from qtui.tui.app import QtuiApp
 from qtui.tui.config import Settings, load_config
 from qtui.tui.header import TabBar
 from qtui.tui.key_footer import KeyFooter
 from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, checked_keymap, known_ids, own_bindings
 from qtui.tui.panels import PANELS
+from qtui.tui.picking.command import commands
 from qtui.tui.screens import HelpScreen
 from qtui_core.errors import UsageError
 
@@ -124,10 +127,7 @@ async def test_a_click_in_the_footer_presses_the_key(running: Running) -> None:
 
 async def test_palette_lists_noun_and_verb_and_only_what_works(running: Running) -> None:
     async with running() as pilot:
-        from qtui.tui.palette import QtuiCommands
-
-        commands = QtuiCommands(pilot.app.screen)
-        titles = [entry.title for entry in commands.entries()]
+        titles = [entry.title for entry in commands(cast(QtuiApp, pilot.app))]
         assert len(titles) == len(set(titles))
         for title in titles:
             noun, colon, verb = title.partition(": ")
@@ -149,7 +149,7 @@ async def test_palette_opens_and_runs_a_command(running: Running) -> None:
         await settled(pilot)
         await pilot.press(*"qtui-light")
         await until(pilot, lambda: "Switch to qtui-light" in screen_text(pilot.app))
-        await pilot.press("down", "enter")
+        await pilot.press("enter")
         await until(pilot, lambda: pilot.app.theme == "qtui-light")
 
 

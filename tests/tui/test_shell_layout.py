@@ -232,7 +232,7 @@ async def test_without_colours_what_is_chosen_is_reversed(running: Running, them
         await pilot.press(*"quit")
         await until(pilot, lambda: "app: Quit" in screen_text(pilot.app))
         await until(pilot, lambda: any("Quit" in text for text in reversed_text()))
-        await pilot.press("down")
+        await pilot.press("ctrl+u", *"to auto")
         await until(pilot, lambda: any("theme: Switch" in text for text in reversed_text()))
 
 

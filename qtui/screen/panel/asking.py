@@ -324,7 +324,9 @@ class AskingPanel(Panel):
     def palette(self) -> Iterable[PaletteEntry]:
         if self.engine.state is EngineState.RUNNING:
             yield PaletteEntry(
-                f"{self.ENGINE}: Stop", f"End the {self.ENGINE}'s process at once", self.engine.kill
+                f"{self.ENGINE}: Stop",
+                f"End the {self.ENGINE}'s process at once.",
+                self.engine.kill,
             )
 
     # Views

@@ -12,11 +12,13 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class PaletteEntry:
-    """A line of the command palette, "noun: Verb". Yield it only while the command works."""
+    """A line of the command palette, "noun: Verb", with a few words at its end. Yield it only while
+    the command works."""
 
     title: str
     help: str
     run: Callable[[], Any]
+    facts: str = ""
 
 
 class ShellHooks:

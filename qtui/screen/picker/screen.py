@@ -181,7 +181,7 @@ class PickerScreen(ModalScreen[int | str | None]):
         self._follow()  # the field's message about letters of the same packet is still to come
         page = max(1, self.list.size.height - 1)
         match what:
-            case "take" if self._entries:
+            case "take" if self._entries and self.is_active:
                 self.dismiss(self._entries[self.list.index])
             case "complete" if self._entries:
                 self._complete()

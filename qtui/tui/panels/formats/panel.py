@@ -328,7 +328,7 @@ class FormatsPanel(Panel):
             title = self.state.chosen.title
             yield PaletteEntry(
                 f"value: Set to the {name} of {title}",
-                "Every format then shows what it makes of it",
+                "Every format then shows what it makes of it.",
                 partial(self.show_value, value, f"{name} of {title}"),
             )
 

@@ -132,7 +132,7 @@ class TrainPanel(PlanPanel):
 
     def palette(self) -> Iterable[PaletteEntry]:
         if self.run_shown.live:
-            yield PaletteEntry("run: Kill", "End its process at once", self.run.process.child.kill)
+            yield PaletteEntry("run: Kill", "End its process at once.", self.run.process.child.kill)
 
     @on(Resized)
     def _part_resized(self, message: Resized) -> None:

@@ -192,7 +192,7 @@ class ActivationsView(TensorView):
 
     def palette(self) -> Iterable[PaletteEntry]:
         yield PaletteEntry(
-            "activations: Capture", "Let the model read the built-in text", self.action_capture
+            "activations: Capture", "Let the model read the built-in text.", self.action_capture
         )
 
     def maximise_target(self) -> Widget | None:

@@ -304,7 +304,7 @@ class ModelView(TensorView):
 
     def palette(self) -> Iterable[PaletteEntry]:
         if not self.working and self._parameters is not None:
-            words = "Let the original and the schemes read the text"
+            words = "Let the original and the schemes read the text."
             yield PaletteEntry("model: Evaluate", words, self.action_evaluate)
 
     def maximise_target(self) -> Widget | None:
