@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import RenderableType
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
+from textual.dom import NoScreen
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -397,6 +399,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         await pick_place(self)
 
     def _handle_exception(self, error: Exception) -> None:
+        if self._exit and isinstance(error, NoMatches | NoScreen | ScreenStackError):
+            # Screens lose their parts while the app ends, and Textual still hands them messages.
+            log.info("missing while the app ends", exc_info=error)
+            return
         log.error("unhandled", exc_info=error)
         if not self.is_headless:
             first_screen.leave()

@@ -10,7 +10,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -45,19 +44,16 @@ class PickerList(ScrollView, DrawnLines, can_focus=False):
     }
     """
 
-    class RowClicked(Message):
-        """A row was clicked."""
-
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
-
     def __init__(
-        self, drawing: Drawing, text_of: Callable[[int], str], facts_of: Callable[[int], str]
+        self,
+        drawing: Drawing,
+        text_of: Callable[[int], str],
+        facts_of: Callable[[int], str],
+        picked: Callable[[int], None],
     ) -> None:
         super().__init__()
         self.drawing = drawing
-        self._text_of, self._facts_of = text_of, facts_of
+        self._text_of, self._facts_of, self._picked = text_of, facts_of, picked
         self._letters = Letters("")
         self.count = 0
         self.index = 0
@@ -81,7 +77,7 @@ class PickerList(ScrollView, DrawnLines, can_focus=False):
         event.stop()
         index = event.y + self.scroll_offset.y
         if index < self.count:
-            self.post_message(self.RowClicked(index))
+            self._picked(index)  # at once: a letter typed behind the click changes the rows
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width

@@ -78,7 +78,9 @@ class PickerScreen(ModalScreen[int | str | None]):
         self.drawing = drawing
         self.picking = picking
         self.field = PickerField(compact=True, placeholder=picking.hint)
-        self.list = PickerList(drawing, self._text_of, lambda at: self._row_of(at).facts)
+        self.list = PickerList(
+            drawing, self._text_of, lambda at: self._row_of(at).facts, self._take
+        )
         self._note = Sentence(ellipsis=drawing.glyphs.ellipsis)
         self._entries: Sequence[int | str] = range(len(picking.names))
         self._found: Sequence[int] = self._entries
@@ -181,8 +183,8 @@ class PickerScreen(ModalScreen[int | str | None]):
         self._follow()  # the field's message about letters of the same packet is still to come
         page = max(1, self.list.size.height - 1)
         match what:
-            case "take" if self._entries and self.is_active:
-                self.dismiss(self._entries[self.list.index])
+            case "take":
+                self._take(self.list.index)
             case "complete" if self._entries:
                 self._complete()
             case "up" | "down" | "page_up" | "page_down":
@@ -200,10 +202,10 @@ class PickerScreen(ModalScreen[int | str | None]):
         self.field.value = common if longer else self._text_of(at)
         self.field.cursor_position = len(self.field.value)
 
-    @on(PickerList.RowClicked)
-    def _clicked(self, message: PickerList.RowClicked) -> None:
-        message.stop()
-        self.dismiss(self._entries[message.index])
+    def _take(self, at: int) -> None:
+        """Picks a row, once: a burst of keys and clicks may arrive before the screen is gone."""
+        if self._entries and self.is_active:
+            self.dismiss(self._entries[at])
 
 
 async def pick(

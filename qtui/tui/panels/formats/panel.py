@@ -260,7 +260,8 @@ class FormatsPanel(Panel):
         )
 
     def action_flip(self) -> None:
-        self._set(verbs.with_bit_toggled(self.state, self.state.chosen, self.grid.bit))
+        bit = min(self.grid.bit, self.state.chosen.bits - 1)  # what is too small, is not drawn
+        self._set(verbs.with_bit_toggled(self.state, self.state.chosen, bit))
 
     def on_bit_grid_row_chosen(self, message: BitGrid.RowChosen) -> None:
         self._choose(message.row)

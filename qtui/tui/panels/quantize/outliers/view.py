@@ -308,7 +308,9 @@ class OutliersView(TensorView):
     def _granularity_moved(self, message: GranularityBars.Moved) -> None:
         message.stop()
         found = self.found.granularities
-        schemes = [row.scheme for row in found.rows] if found is not None else []
+        if found is None:
+            return
+        schemes = [row.scheme for row in found.rows]
         now = str(self.panel.shown.scheme)  # another key may have come before the answer
         if now in schemes:
             at = schemes.index(now) + message.by
