@@ -172,7 +172,7 @@ class NumericsPanel(AskingPanel):
             return
         if self.screen.focused is self.body.list:
             self._choose(message.pick)
-        elif isinstance(self.view, RunsView):
+        elif isinstance(self.view, RunsView) and message.pick < len(self.shown.kept):
             self.shown.show(self.shown.kept[message.pick])
             self.draw()
 

@@ -47,6 +47,11 @@ class LayerGrid:
                     return y, x
         return None
 
+    def at(self, y: int, x: int) -> LayerCell | None:
+        """The cell of a row and a column; None where there is none (any more)."""
+        cells = self.rows[y][1] if y < len(self.rows) else ()
+        return cells[x] if x < len(cells) else None
+
     def near(self, at: tuple[int, int] | None, rows: int, columns: int) -> LayerCell | None:
         """The next cell with a tensor in a direction; the first of all without a place."""
         if at is None:

@@ -99,8 +99,7 @@ class LayersView(TensorView):
     def _picked(self, message: TextPicture.Picked) -> None:
         message.stop()
         if self._grid is not None and isinstance(message.pick, tuple):
-            y, x = message.pick
-            self._choose(self._grid.rows[y][1][x])
+            self._choose(self._grid.at(*message.pick))
             if message.twice:
                 self.action_maps()
 

@@ -189,7 +189,7 @@ class ModelView(TensorView):
     def _picked(self, message: TextPicture.Picked) -> None:
         message.stop()
         if isinstance(message.pick, int):
-            self.run.cursor = message.pick
+            self.run.cursor = min(message.pick, len(self._names) - 1)
             self._draw()
 
     def action_remove(self) -> None:
