@@ -1,5 +1,6 @@
 """What is fuzzed of quantized checkpoints: a folder for each way to pack weights, as one object of
-JSON with its config, its tensors and what bitsandbytes says of its codes."""
+JSON with its config, its tensors and what bitsandbytes says of its codes; and a GGUF file of each
+type of blocks."""
 
 from __future__ import annotations
 
@@ -7,15 +8,18 @@ import json
 import math
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mutations import Target, as_json, folder
+from gguf import GGMLQuantizationType, GGUFWriter
+from mutations import Target, as_json, file_of, folder
 
 from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
+from qtui_core.models.files.ggml_types import GGML_TYPES
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.tensors import DTYPE_BITS
 from qtui_core.packed.weights import logical_weights, open_weight
@@ -108,7 +112,12 @@ def take(raw: bytes) -> None:
     place.mkdir(exist_ok=True)
     (place / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
     (place / "config.json").write_text(json.dumps(found.get("config")))
-    with open_model(place) as source:
+    take_weights(place)
+
+
+def take_weights(path: Path) -> None:
+    """Every weight, unpacked whole, and the report."""
+    with open_model(path) as source:
         for weight in logical_weights(source).values():
             try:
                 reader = open_weight(source, weight)
@@ -119,4 +128,25 @@ def take(raw: bytes) -> None:
         inspection_document(inspection, all_tensors=True)
 
 
+def _gguf_seeds() -> Sequence[bytes]:
+    path = folder() / "blocks.gguf"
+    found = []
+    for kind, ggml in GGML_TYPES.items():
+        if not ggml.is_known_to_gguf or ggml.name not in GGMLQuantizationType.__members__:
+            continue
+        writer = GGUFWriter(path, "llama")
+        writer.add_block_count(1)
+        writer.add_embedding_length(256)
+        for name in ("blk.0.ffn_up.weight", "token_embd.weight"):
+            blocks = np.frombuffer(NOISE, np.uint8, 2 * 256 // ggml.block * ggml.nbytes)
+            writer.add_tensor(name, blocks.reshape(2, -1), raw_dtype=GGMLQuantizationType(kind))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        found.append(path.read_bytes())
+    return found
+
+
 PACKED = Target(_seeds, take)
+BLOCKS = Target(_gguf_seeds, lambda raw: take_weights(file_of(raw, "input.gguf")), json=False)

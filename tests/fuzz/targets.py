@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 from mutations import Target, as_json, file_of, folder
 from own_files import OWN_FILES, PLAN, small_config, small_shape, write
-from packed_files import KINDS, PACKED
+from packed_files import BLOCKS, KINDS, PACKED
 from safetensors.numpy import save_file
 
 from qtui.engine.answers import activations, codes, outliers, pictures, tensors
@@ -303,6 +303,7 @@ TARGETS: dict[str, Target] = {
         lambda raw: take_checkpoint(_of_header(raw, bytes(range(245)) * 5)),
     ),
     "packed": PACKED,
+    "blocks": BLOCKS,
     "event": Target(
         lambda: [
             _frame({**TENSOR, **VIEW, **MORE}),
