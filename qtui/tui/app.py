@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import RenderableType
+from textual import events
 from textual.app import App, ScreenStackError
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -151,6 +152,15 @@ class QtuiApp(App[None], inherit_bindings=False):
         super().exit(*result, **options)
 
     # Screens and panels
+
+    async def on_event(self, event: events.Event) -> None:
+        """Leaves out a click on what was removed after the last picture, such as a message whose
+        time is over: Textual 8 looks for what contains it, and ends."""
+        if isinstance(event, events.MouseDown) and self.screen_stack:
+            widget, _ = self.screen.get_widget_and_offset_at(event.x, event.y)
+            if widget is not None and not widget.is_attached:
+                return
+        await super().on_event(event)
 
     def pop_screen(self) -> AwaitComplete:
         """Closes a dialog, once: a burst of keys may ask it twice before it is gone."""

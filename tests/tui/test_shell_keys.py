@@ -11,10 +11,12 @@ import pytest
 from every import collected
 from quantize_model import write_model
 from screens import Running, resized, screen_text, settled, until
+from textual import events
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.pilot import Pilot
 from textual.widgets import Input
+from textual.widgets._toast import Toast
 
 import qtui.tui
 from qtui.screen.picker.screen import PickerScreen
@@ -123,6 +125,21 @@ async def test_a_click_in_the_footer_presses_the_key(running: Running) -> None:
         await pilot.click("#keys", offset=(line.index("? "), 0))
         await settled(pilot)
         assert isinstance(pilot.app.screen, HelpScreen)
+
+
+async def test_a_click_on_a_message_that_is_gone(running: Running) -> None:
+    """The picture on the screen still has it: Textual ended there."""
+    async with running() as pilot:
+        pilot.app.notify("soon gone")
+        await settled(pilot)
+        toast = pilot.app.screen.query_one(Toast)
+        x, y = toast.region.offset
+        held = toast.parent
+        toast._parent = None
+        down = events.MouseDown(None, x, y, 0, 0, 1, False, False, False, x, y)
+        await pilot.app.on_event(down)
+        toast._parent = held
+        assert pilot.app._exception is None
 
 
 async def test_palette_lists_noun_and_verb_and_only_what_works(running: Running) -> None:
