@@ -19,11 +19,21 @@ _NO_MEMORY: Final = re.compile(
 )
 
 
+#: Characters of a message that are told: what it quotes of a file or a library may have any number.
+#: The middle is left out, as the end says what to do.
+_TOLD: Final = 2_000
+
+
 class QtuiError(Exception):
     """Something that the user asked for could not be done. The message is one or two plain
     sentences: what was wrong, with which input, and what to do."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        half = _TOLD // 2
+        return text if len(text) <= _TOLD else f"{text[: half - 1]}…{text[-half:]}"
 
 
 class UsageError(QtuiError):

@@ -19,7 +19,7 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.models import ModelSource, Role
 from qtui_core.models.packing import name_of_weight
-from qtui_core.models.quoting import printable
+from qtui_core.models.quoting import named, printable, quoted
 
 Sizes = tuple[int, ...]
 
@@ -57,16 +57,18 @@ def check_completeness(source: ModelSource) -> Completeness:
         shape = _shape_of(source.config)
     except UnknownFamily:
         family = source.config.get("model_type")
-        return Completeness(unchecked=f"no shape of models of type {family!r} is built in")
+        return Completeness(unchecked=f"no shape of models of type {quoted(family)} is built in")
     except UsageError as error:
         return Completeness(unchecked=str(error))
     stored = _stored(source)
-    named = source.config.get("architectures")
-    named = named if isinstance(named, list) else []
-    other = bool(named) and shape.architecture not in named
+    classes = source.config.get("architectures")
+    classes = classes if isinstance(classes, list) else []
+    other = bool(classes) and shape.architecture not in classes
     whole = isinstance(source.config.get("text_config"), Mapping)
     if other and not whole and shape.encoder:
-        return Completeness(unchecked=f"config.json names {named[0]}, not {shape.architecture}")
+        return Completeness(
+            unchecked=f"config.json names {quoted(classes[0])}, not {shape.architecture}"
+        )
     implied = _spelled(_implied(shape, headless=other and not whole), stored)
     missing = tuple(
         name
@@ -92,7 +94,7 @@ def check_completeness(source: ModelSource) -> Completeness:
         missing=missing,
         misshapen=misshapen,
         unexpected=unexpected,
-        partly_of=str(named[0]) if (other or whole) and named else "",
+        partly_of=named(classes[0]) if (other or whole) and classes else "",
     )
 
 

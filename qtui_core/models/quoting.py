@@ -23,6 +23,11 @@ def quoted(value: object, limit: int = 100) -> str:
     return repr(text)
 
 
+def named(value: object) -> str:
+    """`quoted` without the quotes, for a name in the middle of a sentence."""
+    return quoted(value)[1:-1]
+
+
 def printable(text: str) -> str:
     """`text` without quotes, unprintable characters (and lone surrogates) escaped."""
     if text.isprintable():

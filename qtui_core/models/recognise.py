@@ -13,7 +13,7 @@ from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.models.packing import Packed, find_packed
-from qtui_core.models.quoting import printable
+from qtui_core.models.quoting import named, printable
 from qtui_core.models.tensors import Role, TensorInfo
 
 _TITLES = {
@@ -187,5 +187,5 @@ def _settings(settings: Mapping[str, Any] | None) -> str:
     if settings.get("bnb_4bit_use_double_quant") is True:
         words.append("double quantization")
     if isinstance(settings.get("format"), str):
-        words.append(printable(settings["format"]))
+        words.append(named(settings["format"]))
     return f" ({', '.join(words)})" if words else ""

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.quoting import printable, quoted
+from qtui_core.models.quoting import named, quoted
 from qtui_core.models.recognise import QuantizationInfo
 from qtui_core.models.tensors import TensorInfo, row_elements, rows_of
 
@@ -61,9 +61,9 @@ class ModelSource:
             return None
         names = self.config.get("architectures")
         if isinstance(names, list) and names and isinstance(names[0], str):
-            return printable(names[0])
+            return named(names[0])
         kind = self.config.get("model_type")
-        return printable(kind) if isinstance(kind, str) else None
+        return named(kind) if isinstance(kind, str) else None
 
     @property
     def parameters(self) -> int:

@@ -129,7 +129,7 @@ def _groups_of_inputs(
         return index
     size = settings.get("group_size")
     if type(size) is not int or size < 1:
-        size = -(-inputs // groups)
+        size = max(1, -(-inputs // groups))
     if -(-inputs // size) != groups:
         raise parts.fault(
             f"{inputs:,} inputs in groups of {size:,} are not the {groups:,} groups it has"

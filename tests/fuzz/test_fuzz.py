@@ -81,6 +81,7 @@ CORPUS = (
     ("assignment", b'{"sensitivity": {"assignment": [{"tensor": []}]}}'),
     ("config", _changed("config", (b"-:.*o_proj", b"-:([a-z_.0-9]+)+,"))),
     ("config", _changed("config", (b"-:.*o_proj", b"-:a{99999999999}"))),
+    ("packed", _changed("packed", (b'"bits": 3', b'"bits": 3'), (b"[6, 32]", b"[0, 32]"))),
     ("packed", _changed("packed", (b"re:.*_proj$", b"re:((((.+)+)+)+)+,$"))),
     ("packed", _changed("packed", (b"re:.*_proj$", b"re:a{99999999999}"))),
     ("packed", _changed("packed", (b"[8, 8]}}}", b"[8, 2147483648]}}}"))),
