@@ -7,9 +7,11 @@ and a file of a model never.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +29,8 @@ _OF_A_MODEL: Final = re.compile(
     r"|merges\.txt|chat_template\.jinja",
     re.IGNORECASE,
 )
+#: Seconds in which a pipe that is to be written gets a reader.
+READER_SECONDS: Final = 5.0
 #: Folders of the hub's cache, whose files are named by their contents.
 _IN_A_CACHE: Final = re.compile(r"/(models|datasets|spaces)--[^/]+/(blobs|snapshots|refs)/")
 
@@ -50,12 +54,14 @@ class Target:
         path: the path, with links resolved.
         force: whether an existing file may be replaced.
         special: whether it is stdout, a pipe or a device, which are written directly.
+        pipe: the file descriptor of a named pipe; without it, its reader would see an end.
     """
 
     name: str
     path: Path
     force: bool = False
     special: bool = False
+    pipe: int | None = None
 
     def write(self, text: str) -> None:
         """Writes the whole file, in UTF-8, or nothing. Raises QtuiError."""
@@ -83,7 +89,7 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
 
     Raises UsageError if it cannot be a file, has the name of a model's file, lies in the hub's
     cache, is one of `inputs`, or exists without `force`; QtuiError if the system does not allow
-    writing it.
+    writing it, or if it is a pipe that nobody reads.
     """
     if name == STDOUT:
         return Target(name, Path(name), force, special=True)
@@ -92,7 +98,8 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
         raise UsageError(f"Cannot write to {name!r}: that is not a file.")
     if os.path.exists(name) and not os.path.isfile(name):
         # Keep the path as given: a pipe under /dev/fd resolves to a name that cannot be opened.
-        return Target(name, Path(name), force, special=True)
+        pipe = _read_by_somebody(name) if stat.S_ISFIFO(os.stat(name).st_mode) else None
+        return Target(name, Path(name), force, special=True, pipe=pipe)
     try:
         path = Path(os.path.realpath(name))
     except FileNotFoundError:
@@ -122,6 +129,25 @@ def target_of(name: str, *, force: bool = False, inputs: Iterable[str | None] = 
     return Target(name, path, force)
 
 
+def _read_by_somebody(pipe: str) -> int:
+    """A pipe, opened once it has a reader. Raises QtuiError if it gets none in READER_SECONDS."""
+    end = time.monotonic() + READER_SECONDS
+    while True:
+        try:
+            file = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise QtuiError(f"Cannot write {pipe!r}: {error.strerror}.") from error
+            if time.monotonic() > end:
+                raise QtuiError(
+                    f"Cannot write {pipe!r}: nobody reads this pipe; start its reader first."
+                ) from None
+            time.sleep(0.05)
+        else:
+            os.set_blocking(file, True)
+            return file
+
+
 def _taken(name: str) -> UsageError:
     return UsageError(f"{name!r} is there already: give another name, or --force to replace it.")
 
@@ -144,12 +170,14 @@ class Draft:
     remains."""
 
     def __init__(self, target: Target) -> None:
-        """Raises OSError. Waits for a reader of a pipe."""
+        """Raises OSError."""
         self._target = target
         self._beside: str | None = None
         self._whole = 0
         if target.name == STDOUT:
             self._file = os.dup(1)
+        elif target.pipe is not None:
+            self._file = target.pipe
         elif target.special:
             self._file = os.open(target.path, os.O_WRONLY)
         else:

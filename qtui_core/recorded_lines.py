@@ -202,8 +202,7 @@ class Recorder(Generic[T]):
     """Writes a recording, as a `with` block. There is no file before its first line."""
 
     def __init__(self, target: Target, to_line: Callable[[T], str]) -> None:
-        """Raises QtuiError if a pipe or a device cannot be opened. That is done at once, so the
-        reader of a pipe is waited for before the run."""
+        """Raises QtuiError if a pipe or a device cannot be opened, which is done at once."""
         self.target = target
         self._to_line = to_line
         self._draft: Draft | None = None

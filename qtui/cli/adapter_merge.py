@@ -97,7 +97,7 @@ def _with_divergence(
         ended, why = error, str(error).removesuffix(".")
     else:
         if outcome.interrupted:
-            ended = KeyboardInterrupt()
+            ended = outcome.interrupted
         elif outcome.failed:
             why = "its process ended early"
             ended = QtuiError("The models were not all run on the text: try again.")

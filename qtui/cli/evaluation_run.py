@@ -34,12 +34,13 @@ _STEPS: Final = 1000
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """How an evaluation ended: what was found, of which parts, whether Ctrl-C ended it, and whether
-    something failed: the disk did not take all of its recording, or the child died."""
+    """How an evaluation ended: what was found, of which parts, the Ctrl-C or the signal that ended
+    it (to be raised after the report), and whether something failed: the disk did not take all of
+    its recording, or the child died."""
 
     found: Evaluation
     parts: tuple[PartScored, ...]
-    interrupted: bool
+    interrupted: KeyboardInterrupt | None
     failed: bool
 
 
@@ -58,14 +59,14 @@ def run_to_end(
     recording = RecordingSink(recorder, lambda sentence: say(f"qtui: {sentence}"))
     with progress_on_stderr("evaluating") as show, recording:
         run = _PartListener(show, recording, earlier)
-        interrupted = lost = False
+        interrupted, lost = None, False
         try:
             asked = {"settings": settings, "done": run.done}
             ask_engine(model, "evaluate", asked, run.hear)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             if run.begun is None:
                 raise
-            interrupted = True
+            interrupted = interrupt
         except EngineLost as error:
             if run.begun is None or not run.parts:
                 raise

@@ -35,7 +35,7 @@ class HeldAgainst:
     judgement: Judgement | None = None
     reason: str = ""
     impossible: bool = False
-    interrupted: bool = False
+    interrupted: KeyboardInterrupt | None = None
     failed: bool = False
 
     def added_to(self, document: Document, command: str, exports: bool) -> Document:
@@ -71,8 +71,8 @@ def hold_against(
     try:
         require("Running the model", "torch", "transformers")
         outcome = run_to_end(engine_name(source), settings, None)
-    except KeyboardInterrupt:
-        return HeldAgainst(rivals, reason="it was interrupted", interrupted=True)
+    except KeyboardInterrupt as interrupt:
+        return HeldAgainst(rivals, reason="it was interrupted", interrupted=interrupt)
     except QtuiError as error:
         missing = isinstance(error, MissingLibrary)
         return HeldAgainst(rivals, reason=str(error), impossible=not missing, failed=bool(asked))

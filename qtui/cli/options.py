@@ -227,11 +227,15 @@ def gate_options(example: str) -> Callable[[Command], Command]:
 def _with_gates(command: Command, example: str) -> Command:
     @wraps(command)
     def with_gate_options(*args: Any, fail_if: Any, baseline: Any, **values: Any) -> Any:
-        return command(*args, gates=GateOptions(tuple(fail_if), baseline), **values)
+        if len(baseline) > 1:  # the last alone would pass for all
+            raise UsageError("--baseline takes one file: run the command once for each.")
+        earlier = baseline[0] if baseline else None
+        return command(*args, gates=GateOptions(tuple(fail_if), earlier), **values)
 
     others = len(getattr(command, "__click_params__", ()))
     wrapped = click.option(
         "--baseline",
+        multiple=True,
         metavar="FILE",
         help="Exit with 1 if a figure is worse than in this earlier --json of the same command.",
     )(with_gate_options)

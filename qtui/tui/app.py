@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qtui.tui")
 
+#: Seconds between two looks whether anything is drawn.
+LOOK_SECONDS = 0.02
 #: From the first picture until the engine uses a processor: what of it was drawn late, is by then.
 LOOK_AHEAD_SECONDS = 0.04
 #: The panel to which values are sent.
@@ -386,6 +388,9 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _leave_or_stay(self, leave: bool | None) -> None:
         async def end() -> None:
+            # While it exits Textual makes no widgets, and what is being mounted would miss its own.
+            while not (self.drawn or self.is_headless):
+                await asyncio.sleep(LOOK_SECONDS)
             for panel in self.shell.panels:
                 await panel.finish()
             self.exit()

@@ -5,7 +5,7 @@ The file is `config.toml` in the folder that platformdirs gives for qtui (on Lin
 
     theme = "qtui-light"   # or "auto": light or dark as the terminal's background
     color = "256"          # auto, truecolor, 256, 16, none
-    ascii = false
+    ascii = false          # true where the encoding of the terminal is no UTF
     start_panel = "formats"
     export_folder = "."    # where `e` writes
     state = true           # whether the app goes on where it was left (qtui/tui/state.py)
@@ -20,6 +20,7 @@ An unknown key is an error and is never ignored.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from pathlib import Path
@@ -81,12 +82,18 @@ def load_config(environment: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environment is None else environment
     path = config_file(env)
-    config = Settings()
+    config = Settings(ascii=not _draws())
     if os.path.exists(path):  # not the method of Path, which raises for a name that is too long
         config = _with_file(config, path)
     elif env.get(_CONFIG_VARIABLE):
         raise UsageError(f"{_CONFIG_VARIABLE} names {path}, which does not exist.")
     return _with_environment(config, env)
+
+
+def _draws() -> bool:
+    """Whether the stream to which Textual writes has box characters in its encoding."""
+    stream = sys.__stderr__
+    return stream is None or "utf" in (stream.encoding or "utf-8").lower()
 
 
 def _with_file(config: Settings, path: Path) -> Settings:

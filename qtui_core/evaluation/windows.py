@@ -65,10 +65,16 @@ def cut_windows(
         limit: the most tokens that the model takes at once; None if it does not say.
 
     Raises:
-        UsageError: the text has fewer tokens than a window, or a window more than the model takes.
+        UsageError: the text has fewer tokens than a window, a window more than the model takes, or
+            the model takes too few.
     """
     prefix = tokenizer.prefix
     length = settings.window or min(WINDOW, limit or WINDOW)
+    if limit is not None and limit - prefix.size < LEAST_WINDOW:
+        raise UsageError(
+            f"The model takes {limit:,} token{'s' * (limit != 1)} at once, by its config.json, and "
+            f"an evaluation needs a window of {LEAST_WINDOW + prefix.size} at least."
+        )
     if limit is not None and length > limit:
         raise UsageError(
             f"--window {length:,} is longer than the {limit:,} tokens that the model takes at once."

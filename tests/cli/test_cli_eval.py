@@ -13,6 +13,7 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
+from qtui.ending import Ended
 from qtui.engine.client import EngineLost
 from qtui_core.codec import to_plain
 from qtui_core.evaluation.results import (
@@ -132,6 +133,17 @@ def test_what_was_found_before_the_engine_died_is_reported(qtui, engine):
     assert done.returncode == 1
     assert "The engine was killed." in done.stderr
     assert "Stopped after 2 of 4 windows." in done.stdout
+
+
+def test_a_signal_that_ended_an_evaluation_ends_the_program_after_its_report(
+    qtui, engine, monkeypatch
+):
+    by = []
+    monkeypatch.setattr("qtui.cli.exits.end_by_signal", by.append)
+    engine.error, engine.stop = Ended(signal.SIGTERM), 3
+    done = qtui("eval", "demo", "--schemes", "nf4,int8")
+    assert "Stopped after 2 of 4 windows." in done.stdout
+    assert by == [engine.error]
 
 
 def test_a_recording_of_something_else_is_not_gone_on_with(qtui, engine, tmp_path):

@@ -151,6 +151,7 @@ def test_a_run_that_does_not_fit_still_fails_without_a_gate_that_fell(qtui):
         (("memory", "--fail-if", "peak>22"), ("peak_allocated_bytes is in bytes", "GiB")),
         (("memory", "--fail-if", "peak>22GB"), ("GiB is 2^30 bytes",)),
         (("memory", "--baseline", "/nowhere.json"), ("cannot be read", "No such file")),
+        (("memory", "--baseline", "a.json", "--baseline", "b.json"), ("takes one file",)),
     ],
 )
 def test_what_is_no_gate_is_refused_before_the_work(qtui, args, words):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from disks import room_for
 
+from qtui_core import files
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.files import Draft, target_of
 
@@ -30,6 +31,7 @@ def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("cached.txt").symlink_to(blob)
     os.link("model/w.safetensors", "hard.txt")
     os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
     yes, no, forced = (True, True), (False, False), (False, True)
     cases: dict[str, tuple[bool, bool]] = {
         "new.txt": yes,
@@ -69,6 +71,10 @@ def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not wrong
     assert {p.read_text() for p in tmp_path.rglob("*") if p.is_file()} == {"precious"}
     assert not os.path.exists("nothing.txt")
+    os.close(reader)
+    monkeypatch.setattr(files, "READER_SECONDS", 0)
+    with pytest.raises(QtuiError, match="nobody reads this pipe; start its reader first"):
+        target_of("pipe")
 
 
 def _may(name: str, force: bool) -> bool:

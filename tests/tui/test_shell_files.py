@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -25,6 +27,15 @@ def write(path: Path, text: str) -> dict[str, str]:
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     assert load_config({"HOME": str(tmp_path)}) == Settings() or config_file({}).exists()
+
+
+def test_a_terminal_whose_encoding_has_no_box_characters_gets_ascii(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be written as `\\u2026`, which is six characters wide."""
+    monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(io.BytesIO(), "latin-1"))
+    assert load_config({"HOME": str(tmp_path)}).ascii
+    assert not load_config({"HOME": str(tmp_path), "QTUI_ASCII": "no"}).ascii
 
 
 def test_file_then_environment(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -90,3 +91,22 @@ def test_one_size_is_taken_of_a_terminal_and_its_variables(
         terminal.settle()
         terminal.send("q")
         assert terminal.exit_code() == 0
+
+
+def test_a_signal_while_the_panel_is_made_ends_the_app_without_a_complaint(tmp_path: Path) -> None:
+    start = """
+import asyncio, os, signal, sys
+from qtui.cli import main
+from qtui.tui.panels.formats.panel import FormatsPanel
+compose = FormatsPanel._compose
+async def ended(panel):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    await compose(panel)
+FormatsPanel._compose = ended
+sys.argv = ["qtui", "demo"]
+main()
+"""
+    with program(tmp_path, "-c", start) as terminal:
+        assert terminal.exit_code() == -signal.SIGTERM
+        assert b"stopped" not in terminal.written

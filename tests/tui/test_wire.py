@@ -219,7 +219,8 @@ def test_after_what_may_change_cells_all_is_sent_again(control: str) -> None:
     now = last.feed(control)
     assert now.endswith(f"\x1b[m{control}")  # in its order, and with no colour left
     assert "green" in now
-    assert "red" not in last.difference()  # it may be gone, and the program has not painted it
+    # It may be gone, the program has not painted it, and the cursor may be the shell's.
+    assert last.difference() == ""
     last.feed(painted(0, 0, [("31", "red")]))
     assert last.difference().startswith("\x1b[H\x1b[m\x1b[31mred")
 
@@ -276,7 +277,7 @@ def test_another_size_is_painted_anew() -> None:
     last.feed(painted(0, 4, [("", "a" * WIDTH)]))
     last.difference()
     last.resize(10, 2)
-    assert last.difference() == "\x1b[2;10H"
+    assert last.difference() == ""
     last.feed(painted(0, 1, [("", "b" * WIDTH)]) + painted(0, 4, [("", "below")]))
     sent = last.difference()
     assert "b" * 10 in sent

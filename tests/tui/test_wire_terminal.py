@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyte
 import pytest
+from processes import family, is_gone
 from terminals import Terminal, program, seen
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]
@@ -183,3 +186,32 @@ def test_after_a_suspension_all_is_there_again(tmp_path: Path, key: str) -> None
         assert seen(emulated(terminal.written, SIZE)) == before
         terminal.send("q")
         assert terminal.exit_code() == 0
+
+
+@pytest.mark.skipif(
+    shutil.which("bash") is None or not Path("/proc/self/stat").exists(),
+    reason="jobs are a shell's, and /proc says what they do",
+)
+def test_a_stopped_job_waits_after_bg_and_ends_after_kill(tmp_path: Path) -> None:
+    shell = "import os; os.execlp('bash', 'bash', '--norc', '--noprofile', '-i')"
+    environment = {"QTUI_STATE": "0", "QTUI_THEME": "qtui-dark"}
+    with program(tmp_path, "-c", shell, size=SIZE, **environment) as terminal:
+
+        def writes(text: bytes, after: str) -> None:
+            terminal.written = b""
+            terminal.send(after)
+            terminal.wait_until(lambda: text in terminal.written)
+
+        writes(b"parameters", f"{sys.executable} -m qtui demo\r")
+        processes = family(terminal.pid)
+        writes(b"Stopped", "\x1a")
+        writes(b" demo &", "bg\r")
+        stat = Path(f"/proc/{processes[0]}/stat")
+        terminal.wait_until(lambda: ") T " in stat.read_text())
+        writes(b"\x1b[?1049h", "fg\r")
+        writes(b"no GPU", "\x0c")
+        os.kill(processes[0], signal.SIGSTOP)
+        terminal.wait_until(lambda: b"Stopped" in terminal.written)
+        writes(b"\x1b[?1049l", "kill %1\r")
+        assert all(map(is_gone, processes))
+        writes(b"Terminated", "\r")

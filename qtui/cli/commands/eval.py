@@ -146,7 +146,7 @@ def command(
     whole = outcome.found.ended == "done"
     write_gated(report, document, target, gated if whole else None)
     if outcome.interrupted:
-        raise KeyboardInterrupt
+        raise outcome.interrupted
     if outcome.failed:
         ctx.exit(1)
 

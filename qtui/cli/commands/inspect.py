@@ -258,7 +258,7 @@ def command(
     whole = held is None or not (held.interrupted or held.failed)
     write_gated(report, document, target, gated if whole else None)
     if held is not None and held.interrupted:
-        raise KeyboardInterrupt
+        raise held.interrupted
     if not whole:
         ctx.exit(1)
 

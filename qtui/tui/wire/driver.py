@@ -18,10 +18,12 @@ from qtui.tui.wire.key_parser import KeyParser
 from qtui.tui.wire.last_screen import LastScreen
 
 if TYPE_CHECKING:
-    from textual.app import App
+    from qtui.tui.app import QtuiApp
 
 #: Seconds between two looks whether a terminal that read nothing reads again.
 STALLED_SECONDS: Final = 0.05
+#: Seconds for a signal that came with SIGCONT.
+OBEYED_SECONDS: Final = 0.2
 
 
 class TerminalDriver(LinuxDriver):
@@ -31,7 +33,9 @@ class TerminalDriver(LinuxDriver):
     the newest. (Textual's own driver stops the app at 30 writes that wait.)
     """
 
-    def __init__(self, app: App[Any], **options: Any) -> None:
+    _app: QtuiApp
+
+    def __init__(self, app: QtuiApp, **options: Any) -> None:
         super().__init__(app, **options)
         self._last = LastScreen(erases=_erases(self.fileno))
         self._lock = RLock()  # keys are read in another thread, which writes, too
@@ -114,10 +118,41 @@ class TerminalDriver(LinuxDriver):
     def _sigcont_application(self, *_: object) -> None:
         # A terminal that goes away sends this signal too. The app cannot continue then, and
         # Textual's attempt to would fail while it exits.
-        if os.isatty(self.fileno):
-            super()._sigcont_application()
-            # The size is the old one, about which Textual draws nothing.
-            self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
+        if not os.isatty(self.fileno):
+            return
+        if self._in_front:
+            self._resume()
+            return
+        # After `bg` it waits for `fg`. After `kill %1` a SIGTERM came too, which the loop obeys
+        # first; the terminal, which is the shell's, must not stop the way out.
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        self._loop.call_soon_threadsafe(self._loop.call_later, OBEYED_SECONDS, self._stop_again)
+
+    @property
+    def _in_front(self) -> bool:
+        """Whether this is the job that has the terminal; also if there is none any more."""
+        try:
+            return os.tcgetpgrp(self.fileno) == os.getpgrp()
+        except OSError:
+            return True
+
+    def _stop_again(self) -> None:
+        if self._in_front:
+            self._resume()
+        elif not self._app.ended_by:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _resume(self) -> None:
+        if not self._must_signal_resume:  # stopped by a signal that nobody sees
+            self.suspend_application_mode()
+        super()._sigcont_application()
+        # The size is the old one, about which Textual draws nothing.
+        self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
+
+    def stop_application_mode(self) -> None:
+        if not self._in_front:
+            self.attrs_before = None  # the shell has set its own
+        super().stop_application_mode()
 
 
 def _erases(terminal: int) -> bool:

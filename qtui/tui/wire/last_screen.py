@@ -115,7 +115,8 @@ class LastScreen:
         if pictures:
             out.append(self._pictures(pictures))
         width, height = self.size
-        if height:
+        # After the program left its screen the cursor is somebody else's until it paints again.
+        if height and (out or self._cursor.at):
             y, x = min(self._painted.y, height - 1), min(self._painted.x, width - 1)
             out.append(self._cursor.move(y, x))
         sent = "".join(out)

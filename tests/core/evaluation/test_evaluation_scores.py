@@ -168,6 +168,8 @@ def test_a_text_shorter_than_a_window_is_one_window_and_a_few_tokens_are_none() 
         cut_windows(np.arange(400), _Words(), replace(settings, window=64), 32, 1)
     with pytest.raises(UsageError, match="The text has 40 tokens"):
         cut_windows(np.arange(40), _Words(), replace(settings, window=64), None, 1)
+    with pytest.raises(UsageError, match="The model takes 1 token at once"):
+        cut_windows(np.arange(400), _Words(1), settings, 1, 1)
 
 
 # Rows over windows
