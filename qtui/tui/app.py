@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import RenderableType
 from textual import events
-from textual.app import App, ScreenStackError
+from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
-from textual.css.query import NoMatches
-from textual.dom import NoScreen
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -37,8 +35,9 @@ from qtui.tui.engines import looked, new_engine, new_estimator, try_model
 from qtui.tui.first import screen as first_screen
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap, key_name
+from qtui.tui.leaving import MISSING, LeaveScreen, leave
 from qtui.tui.panels import panel_entry, widget_id
-from qtui.tui.screens import HelpScreen, LeaveScreen, ShellScreen, working_keys
+from qtui.tui.screens import HelpScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
 from qtui.tui.session.place import chosen_before, go_on, greet, keep_place, show_last_view
 from qtui.tui.session.visits import Visits
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qtui.tui")
 
-#: Seconds between two looks whether anything is drawn.
-LOOK_SECONDS = 0.02
 #: From the first picture until the engine uses a processor: what of it was drawn late, is by then.
 LOOK_AHEAD_SECONDS = 0.04
 #: The panel to which values are sent.
@@ -108,8 +105,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.visits = Visits(self)
         self.looked_at: tuple[str, Subject] | None = None
         """The model and the subject that the Quantize panel shows; None if it shows none."""
-        self.ended_by = 0
-        """The signal that ended the app; 0 without one."""
+        self.ended_by = 0  # the signal that ended the app; 0 without one
         self.farewell = ""
         """The sentence that is printed after the app quits: where the last run is recorded."""
         self.show_tracebacks = debug
@@ -156,8 +152,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     # Screens and panels
 
     async def on_event(self, event: events.Event) -> None:
-        """Leaves out a click on what was removed after the last picture, such as a message whose
-        time is over: Textual 8 looks for what contains it, and ends."""
+        """Leaves out a click on what is gone since the last picture, at which Textual 8 ends."""
         if isinstance(event, events.MouseDown) and self.screen_stack:
             widget, _ = self.screen.get_widget_and_offset_at(event.x, event.y)
             if widget is not None and not widget.is_attached:
@@ -217,8 +212,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         return next((panel for panel in self.shell.panels if panel.display), None)
 
     def end_by(self, signum: int) -> None:
-        """Ends the app in order, after a signal. (An exception in the signal handler would end the
-        loop in the middle of its work, and it is the loop that ends a run.)"""
+        """Ends the app in order, after a signal: an exception ends the loop, which ends a run."""
         from qtui.ending import begin_way_out
 
         begin_way_out(signum)
@@ -369,7 +363,7 @@ class QtuiApp(App[None], inherit_bindings=False):
             self._driver.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open_model", "place", "command"):
+        if action == "pick":
             return not self.screen.is_modal  # a picker has keys of its own
         return action != "maximise" or self.shell.zoomed is None  # else the screen's key unzooms
 
@@ -386,36 +380,17 @@ class QtuiApp(App[None], inherit_bindings=False):
         else:
             self.exit()
 
-    def _leave_or_stay(self, leave: bool | None) -> None:
-        async def end() -> None:
-            # While it exits Textual makes no widgets, and what is being mounted would miss its own.
-            while not (self.drawn or self.is_headless):
-                await asyncio.sleep(LOOK_SECONDS)
-            for panel in self.shell.panels:
-                await panel.finish()
-            self.exit()
+    def _leave_or_stay(self, leaves: bool | None) -> None:
+        if leaves:
+            _: Worker[None] = self.run_worker(partial(leave, self), group="leave")
 
-        if leave:
-            _: Worker[None] = self.run_worker(end, group="leave")
+    async def action_pick(self, what: str) -> None:
+        from qtui.tui.picking import pick_a
 
-    async def action_command(self) -> None:
-        from qtui.tui.picking.command import pick_command
-
-        await pick_command(self)
-
-    async def action_open_model(self) -> None:
-        from qtui.tui.picking.model import pick_model
-
-        await pick_model(self)
-
-    async def action_place(self) -> None:
-        from qtui.tui.picking.place import pick_place
-
-        await pick_place(self)
+        await pick_a(what, self)
 
     def _handle_exception(self, error: Exception) -> None:
-        if self._exit and isinstance(error, NoMatches | NoScreen | ScreenStackError):
-            # Screens lose their parts while the app ends, and Textual still hands them messages.
+        if self._exit and isinstance(error, MISSING):
             log.info("missing while the app ends", exc_info=error)
             return
         log.error("unhandled", exc_info=error)

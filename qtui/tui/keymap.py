@@ -57,7 +57,7 @@ APP_BINDINGS: list[BindingType] = [
     ),
     Binding(
         "ctrl+p",
-        "command",
+        "pick('command')",
         "Palette",
         id="app.palette",
         priority=True,
@@ -91,7 +91,7 @@ APP_BINDINGS: list[BindingType] = [
     ),
     Binding(
         "ctrl+o",
-        "open_model",
+        "pick('model')",
         "Model",
         show=False,
         priority=True,
@@ -100,7 +100,7 @@ APP_BINDINGS: list[BindingType] = [
     ),
     Binding(
         "p",
-        "place",
+        "pick('place')",
         "Place",
         show=False,
         priority=True,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from textwrap import wrap
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
@@ -303,29 +303,3 @@ class HelpScreen(ModalScreen[None]):
 
     def action_scroll_up(self) -> None:
         self.query_one(VerticalScroll).scroll_up()
-
-
-class LeaveScreen(ModalScreen[bool]):
-    """Asks whether to leave while something is running; `unfinished` says what is running now."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "dismiss(True)", "Leave", id="leave.leave", tooltip="End the run and leave"),
-        Binding("escape", "dismiss(False)", "Stay", id="leave.stay", tooltip="Let the run go on"),
-    ]
-
-    def __init__(self, unfinished: Callable[[], str]) -> None:
-        super().__init__()
-        self._unfinished = unfinished
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -small") as dialog:
-            dialog.border_title = "Leave?"
-            dialog.border_subtitle = "q ends the run and leaves, Esc lets it go on"
-            yield Static(self._unfinished(), classes="-first", markup=False)
-
-    def on_mount(self) -> None:
-        self.set_interval(0.5, self._tell)
-
-    def _tell(self) -> None:
-        text = self._unfinished()
-        self.query_one(Static).update(text or "Nothing is running any more: q leaves, Esc stays.")

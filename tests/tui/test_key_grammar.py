@@ -16,6 +16,7 @@ from textual.binding import Binding
 from qtui.screen.picker.screen import PickerScreen
 from qtui.tui import screens
 from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, own_bindings
+from qtui.tui.leaving import LeaveScreen
 from qtui.tui.panels import PANELS
 
 PAGE = Path(__file__).parents[2] / "docs/keys.md"
@@ -205,7 +206,7 @@ TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 ROWS = [row for rows in TABLE.values() for row in rows]
-DIALOGS = (screens.HelpScreen, PickerScreen, screens.LeaveScreen)
+DIALOGS = (screens.HelpScreen, PickerScreen, LeaveScreen)
 
 #: Names of keys as they are written, where they are no character.
 NAMES = {
