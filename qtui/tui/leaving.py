@@ -17,8 +17,8 @@ from textual.widgets import Static
 if TYPE_CHECKING:
     from qtui.tui.app import QtuiApp
 
-#: Seconds between two looks whether anything is drawn.
-LOOK_SECONDS = 0.02
+#: Seconds between two looks whether anything is drawn, and how many there are.
+LOOK_SECONDS, LOOKS = 0.02, 250
 #: What a handler raises if parts of its screen are missing: while the app ends, screens lose their
 #: parts, and Textual still hands them messages.
 MISSING = (NoMatches, NoScreen, ScreenStackError)
@@ -27,7 +27,9 @@ MISSING = (NoMatches, NoScreen, ScreenStackError)
 async def leave(app: QtuiApp) -> None:
     """Ends what is running, and then the app."""
     # While it exits Textual makes no widgets, and what is being mounted would miss its own.
-    while not (app.drawn or app.is_headless):
+    for _ in range(LOOKS):
+        if app.drawn or app.is_headless:
+            break
         await asyncio.sleep(LOOK_SECONDS)
     for panel in app.shell.panels:
         await panel.finish()
