@@ -77,7 +77,7 @@ def test_no_color_sends_no_colour_and_keeps_the_terminals_background(tmp_path: P
             terminal.send(keys)
             terminal.wait_for(shown)
         terminal.send("\x10")
-        terminal.wait_for("Search for commands")
+        terminal.wait_for("letters of what to do")
         terminal.send("\x1b")
         terminal.wait_for("FP64")
         terminal.send("2")
