@@ -16,7 +16,7 @@ from qtui_core.models.files.safetensors import Header
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import recognise, with_roles
 from qtui_core.models.source import ModelSource, TensorFile
-from qtui_core.models.tensors import with_stacks
+from qtui_core.models.tensors import DESCRIBED_IN, with_stacks
 
 #: Told how many of the model's files have had their headers read, and how many there are.
 Progress = Callable[[int, int], None]
@@ -71,7 +71,9 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: it cannot be read, or is no JSON object.
     """
-    return load_object(read_text_file(path), f"The configuration {quoted(path)}", unique=False)
+    config = load_object(read_text_file(path), f"The configuration {quoted(path)}", unique=False)
+    config.pop(DESCRIBED_IN, None)  # which only what is made of another file has
+    return config
 
 
 def assemble(

@@ -16,6 +16,7 @@ import numpy as np
 
 from qtui_core.models import ModelSource
 from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.safetensors import MAX_RANK
 from qtui_core.models.quoting import quoted
 from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
 from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
@@ -56,11 +57,12 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
     shape, block, nested = (state.get(k) for k in ("shape", "blocksize", "nested_blocksize"))
     if not (
         isinstance(shape, list)
+        and len(shape) <= MAX_RANK
         and all(type(n) is int and n >= 0 for n in shape)
         and type(block) is int
         and block in _BLOCKS
         and state.get("quant_type") == kind
-        and (nested is None or (type(nested) is int and nested > 0))
+        and (nested is None or (type(nested) is int and 0 < nested < 1 << 31))
     ):
         raise cannot_decode(
             source, code, "its quant_state is not one that bitsandbytes 4-bit weights have"

@@ -101,7 +101,8 @@ def _shape(
     if form != "pack-quantized":
         return stored
     name = f"{code.removesuffix('_packed')}_shape"
-    shape = tuple(int(n) for n in StoredTensors(source, code, ()).integers(name).reshape(-1))
+    # Three numbers are enough to tell that they are not two.
+    shape = tuple(map(int, StoredTensors(source, code, ()).integers(name).reshape(-1)[:3]))
     bits = settings.get("num_bits")
     whole = type(bits) is int and 1 <= bits <= 8
     if (
@@ -114,7 +115,7 @@ def _shape(
             source,
             code,
             f"words of shape {list(stored)} do not hold a weight of shape {list(shape)} in "
-            f"{bits} bits",
+            f"{bits!s:.20} bits",
         )
     return shape
 
@@ -133,12 +134,12 @@ def _words(
     if strategy == "group" and type(size) is int:
         granularity = group_granularity(size, shape[-1])
     elif strategy == "block" and isinstance(block, list) and len(block) == 2:
-        granularity = f"tile{block[0]}x{block[1]}"
+        granularity = f"tile{block[0]!s:.9}x{block[1]!s:.9}"
     else:
         granularity = "row" if strategy == "channel" else "tensor"
     if form == "float-quantized":
         return f"c-t FP8 {granularity}", f"e4m3:{granularity}"
-    bits = settings.get("num_bits", 8)
+    bits = f"{settings.get('num_bits', 8)!s:.9}"
     rule = "full" if settings.get("symmetric", True) else "asym"
     return f"c-t {bits} bits {granularity}", f"int{bits}:{granularity}:{rule}"
 

@@ -82,6 +82,10 @@ class ScaledDecoder:
 def _tile(source: ModelSource) -> tuple[int, int]:
     settings = quantization_config(source.config) or {}
     block = settings.get("weight_block_size")
-    if isinstance(block, list) and len(block) == 2 and all(type(b) is int and b > 0 for b in block):
+    if (
+        isinstance(block, list)
+        and len(block) == 2
+        and all(type(b) is int and 0 < b < 1 << 31 for b in block)
+    ):
         return block[0], block[1]
     return 128, 128

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from mutations import Target, as_json, file_of, folder
+from own_files import write
 
 from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import QtuiError
@@ -125,14 +126,14 @@ def take_weights(path: Path) -> None:
             except QtuiError:
                 continue
         inspection = inspect_model(source, (Scheme.parse("int8:row"),))
-        inspection_document(inspection, all_tensors=True)
+        write(inspection_document(inspection, all_tensors=True))
 
 
 def _gguf_seeds() -> Sequence[bytes]:
     path = folder() / "blocks.gguf"
     found = []
     for kind, ggml in GGML_TYPES.items():
-        if not ggml.is_known_to_gguf or ggml.name not in GGMLQuantizationType.__members__:
+        if ggml.name not in GGMLQuantizationType.__members__:
             continue
         writer = GGUFWriter(path, "llama")
         writer.add_block_count(1)

@@ -94,6 +94,19 @@ CORPUS = (
             (b'["F32", [1, 1]]', b'["F32", [64, 1]]'),
         ),
     ),
+    (
+        "packed",
+        _changed(
+            "packed",
+            (b"[128, 128]", b"[1" + b"0" * 400 + b", 1]"),
+            (b'["F8_E4M3", [8, 64]]', b'["F8_E4M3", [2, 8, 64]]'),
+            (b'["F32", [1, 1]]', b'["F32", [2, 1, 64]]'),
+        ),
+    ),
+    ("packed", _changed("packed", (b'["I8", [8, 64]]', b'["' + b"a" * 5000 + b'", [8, 64]]'))),
+    ("packed", _changed("packed", (b'"num_bits": 4', b'"num_bits": "' + b"a" * 5000 + b'"'))),
+    ("packed", _changed("packed", (b'["I64", [2], [8, 64]]', b'["I64", [8, 64]]'))),
+    ("config", _changed("config", (b'["LlamaForCausalLM', b'["LlamaForCausalLM' + _DIGITS))),
     ("checkpoint", _changed("checkpoint", (b"layers.0.v", b"layers." + _DIGITS + b".v"))),
     ("plan", b'{"loss": "chunked:000000000001' + _DIGITS + b'"}'),
 )

@@ -29,6 +29,9 @@ LARGEST_DEPTH: Final = 1 << 12
 #: The most positions. Models with ten million exist.
 LARGEST_LENGTH: Final = 1 << 40
 
+#: The most characters of a word; names of classes are the longest.
+_LONGEST_WORD: Final = 200
+
 Keys = str | tuple[str, ...]
 
 
@@ -121,15 +124,16 @@ class Config:
         value = None if key is None else self.values[key]
         if value is None:
             return default
-        if not isinstance(value, str):
+        if not isinstance(value, str) or len(value) > _LONGEST_WORD:
             raise UsageError(
-                f"{key} in {self.where} is {_written(value)}; it must be a word in quotes."
+                f"{key} in {self.where} is {_written(value)}; it must be a word in quotes, of "
+                f"{_LONGEST_WORD} characters at most."
             )
         return value
 
     def words(self, key: str) -> tuple[str, ...] | None:
         """A list of strings (the kinds of the layers); None if there is none."""
-        return self._list(key, str, "words in quotes")
+        return self._list(key, str, f"words in quotes, of {_LONGEST_WORD} characters at most")
 
     def indices(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers; None if there is none."""
@@ -174,7 +178,10 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(
-            isinstance(item, kind) and not isinstance(item, bool) for item in value
+            isinstance(item, kind)
+            and not isinstance(item, bool)
+            and (not isinstance(item, str) or len(item) <= _LONGEST_WORD)
+            for item in value
         ):
             raise UsageError(f"{key} in {self.where} must be a list of {name}.")
         return tuple(value)

@@ -292,7 +292,7 @@ def config_of(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) ->
     if not isinstance(architecture, str):
         return {}
     config: dict[str, Any] = {
-        "model_type": printable(architecture),
+        "model_type": printable(architecture[:100]),
         DESCRIBED_IN: "GGUF metadata",
     }
     if (table := tensors.get("token_embd.weight")) is not None and table.shape:

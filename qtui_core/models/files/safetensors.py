@@ -128,7 +128,7 @@ def _tensor(name: str, entry: Any, file: str, start: int, what: str) -> TensorIn
         )
     return TensorInfo(
         name=name,
-        dtype=printable(dtype),
+        dtype=printable(dtype[:40]),
         shape=shape,
         parameters=elements,
         nbytes=end - begin,
