@@ -280,8 +280,8 @@ def test_no_command_sends_raw_text_to_the_terminal(tmp_path: Path) -> None:
 
 
 QUIT = "\x11"
-#: The upper edge of the palette.
-PALETTE = "▔" * 40
+#: In the upper edge of the palette.
+PALETTE = " Command ("
 
 
 def walk_through(terminal: Any, panels: str, views: int) -> None:
