@@ -1,4 +1,4 @@
-"""The app's screens: the shell around a panel, the help over it, and the dialogs."""
+"""The app's screens: the shell around a panel, and the help over it."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         ):
             self.add_class(least[1])
         self._first_panel = first_panel
+        self._switcher = ContentSwitcher(id="panels", initial=first_panel.id)
         self._model = model
         self.zoomed: Widget | None = None
         self._lost_focus: Widget | None = None
@@ -79,7 +80,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield HeaderLine(id="header")
         yield TabBar(id="tabs")
-        with ContentSwitcher(id="panels", initial=self._first_panel.id):
+        with self._switcher:
             yield self._first_panel
         yield KeyFooter(id="keys")
         width, height = SMALLEST
@@ -92,8 +93,8 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     def panels(self) -> list[Panel]:
         """The panels that were made. One that is being added is none yet: it has no views. None are
         left while the app ends."""
-        found = self.query("#panels > Panel").results(Panel)
-        return [panel for panel in found if panel.is_mounted]
+        found = self._switcher.children
+        return [each for each in found if isinstance(each, Panel) and each.is_mounted]
 
     def on_mount(self) -> None:
         # Before the first frame, so that the first key finds the right focus.

@@ -260,7 +260,7 @@ class FormatsPanel(Panel):
         )
 
     def action_flip(self) -> None:
-        bit = min(self.grid.bit, self.state.chosen.bits - 1)  # what is too small, is not drawn
+        bit = min(self.grid.bit, self.state.chosen.bits - 1)  # bounded only where it is drawn
         self._set(verbs.with_bit_toggled(self.state, self.state.chosen, bit))
 
     def on_bit_grid_row_chosen(self, message: BitGrid.RowChosen) -> None:
