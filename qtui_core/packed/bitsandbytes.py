@@ -17,7 +17,6 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.files.jsontext import load_object
 from qtui_core.models.files.safetensors import MAX_RANK
-from qtui_core.models.quoting import quoted
 from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
 from qtui_core.packed.stored_tensors import Description, Float32, StoredTensors, cannot_decode
 
@@ -53,7 +52,7 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
         raise cannot_decode(source, code, "its quant_state, which holds shape and block size, "
                                           "is missing")  # fmt: skip
     raw = StoredTensors(source, code, ()).raw(name).tobytes()
-    state = load_object(raw, f"The quant_state of {quoted(code)}", unique=False)
+    state = load_object(raw, f"The quant_state of {code!r}", unique=False)
     shape, block, nested = (state.get(k) for k in ("shape", "blocksize", "nested_blocksize"))
     if not (
         isinstance(shape, list)

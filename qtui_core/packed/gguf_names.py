@@ -17,7 +17,6 @@ from qtui_core.errors import UsageError
 from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
-from qtui_core.models.quoting import quoted
 from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Rows, Transposed
 
 #: Architectures whose query and key rows the converter permutes.
@@ -59,7 +58,7 @@ def find_in_gguf(names: Iterable[str], source: ModelSource) -> dict[str, GgufPla
     known = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}
     if architecture not in known:
         raise UsageError(
-            f"{source.id} is of the architecture {quoted(architecture)}, whose tensor names the "
+            f"{source.id} is of the architecture {architecture!r}, whose tensor names the "
             f"installed gguf library does not know: pip install -U gguf."
         )
     blocks = (source.config or {}).get("num_hidden_layers")

@@ -19,7 +19,6 @@ from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.plan.refusals import check_against
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.models.quoting import quoted
 
 #: The first compute capability with FP8 products.
 _FP8: Final = (8, 9)
@@ -95,8 +94,8 @@ def _computed_in(stored_dtype: str | None) -> str:
         return dtype_of(stored_dtype or "bf16")
     except UsageError:
         raise UsageError(
-            f"The configuration says that weights are stored as {quoted(stored_dtype)}, in which "
-            f"no model is computed here; say with --dtype what it is computed in: "
+            f"The configuration says that weights are stored as {stored_dtype!r}, in which no "
+            f"model is computed here; say with --dtype what it is computed in: "
             f"{', '.join(FLOATING)}."
         ) from None
 

@@ -91,7 +91,7 @@ class Config:
             return default
         if not isinstance(value, bool):
             raise UsageError(
-                f"{key} in {self.where} is {_written(value)}; it must be true or false, without "
+                f"{key} in {self.where} is {written(value)}; it must be true or false, without "
                 "quotes."
             )
         return value
@@ -105,7 +105,7 @@ class Config:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-            raise UsageError(f"{key} in {self.where} is {_written(value)}; it must be a number.")
+            raise UsageError(f"{key} in {self.where} is {written(value)}; it must be a number.")
         return float(value)
 
     def probability(self, keys: Keys, default: float = 0.0) -> float:
@@ -126,7 +126,7 @@ class Config:
             return default
         if not isinstance(value, str) or len(value) > _LONGEST_WORD:
             raise UsageError(
-                f"{key} in {self.where} is {_written(value)}; it must be a word in quotes, of "
+                f"{key} in {self.where} is {written(value)}; it must be a word in quotes, of "
                 f"{_LONGEST_WORD} characters at most."
             )
         return value
@@ -146,7 +146,7 @@ class Config:
             return None
         if not isinstance(value, Mapping):
             raise UsageError(
-                f"{key} in {self.where} is {_written(value)}; it must be an object in braces."
+                f"{key} in {self.where} is {written(value)}; it must be an object in braces."
             )
         return Config(value, f"{key} of {self.where}", part=True)
 
@@ -161,7 +161,7 @@ class Config:
     def _whole(self, key: str, value: object, least: int, most: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UsageError(
-                f"{key} in {self.where} is {_written(value)}; it must be a whole number, without "
+                f"{key} in {self.where} is {written(value)}; it must be a whole number, without "
                 "quotes."
             )
         if value < least:
@@ -213,7 +213,7 @@ def stored_dtype(config: Config) -> str | None:
     return None if name in ("", "auto") else name.removeprefix("torch.")
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     """A value as JSON spells it: null and true, not None and True; shortened to what is
     readable."""
     if value is None or isinstance(value, bool):

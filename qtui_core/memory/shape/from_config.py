@@ -13,7 +13,6 @@ from qtui_core.memory.shape.heads import of_named_class
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packed_modules import packed
-from qtui_core.models.quoting import quoted
 from qtui_core.models.tensors import DESCRIBED_IN
 
 #: model_type of config.json -> the module of `families` that has it in its FAMILIES. The module is
@@ -92,11 +91,11 @@ def _unknown(config: Config, family: str) -> UnknownFamily:
         )
     if config.values.get("auto_map"):
         return UnknownFamily(
-            f"Models of type {quoted(family)} bring their own code (auto_map in config.json), "
-            "which is never executed here, and no shape of them is built in. If a later "
-            "transformers has their class, remove auto_map and use --trace."
+            f"Models of type {family!r} bring their own code (auto_map in config.json), which is "
+            "never executed here, and no shape of them is built in. If a later transformers has "
+            "their class, remove auto_map and use --trace."
         )
     return UnknownFamily(
-        f"No shape of models of type {quoted(family)} is built in, and none is guessed. Use "
-        "--trace, which builds the class of transformers without weights and records a step of it."
+        f"No shape of models of type {family!r} is built in, and none is guessed. Use --trace, "
+        "which builds the class of transformers without weights and records a step of it."
     )

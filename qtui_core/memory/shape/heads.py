@@ -14,7 +14,6 @@ from typing import Final
 from qtui_core.errors import UsageError
 from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, UnknownFamily
 from qtui_core.memory.shape.model_shape import Linear, ModelShape, Module
-from qtui_core.models.quoting import named
 
 #: Endings of the names of language models.
 LANGUAGE_MODELS: Final = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
@@ -60,10 +59,10 @@ def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
     If config.json names another language model than the one counted, a note says so and the basis
     is no longer exact. Raises UnknownFamily if the parameters of the class are not built in.
     """
-    classes = config.words("architectures") or ()
-    if not classes or shape.architecture in classes:
+    named = config.words("architectures") or ()
+    if not named or shape.architecture in named:
         return shape
-    name, title = classes[0], shape.architecture
+    name, title = named[0], shape.architecture
     for end in LANGUAGE_MODELS:
         title = title.removesuffix(end)
     encodes = shape.is_encoder
@@ -81,7 +80,7 @@ def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
                 "step of it."
             )
         raise UnknownFamily(
-            f"config.json names {named(name)}, whose shape is not built in; that of "
+            f"config.json names {name}, whose shape is not built in; that of "
             f"{shape.architecture} is, but it would be another model. {use}"
         )
     return replace(found, architecture=name)
@@ -99,8 +98,8 @@ def _another(shape: ModelShape, name: str, config: Config) -> ModelShape:
     if config.within("text_config") is not None:  # its note says that only the text part is counted
         return shape
     note = (
-        f"config.json names {named(name)}; what is counted is {shape.architecture}, so nothing "
-        "that follows from it is exact."
+        f"config.json names {name}; what is counted is {shape.architecture}, so nothing that "
+        "follows from it is exact."
     )
     return replace(shape, known="derived", notes=(note, *shape.notes))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from qtui_core.memory.shape.config_reader import written
 from qtui_core.memory.shape.packings import (
     UNPACKED_BY_FORWARD,
     Layout,
@@ -19,7 +20,7 @@ from qtui_core.memory.shape.packings import (
     Packing,
     Rule,
 )
-from qtui_core.models.quoting import printable, quoted
+from qtui_core.models.quoting import printable
 from qtui_core.models.recognise import declared_method, quantization_config
 
 Settings = Mapping[str, Any]
@@ -48,8 +49,7 @@ def packing_of(config: Settings) -> Packing | None:
     method = "bitsandbytes" if declared.startswith("bitsandbytes") else declared
     read = _METHODS.get(method)
     if read is None:
-        unnamed = "by a method that quantization_config does not name"
-        what = f"as {quoted(method)}" if method else unnamed
+        what = f"as {method!r}" if method else "by a method that quantization_config does not name"
         return _unknown_layout(method or "unnamed", f"{what}, of which no layout is built in")
     try:
         return _noted(read(settings))
@@ -116,7 +116,7 @@ def _awq(settings: Settings) -> Packing:
     kinds = {"gemm": "awq", "gemv": "awq-gemv", "gemv_fast": "awq-gemv-fast"}
     kind = kinds.get(form.lower()) if isinstance(form, str) else None
     if kind is None:
-        raise _Unreadable(f"its packing is {quoted(form)}, of which no layout is built in")
+        raise _Unreadable(f"its packing is {written(form)}, of which no layout is built in")
     bits = _whole({"bits": settings.get("bits", settings.get("w_bit", 4))}, "bits", (4,))
     group = _group({"group_size": settings.get("group_size", settings.get("q_group_size", 128))})
     return Packing(
@@ -221,7 +221,7 @@ def _hqq_layout(found: Settings) -> Layout:
     bits = _whole({"nbits": weights.get("nbits", 4)}, "nbits", (1, 2, 3, 4, 5, 6, 8))
     group = weights.get("group_size", 64)
     if group is not None and not _positive(group):
-        raise _Unreadable(f"its group_size is {quoted(group)}")
+        raise _Unreadable(f"its group_size is {written(group)}")
     axis = _whole({"axis": weights.get("axis", 1)}, "axis", (0, 1))
     return Layout("hqq", 8 if bits in (5, 6) else bits, group or 0, axis=axis)
 
@@ -280,17 +280,17 @@ def _compressed_layout(settings: Settings, group: Settings) -> Layout:
     if kind in (None, "mixed-precision", "naive-quantized", "dense"):
         kind = _inferred(weights, bits, bool(group.get("input_activations")))
     if not isinstance(kind, str) or kind not in UNPACKED_BY_FORWARD:
-        raise _Unreadable(f"its format is {quoted(kind)}, of which no layout is built in")
+        raise _Unreadable(f"its format is {written(kind)}, of which no layout is built in")
     block: tuple[int, int] | tuple[()] = ()
     if strategy in ("group", "tensor_group"):
         if not _positive(size):
-            raise _Unreadable(f"its group_size is {quoted(size)}")
+            raise _Unreadable(f"its group_size is {written(size)}")
     elif strategy == "block":
         block = _tile(weights.get("block_structure"), "block_structure")
     elif strategy == "tensor":
         block = (0, 0)
     elif strategy != "channel":
-        raise _Unreadable(f"its strategy is {quoted(strategy)}")
+        raise _Unreadable(f"its strategy is {written(strategy)}")
     return Layout(
         kind,
         bits,
@@ -326,7 +326,7 @@ def _inferred(weights: Settings, bits: int, active: bool) -> str:
 def _modelopt(settings: Settings) -> Packing:
     algorithm = settings.get("quant_algo")
     if algorithm not in ("NVFP4", "FP8"):
-        raise _Unreadable(f"its quant_algo is {quoted(algorithm)}, of which no layout is built in")
+        raise _Unreadable(f"its quant_algo is {written(algorithm)}, of which no layout is built in")
     group = _whole({"group_size": settings.get("group_size", 16)}, "group_size", (16,))
     names = _names(settings.get("ignore") or settings.get("exclude_modules"))
     return Packing(
@@ -359,7 +359,7 @@ def _names(found: object) -> tuple[str, ...]:
 def _whole(settings: Settings, key: str, allowed: tuple[int, ...]) -> int:
     value = settings.get(key)
     if type(value) is not int or value not in allowed:
-        raise _Unreadable(f"its {key} is {quoted(value)}")
+        raise _Unreadable(f"its {key} is {written(value)}")
     return value
 
 
@@ -368,7 +368,7 @@ def _group(settings: Settings) -> int:
     if value == -1:
         return 0
     if not _positive(value):
-        raise _Unreadable(f"its group_size is {quoted(value)}")
+        raise _Unreadable(f"its group_size is {written(value)}")
     return int(value)
 
 
@@ -380,7 +380,7 @@ def _tile(found: object, key: str) -> tuple[int, int]:
     """Rows and columns that share a scale."""
     if isinstance(found, list | tuple) and len(found) == 2 and all(map(_positive, found)):
         return found[0], found[1]
-    raise _Unreadable(f"its {key} is {quoted(found)}")
+    raise _Unreadable(f"its {key} is {written(found)}")
 
 
 def _groups(group: int) -> str:

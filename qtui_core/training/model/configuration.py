@@ -19,7 +19,6 @@ from transformers.models.auto.modeling_auto import (
 from qtui_core.errors import ModelError
 from qtui_core.loading.model import without_code
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS, is_traceable
-from qtui_core.models.quoting import quoted
 
 _HEADS = (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
@@ -77,9 +76,9 @@ def class_of(configuration: Any) -> Any:
         )
     if named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
         raise ModelError(
-            f"config.json names {quoted(named[0])}, which is no class of the installed "
-            f"transformers {transformers.__version__} for {quoted(configuration.model_type)}; name "
-            "another under architectures."
+            f"config.json names {named[0]}, which is no class of the installed transformers "
+            f"{transformers.__version__} for {configuration.model_type!r}; name another under "
+            "architectures."
         )
     decoder = bool(getattr(configuration, "is_decoder", False))
     for mapping in _HEADS if not decoder else (MODEL_FOR_CAUSAL_LM_MAPPING,):
@@ -93,5 +92,5 @@ def class_of(configuration: Any) -> Any:
             return mapping[type(configuration)]
     raise ModelError(
         f"The installed transformers has no class with a language-model head for "
-        f"{quoted(configuration.model_type)}, so there is no loss to train by."
+        f"{configuration.model_type!r}, so there is no loss to train by."
     )

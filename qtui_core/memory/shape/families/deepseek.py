@@ -30,7 +30,6 @@ from qtui_core.memory.shape.model_shape import (
     Norm,
     Parameter,
 )
-from qtui_core.models.quoting import quoted
 
 
 def _sizes(config: Config, defaults: Defaults) -> Sizes:
@@ -154,7 +153,7 @@ def _groups(config: Config, family: str, experts: int) -> tuple[int, int]:
     method = config.text("topk_method", "greedy")
     if family == "deepseek_v2" and method not in ("greedy", "group_limited_greedy"):
         raise config.refuse(
-            f"topk_method is {quoted(method)}; DeepSeek V2 knows greedy and group_limited_greedy."
+            f"topk_method is {method!r}; DeepSeek V2 knows greedy and group_limited_greedy."
         )
     if family == "deepseek_v2" and method == "greedy":
         return 0, 0

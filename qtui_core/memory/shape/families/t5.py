@@ -26,7 +26,6 @@ from qtui_core.memory.shape.model_shape import (
     ModelShape,
     Norm,
 )
-from qtui_core.models.quoting import quoted
 
 
 def t5(config: Config) -> ModelShape:
@@ -115,8 +114,7 @@ def _feed_forward(config: Config, hidden: int, name: str) -> Mlp:
     gate, _, act = kind.rpartition("-")
     if gate not in ("", "gated"):
         raise config.refuse(
-            f"feed_forward_proj is {quoted(kind)}; it is the name of a function, or "
-            "gated- and a name."
+            f"feed_forward_proj is {kind!r}; it is the name of a function, or gated- and a name."
         )
     return Mlp(
         gate=Linear(f"{name}.wi_0", hidden, inner) if gate else None,

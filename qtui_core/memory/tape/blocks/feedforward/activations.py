@@ -20,7 +20,6 @@ from qtui_core.memory.tape.operations.pointwise import (
     scale,
 )
 from qtui_core.memory.tape.tape import Tape, Tensor
-from qtui_core.models.quoting import quoted
 
 #: Kernels whose gradient is computed from their input, and their names in torch.
 _FROM_INPUT: Final = {
@@ -57,8 +56,8 @@ def activation(tape: Tape, name: str, x: Tensor) -> Tensor:
     if name == "linear":
         return x
     raise UsageError(
-        f"The activation function {quoted(name)} is not known here. Use --trace, which runs "
-        "the class of transformers itself."
+        f"The activation function {name!r} is not known here. Use --trace, which runs the class of "
+        "transformers itself."
     )
 
 
