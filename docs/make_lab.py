@@ -29,8 +29,9 @@ PARAGRAPHS = {
         "updates that AdamW wants after ten batches and holds them against what each format lets "
         "through (*lost*: the share of updates that change nothing; *kept*: how much of the wanted "
         "step arrives). Then it trains: float32, and the same with weights in the format, rounded "
-        "to nearest and stochastically. The share of the gain that survives is the share that was "
-        "predicted from one step."
+        "to nearest and stochastically. At 1e-5 in BF16 the share of the gain that survives is the "
+        "share that was predicted from one step. A format is good enough where every tensor keeps "
+        "90 % of a step, as in `survive`: the gains of norms, near 1, are the last to move."
     ),
     "dead": (
         "A term that multiplies (weight decay, the decay of a moment, of an average of weights) "
@@ -42,7 +43,9 @@ PARAGRAPHS = {
         "A second moment that is stored in few bits rises with a large gradient and, with nearest "
         "rounding, does not fall again: each decay by 1 - beta2 is less than half of a step. Half "
         "of the elements fall quiet here, and v of that half is followed for as long again as it "
-        "takes float32 to fall."
+        "takes float32 to fall. Quiet elements lie among loud ones: where whole blocks fall quiet, "
+        "formats with a scale a block follow (8-bit ends at 4.9 instead of 57 times the true "
+        "value, fp32 at 4.8)."
     ),
     "survive": (
         "`underflow` for your model, text, learning rate and format, tensor by tensor: how much of "
@@ -64,7 +67,8 @@ PARAGRAPHS = {
         "The noise of a batch falls with its size, and a part of a format's error does not. From "
         "micro batches, their exact and quantized gradients and the products between their errors, "
         "both parts are taken apart, without a fit; the batch at which the part that stays equals "
-        "the noise of the batch says how large a batch the format can use."
+        "the noise of the batch says how large a batch the format can use. The lower end of its "
+        "interval is what one text can say; the upper end is another one with every text."
     ),
     "lossscale": (
         "A gradient under half of the smallest number of its format becomes zero, and the loss is "
@@ -82,11 +86,15 @@ PARAGRAPHS = {
     "optimizers": (
         "States of 16, 8 and 4 bits by the libraries that people use, on the same batches: their "
         "bytes, the difference to float32 states, how many of their codes are used, and whether "
-        "parameters that never got a gradient move."
+        "parameters that never got a gradient move. One seed and 20 steps see no difference of 4 "
+        "bits; three seeds, here, do. Times of steps are of a machine that others used, too."
     ),
     "lowbit": (
         "Recipes of training in few bits, side by side, each against float32 on the same batches "
-        "and against a floor. What has no kernel on a CPU is emulated and not timed."
+        "and against a floor. What has no kernel on a CPU is emulated and not timed. Three seeds "
+        "see differences under 0.001 nats, and which recipes these are is the seeds': of single "
+        "seeds fp8 flow scaled is behind by 0.0004 to 0.0014. Times of steps are of a machine that "
+        "others used, too."
     ),
     "qat": (
         "Quantization-aware training beside quantization of the model as it is, and beside the "
@@ -98,13 +106,18 @@ PARAGRAPHS = {
         "falls at all (B_learn, as published), and the fewest at which it matches float32 "
         "(B_match), which is the one that is wanted; and the cyclic schedule beside a fixed width."
     ),
-    "adapters": ("LoRA, rsLoRA, DoRA and QLoRA beside full training, by the bytes that train."),
+    "adapters": (
+        "LoRA, rsLoRA, DoRA and QLoRA beside full training, by the bytes that train. Full training "
+        "has one learning rate, which may not be its best, and only the ranks named were tried: "
+        "over seeds 0, 1 and 2 LoRA 1, 2, 4 and 8 reach 78, 92, 97 and 102 % of its gain at 3e-4."
+    ),
 }
 SURPRISES = (
     "**E4M3 beats E5M2 for gradients once there is a scale** (`matmul`, `lossscale`): the range of "
     "E5M2 is only needed where nothing is scaled.",
     "**Second moments of few bits at beta2 0.999 rise and never fall** (`ratchet`): the step stays "
-    "several times too small where gradients fall quiet. 0.999 is the default of the libraries.",
+    "several times too small where gradients fall quiet beside louder ones of the same block, and "
+    "in BF16 anywhere. 0.999 is the default of the libraries.",
     "**Weight decay under 2e-3 a step does nothing in BF16** (`dead`): lr times decay is what "
     "counts, and it is nearly always less.",
     "**Every part of the NVFP4 recipe makes a product worse; stochastic rounding is the one that "
@@ -120,7 +133,8 @@ def page(found: dict[str, LabRecording]) -> str:
     lines = ["# What low precision does to learning", ""]
     lines += [
         "`qtui lab NAME [MODEL]` runs each of these, and so does the Numerics panel. The figures "
-        "are of the default settings on the demo model and the text inside the package.",
+        "are of the default settings on the demo model and the text inside the package, those of "
+        "`lowbit` and `optimizers` with `--seeds 0,1,2`.",
         "",
         "What surprised us:",
         "",

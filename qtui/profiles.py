@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.files import target_of
-from qtui_core.memory.devices.finding import Device, find_device
+from qtui_core.memory.devices.device import Device, find_device
 
 if TYPE_CHECKING:
     from qtui_core.memory.devices.profile import Profile

@@ -177,7 +177,9 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Makes estimates in tests independent of profiles measured on this machine."""
+    """Makes estimates in tests independent of profiles measured on this machine, and of traces in
+    its cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -13,9 +13,27 @@ from every import every
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("qtui", "qtui_core")
-MOST_FILES = 15
-MOST_LINES = 400
+MOST_LINES = 700
 LEAST_LINES_TWICE = 4
+
+# Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
+CEILINGS = {
+    "qtui/cli": 3482,
+    "qtui/engine": 6356,
+    "qtui/report": 6574,
+    "qtui/screen": 7661,
+    "qtui/tui": 20971,
+    "qtui_core/conformance": 2859,
+    "qtui_core/formats, schemes": 3731,
+    "qtui_core/inspection, evaluation": 8610,
+    "qtui_core/lab": 8436,
+    "qtui_core/memory": 17408,
+    "qtui_core/models, loading, packed": 6104,
+    "qtui_core/quant": 9945,
+    "qtui_core/roofline": 799,
+    "qtui_core/training": 5253,
+    "the rest": 5959,
+}
 
 
 @cache
@@ -194,12 +212,21 @@ def circles() -> list[set[str]]:
     return found
 
 
-def folders() -> dict[str, int]:
-    """Folder -> the number of its Python files, without __init__.py."""
-    paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return Counter(
-        path.parent.relative_to(ROOT).as_posix() for path in paths if path.name != "__init__.py"
-    )
+def rooms() -> dict[str, int]:
+    """Room -> the lines of its Python files: a row of CEILINGS, or "the rest"."""
+    room_of = {
+        f"{package}/{folder}": room
+        for room in CEILINGS
+        for package, _, folders in [room.partition("/")]
+        for folder in folders.split(", ")
+    }
+    found = dict.fromkeys(CEILINGS, 0)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            folder = "/".join(path.relative_to(ROOT).parts[:2])
+            room = room_of.get(folder, "the rest")
+            found[room] += len(path.read_text(encoding="utf-8").splitlines())
+    return found
 
 
 def check_a_base_class_has_two_subclasses() -> None:
@@ -239,8 +266,9 @@ def check_no_modules_import_each_other() -> None:
     assert circles() == []
 
 
-def check_a_folder_can_be_taken_in_at_a_glance() -> None:
-    assert {name for name, count in folders().items() if count > MOST_FILES} == set()
+def check_a_room_is_below_its_ceiling() -> None:
+    lines = rooms()
+    assert {room: lines[room] for room, most in CEILINGS.items() if lines[room] > most} == {}
 
 
 def check_a_file_is_as_long_as_one_idea() -> None:
@@ -262,7 +290,7 @@ def test_the_house() -> None:
             check_no_function_stands_twice,
             check_a_class_name_stands_for_one_class,
             check_no_modules_import_each_other,
-            check_a_folder_can_be_taken_in_at_a_glance,
+            check_a_room_is_below_its_ceiling,
             check_a_file_is_as_long_as_one_idea,
         ),
         lambda check: check(),

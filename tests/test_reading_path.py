@@ -25,7 +25,7 @@ CONFIG = Path(__file__).parent / "memory" / "configs" / "llama-3.2-1b.json"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "options"),
-    [(35, ()), (46, ("--method", "full", "--gpus", "4", "--zero", "2", "--gpu", "H100"))],
+    [(33, ()), (42, ("--method", "full", "--gpus", "4", "--zero", "2", "--gpu", "H100"))],
 )
 def test_a_plan_goes_through_few_files(qtui, most: int, options: tuple[str, ...]) -> None:
     way = way_of_plan(lambda: qtui("memory", str(CONFIG), *options))
@@ -43,5 +43,5 @@ def test_a_scheme_goes_through_few_files(tmp_path: Path) -> None:
             model=str(tmp_path), tensor="w", schemes=(scheme,), rows=16, columns=16
         )
         asked = from_plain(PictureRequest, json.loads(json.dumps(to_plain(typed))))
-        draw_map(Session(), Task(1, "map", asked, None, lambda *_: None))
+        draw_map(Session(), Task(1, "map", asked, lambda *_: None))
     assert 8 <= len(way.stays) <= 15, f"\n{way}"

@@ -16,6 +16,7 @@ from qtui.engine.lab.request import LabRequest
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import error_of
 from qtui_core.files import Target
+from qtui_core.lab.catalog import cost_text
 from qtui_core.lab.recording import LAB_LINES
 from qtui_core.lab.results import JobDone, LabBegun, LabEvent, LabFault, LabResult, StepProgress
 from qtui_core.quantities import plural
@@ -97,7 +98,7 @@ class _ExperimentRun:
         if isinstance(event, LabBegun):
             self._begun = event
             parts = plural(len(event.jobs), "part")
-            self._run.say(f"{event.experiment}: {parts}, about {event.seconds:.0f} s.")
+            self._run.say(f"{event.experiment}: {parts}, {cost_text(event.seconds)}.")
         elif isinstance(event, JobDone):
             self._done += 1
             of = len(self._begun.jobs) if self._begun is not None else self._done

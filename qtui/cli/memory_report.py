@@ -7,27 +7,24 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import click
 
-from qtui.cli.memory_ahead import weighed_beside
 from qtui.cli.plan_options import given_options
+from qtui.cli.progress import progress_on_stderr
 from qtui.profiles import calibrated
+from qtui_core.errors import QtuiError
 from qtui_core.memory.advice.capacity import Knob
-from qtui_core.memory.advice.changes import weighed_plans
 from qtui_core.memory.advice.report import MemoryReport, peaks_on, report_of, report_of_plan
-from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
-from qtui_core.memory.plan.refusals import not_built_in
+from qtui_core.memory.devices.device import Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
-from qtui_core.memory.shape.description import describe
-from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.description import ModelDescription, describe
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource
 from qtui_core.quantities import parse_memory
-
-#: Seconds until a dropped Ctrl+C is sent again: longer than any `__del__` takes.
-_SOON: Final = 0.01
 
 
 @contextlib.contextmanager
@@ -47,7 +44,8 @@ def interruptible() -> Iterator[None]:
         from threading import Timer
 
         signum = getattr(dropped.exc_value, "signum", signal.SIGINT)
-        timer = Timer(_SOON, os.kill, (os.getpid(), signum))
+        # Longer than any `__del__` takes.
+        timer = Timer(0.01, os.kill, (os.getpid(), signum))
         timer.daemon = True
         timer.start()
 
@@ -57,16 +55,12 @@ def interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         # On the way out, a buffer that was only half made fails when it is freed. The user has
         # just ended the program and does not want to read about it.
-        sys.unraisablehook = _say_nothing
+        sys.unraisablehook = lambda dropped: None
         raise
     except BaseException:
         sys.unraisablehook = before
         raise
     sys.unraisablehook = before
-
-
-def _say_nothing(dropped: Any) -> None:
-    pass
 
 
 def chosen_device(gpu: str | None, vram: str | None) -> Device | None:
@@ -83,51 +77,45 @@ def report_on(
     device: Device | None = None,
     knob: Knob | None = None,
     *,
-    alone: bool = False,
+    trace: bool | None = None,
 ) -> MemoryReport:
-    """The data of the report on an open model, estimated from its shape. `alone` says that this
-    thread is the only one of its process, which may then fork.
+    """The data of the report on an open model: from the shape of its family; without one, from a
+    trace of the class of transformers; where that is not possible either, or with a `knob`, from
+    the nearest kind of decoder. `trace` asks for a trace, or for none.
 
-    Raises ModelError for a model without a configuration, UsageError for a family without a shape
-    and for an impossible plan.
+    Raises ModelError for a model without a configuration, UsageError for an impossible plan and for
+    a configuration without sizes; what a trace raises that was asked for.
     """
     model = describe(source)
     shape = model.read_shape()
     asked = _as_long_as_it_can_be(asked, shape)
-    wanted = resolve_for(shape, asked)
-    plan = plan_as_run(shape, wanted, device)
     with interruptible():
-        peaks = peaks_on(shape, device)
-        if alone:
-            peaks = weighed_beside(peaks, weighed_plans(shape, plan))
-        return report_of_plan(
-            model, shape, plan, device, knob, asked=asked, wanted=wanted, peaks=peaks
-        )
+        if trace or (trace is None and shape.known == "assumed" and knob is None):
+            try:
+                return _traced(model, shape, asked, device)
+            except QtuiError as error:
+                if trace:
+                    raise
+                shape = replace(shape, why=f"{shape.why} {error}")
+        wanted = resolve_for(shape, asked)
+        plan = plan_as_run(shape, wanted, device)
+        return report_of_plan(model, shape, plan, device, knob, asked=asked, wanted=wanted)
 
 
-@interruptible()
-def report_on_trace(
-    source: ModelSource, asked: RunPlan, device: Device | None = None
+def _traced(
+    model: ModelDescription, shape: ModelShape, asked: RunPlan, device: Device | None
 ) -> MemoryReport:
-    """The data of the report, estimated from a trace of the class of transformers; it also works
-    for a family without a shape.
-
-    Raises ModelError and UsageError where the model cannot be built, QtuiError where the trace
-    fails.
-    """
+    """The data of the report from a trace. Raises ModelError and UsageError where the model cannot
+    be built, QtuiError where the trace fails."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
-    model = describe(source)
-    shape = None
-    # An unknown family is no problem here: the trace builds the class of transformers.
-    with contextlib.suppress(UnknownFamily):
-        shape = model.read_shape()
-        asked = _as_long_as_it_can_be(asked, shape)
-    found = traced_estimate(model.config, shape, asked, device)
-    unknown = shape is None or not_built_in(shape, found.plan)
-    weighing = None if shape is None or unknown else peaks_on(shape, device)
-    wanted = None if shape is None else resolve_for(shape, asked)
-    return report_of(model, found, weighing, asked=asked, wanted=wanted)
+    with progress_on_stderr("Tracing") as show:
+        check = partial(show, 0, 0) if show else lambda doing: None
+        found = traced_estimate(model, shape, asked, device, check)
+    known = found.shape is not None
+    weighing = peaks_on(shape, device) if known else None
+    wanted = resolve_for(shape, asked) if found.shape is not None else None
+    return report_of(model, found, weighing, asked=asked, wanted=wanted, why=shape.why)
 
 
 def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
@@ -136,4 +124,4 @@ def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
     context = click.get_current_context(silent=True)
     if context is None or "--seq" in given_options(context):
         return plan
-    return within_positions(shape, plan)
+    return within_positions(shape.learned_positions, plan)

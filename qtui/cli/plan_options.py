@@ -9,7 +9,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from qtui_core.memory.plan.choices import parse_targets
 from qtui_core.memory.plan.option import PlanOption, grouped_options, options_of
 from qtui_core.memory.plan.options import RunPlan
 
@@ -19,12 +18,11 @@ Command = Callable[..., Any]
 def _click_option(row: PlanOption) -> Command:
     if row.kind == "switch":
         return click.option(f"{row.flag}/{row.off}", row.name, default=row.default, help=row.help)
-    types = {"choice": click.Choice(row.allowed), "whole": int, "share": float}
     return click.option(
         row.flag,
         row.name,
-        type=types.get(row.kind),
-        default=",".join(row.default) if row.kind == "names" else row.default,
+        type=click.Choice(row.allowed) if row.kind == "choice" else str,
+        default=None if row.default is None else row.written(row.default).partition(" ")[2],
         show_default=row.default is not None,
         metavar=row.metavar or None,
         help=row.help,
@@ -48,7 +46,9 @@ def plan_options(command: Command) -> Command:
     @wraps(command)
     def with_plan(*args: Any, **values: Any) -> Any:
         plan = {row.name: values.pop(row.name) for row in rows}
-        plan["lora_targets"] = parse_targets(plan["lora_targets"])
+        for row in rows:
+            if row.read is not None and row.kind in ("whole", "share", "names"):
+                plan[row.name] = row.read(plan[row.name])
         return command(*args, plan=RunPlan(**plan), **values)
 
     wrapped: Command = with_plan

@@ -22,10 +22,9 @@ def progress_on_stderr(
     verb: str, patience: float | None = None
 ) -> Iterator[Callable[[int, int, str], None] | None]:
     """Gives a function to call with the number of items done, their number in all, and the name of
-    the current one; None where stderr is no terminal. The bar appears after `patience` seconds, or
-    PATIENCE_SECONDS, and goes away when the work ends."""
-    if patience is None:
-        patience = PATIENCE_SECONDS
+    the current one. Where the number in all is 0, as nobody knows it, the bar moves to and fro
+    beside the seconds so far. None where stderr is no terminal. The bar appears after `patience`
+    seconds, or PATIENCE_SECONDS, and goes away when the work ends."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -35,12 +34,14 @@ def progress_on_stderr(
     def report(done: int, total: int, item: str) -> None:
         nonlocal bar
         if bar is None:
-            if time.monotonic() - started < patience:
+            if time.monotonic() - started < (PATIENCE_SECONDS if patience is None else patience):
                 return
-            bar = _make_bar()
-            bar.add_task(verb, total=total, item="")
+            bar = _make_bar(counted=total > 0)
+            bar.add_task(verb, total=total or None, item="")
             bar.start()
-        bar.update(bar.task_ids[0], completed=done, total=total, item=printable(item))
+        if not total or not item:
+            item = f"{time.monotonic() - started:.0f} s  {item}".rstrip()
+        bar.update(bar.task_ids[0], completed=done, total=total or None, item=printable(item))
 
     try:
         yield report
@@ -49,15 +50,15 @@ def progress_on_stderr(
             bar.stop()
 
 
-def _make_bar() -> Progress:
+def _make_bar(*, counted: bool) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    share = (TextColumn("{task.percentage:3.0f}%"), TimeRemainingColumn()) if counted else ()
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
+        *share,
         # A tensor name may hold square brackets, which are not markup.
         TextColumn("{task.fields[item]}", markup=False),
         console=Console(stderr=True),

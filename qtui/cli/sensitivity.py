@@ -52,11 +52,12 @@ def assign(
     inspection: Inspection,
     budget: Budget | None,
     wanted: WantedObjective,
+    tools: Sequence[RecipeTarget],
     *,
     full: bool,
 ) -> Sensitivity:
-    """A scheme for each tensor within a budget; None takes the budget that follows from the scheme
-    the inspection recommends.
+    """A scheme for each tensor within a budget, which counts what the tools store; None takes the
+    budget that follows from the scheme the inspection recommends.
 
     Raises UsageError where there is nothing to assign or the budget cannot be met, and what the
     engine reports, unless nobody asked for an objective: then tensors are weighed by their weights.
@@ -76,8 +77,10 @@ def assign(
             f"that is finite in float32 and not zero."
         )
     weighing = _weighing(source, inspection, wanted, full=full)
+    for tool in tools:
+        weighing = tool.counted(weighing, source.tensors)
     if budget is None:
-        return assign_schemes(weighing, default_budget(inspection))
+        return assign_schemes(weighing, default_budget(inspection, weighing))
     return assign_schemes(weighing, budget.nbytes(weighing.parameters))
 
 

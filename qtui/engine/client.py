@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from qtui.engine.child_exit import LINES_KEPT, exit_sentence, read_stderr
 from qtui.engine.child_lines import end_group, start_child
@@ -65,10 +65,6 @@ class EngineLost(QtuiError):
     """The child process ended before it answered."""
 
 
-class RequestCancelled(Exception):
-    """The request was cancelled, or a newer one of its kind replaced it."""
-
-
 @dataclass(frozen=True)
 class Reply:
     """The answer to a request: JSON, and arrays by field name."""
@@ -83,17 +79,9 @@ class Reply:
 
 @dataclass
 class _Call:
-    kind: str | None
     future: asyncio.Future[Reply]
     on_progress: ProgressCallback | None
     answered: bool = False
-
-
-class _Same:
-    """Stands for "the kind of a request is its method"."""
-
-
-SAME_AS_METHOD: Final = _Same()
 
 
 class EngineClient:
@@ -147,25 +135,20 @@ class EngineClient:
         method: str,
         params: object = None,
         *,
-        kind: str | _Same | None = SAME_AS_METHOD,
         on_progress: ProgressCallback | None = None,
     ) -> Reply:
         """Sends a request, starting the child if needed, and waits for the answer. `params` is the
         request dataclass of the operation, or a mapping of its fields.
 
-        A request replaces earlier ones of its `kind`, which raise RequestCancelled. The kind is the
-        method unless given; with None nothing is replaced. Cancelling the awaiting task cancels the
-        request.
-
-        Raises the QtuiError (UsageError, ModelError and so on) that the engine reports, and
-        EngineLost if the child is gone.
+        Cancelling the awaiting task cancels the request; nothing else does, as other askers of this
+        client may ask the same. Raises the QtuiError (UsageError, ModelError and so on) that the
+        engine reports, and EngineLost if the child is gone.
         """
         await self.start()
         self._next_id += 1
         request_id = self._next_id
-        name = method if isinstance(kind, _Same) else kind
-        line = encode_request(Request(request_id, method, params or {}, name))
-        call = _Call(name, asyncio.get_running_loop().create_future(), on_progress)
+        line = encode_request(Request(request_id, method, params or {}))
+        call = _Call(asyncio.get_running_loop().create_future(), on_progress)
         self._calls[request_id] = call
         try:
             await self._write(line)
@@ -177,16 +160,14 @@ class EngineClient:
         finally:
             self._calls.pop(request_id, None)
 
-    def cancel(self, kind: str) -> None:
-        """Cancels the requests of a kind; their callers get RequestCancelled."""
-        for request_id, call in self._calls.items():
-            if call.kind == kind:
-                self._send_cancel(request_id)
+    def forget_loss(self) -> None:
+        """Ends the child, whatever state it is in; the next request starts another."""
+        self._drop("The engine was restarted.")
+        self._set_state(EngineState.IDLE, "")
 
     async def restart(self) -> None:
         """Replaces the child by a new one, whatever state it is in."""
-        self._drop("The engine was restarted.")
-        self._set_state(EngineState.IDLE, "")
+        self.forget_loss()
         await self.start()
 
     def kill(self) -> None:
@@ -375,8 +356,6 @@ class EngineClient:
             self._report_progress(head, call)
         elif head.event == "result":
             call.future.set_result(Reply(head.data or {}, frame.arrays))
-        elif head.event == "cancelled":
-            call.future.set_exception(RequestCancelled())
         elif head.event == "error":
             message = head.message or "The engine failed."
             call.future.set_exception(error_of(message, head.exit_code))

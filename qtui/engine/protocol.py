@@ -69,13 +69,11 @@ class Array:
 
 @dataclass(frozen=True)
 class Request:
-    """A request: the name of an operation, and its parameters. A newer request of the same `kind`
-    replaces it; with None it is never replaced."""
+    """A request: the name of an operation, and its parameters."""
 
     id: int
     method: str
     params: Any = field(default_factory=dict)
-    kind: str | None = None
 
 
 @dataclass(frozen=True)

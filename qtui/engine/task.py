@@ -21,21 +21,18 @@ class TaskCancelled(Exception):
 
 
 class Task(Generic[Asked_co]):
-    """A request for an operation. `asked` is the request dataclass. A newer request of the same
-    `kind` replaces it; with None it is never replaced."""
+    """A request for an operation. `asked` is the request dataclass."""
 
     def __init__(
         self,
         id: int,
         method: str,
         asked: Asked_co,
-        kind: str | None,
         send_progress: Callable[[float, Any], None],
     ) -> None:
         self.id = id
         self.method = method
         self.asked = asked
-        self.kind = kind
         self._send_progress = send_progress
         self._cancelled = threading.Event()
 

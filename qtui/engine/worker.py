@@ -66,10 +66,8 @@ class Lane:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, task: Task[Any]) -> None:
-        """Queues a task, and cancels a waiting or running one of the same kind."""
+        """Queues a task."""
         with self._changed:
-            if task.kind is not None:
-                self._cancel(lambda other: other.kind == task.kind)
             self._waiting.append(task)
             self._changed.notify()
 
@@ -78,15 +76,13 @@ class Lane:
         return bool(self._waiting) or self._running is not None
 
     def cancel(self, task_id: int) -> None:
+        """Cancels the task with this id, if it waits or runs here."""
         with self._changed:
-            self._cancel(lambda task: task.id == task_id)
-
-    def _cancel(self, chosen: Any) -> None:
-        for task in [task for task in self._waiting if chosen(task)]:
-            self._waiting.remove(task)
-            self._worker.answer_cancelled(task)
-        if self._running is not None and chosen(self._running):
-            self._running.cancel()
+            for task in [task for task in self._waiting if task.id == task_id]:
+                self._waiting.remove(task)
+                self._worker.answer_cancelled(task)
+            if self._running is not None and self._running.id == task_id:
+                self._running.cancel()
 
     def _run(self) -> None:
         while True:
@@ -144,7 +140,7 @@ class Worker:
         except UsageError as error:
             self._sink.send(_error(task_id, error))
             return
-        task = Task(task_id, method, asked, request.kind, self._progress_of(task_id))
+        task = Task(task_id, method, asked, self._progress_of(task_id))
         self._lanes[operation.lane].submit(task)
 
     def perform(self, task: Task[Any]) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from qtui.report.document import Block, Column, Document, Facts, Section, Table
+from qtui.report.document import Block, Column, Document, Facts, Section, Table, figures
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
 from qtui_core.quantities import format_bytes, plural
 
@@ -63,13 +63,9 @@ def _measured(profile: Profile) -> Facts:
 def _steps(profile: Profile) -> list[Block]:
     columns = (
         Column("plan", key=True),
-        Column("allocated", numeric=True),
-        Column("estimated", numeric=True),
-        Column("reserved", numeric=True),
-        Column("estimated", numeric=True),
-        Column("process", numeric=True),
-        Column("estimated", numeric=True),
-        Column("context", numeric=True),
+        *figures(
+            "allocated", "estimated", "reserved", "estimated", "process", "estimated", "context"
+        ),
     )
     rows = tuple(_row(step) for step in profile.steps if not step.failure)
     failed = [f"{step.name}: {step.failure}" for step in profile.steps if step.failure]

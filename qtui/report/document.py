@@ -39,6 +39,11 @@ class Column:
     spare: bool = False
 
 
+def figures(*titles: str) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(Column(title, numeric=True) for title in titles)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table. `bars` has a share, 0 to 1, for each row, which is drawn as a bar after the last

@@ -88,9 +88,7 @@ def _values(rows: Sequence[FormatRow]) -> Table:
             Column("bits s|e|m"),
             Column("hex"),
             Column("value"),
-            Column("error", numeric=True),
-            Column("relative", numeric=True),
-            Column("ulp", numeric=True),
+            *(Column(t, numeric=True) for t in ("below", "above", "error", "relative", "ulp")),
             Column("what happened"),
         ),
         rows=tuple(_value_cells(row) for row in rows),
@@ -100,18 +98,28 @@ def _values(rows: Sequence[FormatRow]) -> Table:
 
 def _value_cells(row: FormatRow) -> tuple[str, ...]:
     if row.value is None:
-        return (row.format.title, *("–",) * 6, str(row.outcome))
-    fields = (row.sign_bits, row.exponent_bits, row.mantissa_bits)
+        return (row.format.title, *("–",) * 8, str(row.outcome))
+    fields, relative = (row.sign_bits, row.exponent_bits, row.mantissa_bits), row.relative_error
     return (
         row.format.title,
         "|".join(part for part in fields if part),
         row.hex,
         format_exact(row.value, 12),
+        _rounded(row.below, 6),
+        _rounded(row.above, 6),
         _rounded(row.error, signed=True),
-        _percent(row.relative_error),
+        "–" if relative is None else f"{_rounded(100 * relative, signed=True)}%",
         _rounded(row.ulp),
-        f"{row.outcome}, {row.kind}",
+        f"{row.outcome}{' from a tie' * _tied(row)}, {row.kind}",
     )
+
+
+def _tied(row: FormatRow) -> bool:
+    """Whether the value that was asked for lies in the middle of two neighbours."""
+    other = row.above if (row.error or 0) < 0 else row.below
+    if not row.error or other is None or not math.isfinite(other):
+        return False
+    return Fraction(other) - Fraction(row.asked) == -row.error
 
 
 def _ranges(formats: Sequence[Format]) -> Table:
@@ -156,10 +164,6 @@ def _range_cells(fmt: Format) -> tuple[str, ...]:
 
 def _rounded(value: Exact | None, digits: int = 3, signed: bool = False) -> str:
     return "–" if value is None else format_rounded(value, digits, signed)
-
-
-def _percent(relative: Fraction | None) -> str:
-    return "–" if relative is None else f"{format_rounded(relative * 100, 3, signed=True)}%"
 
 
 def _fraction(value: Exact | None) -> str | None:

@@ -20,13 +20,14 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import ContentSwitcher
+from textual.widgets._toast import Toast
 from textual.worker import Worker
 
 from qtui.screen.depth import NOTHING_SAID, Depth, TerminalSays, depth_of
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue
 from qtui.screen.panel.base import Panel
 from qtui.screen.panel.host import Severity
-from qtui.screen.plan.history import Choice, PlanHistory
+from qtui.screen.plan.history import Choice, History
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import key_in_ascii, line_filters
 from qtui.tui.clipboard import command_copied, copied
@@ -40,7 +41,7 @@ from qtui.tui.panels import panel_entry, widget_id
 from qtui.tui.screens import HelpScreen, ShellScreen, working_keys
 from qtui.tui.session.last import LastSession
 from qtui.tui.session.place import chosen_before, go_on, greet, keep_place, show_last_view
-from qtui.tui.session.visits import Visits
+from qtui.tui.state import kept_model
 from qtui.tui.terminal import Failure, no_color, terminal_console
 from qtui.tui.theme import AUTO, ThemeChoice, theme_variable_defaults, themes
 from qtui_core.errors import QtuiError
@@ -101,8 +102,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         """Why `model` could not be opened; "" if it was."""
         self.recording = Path(recording) if recording is not None else None
         """The recording that the Train panel will open; None if there is none."""
-        self.history = PlanHistory()
-        self.visits = Visits(self)
+        self.history: History[Choice] = History()
         self.looked_at: tuple[str, Subject] | None = None
         """The model and the subject that the Quantize panel shows; None if it shows none."""
         self.ended_by = 0  # the signal that ended the app; 0 without one
@@ -145,6 +145,12 @@ class QtuiApp(App[None], inherit_bindings=False):
         """The plan and the GPU that the panels share; None until one is chosen."""
         return chosen_before(self.session.state)
 
+    @cached_property
+    def plan_of(self) -> str:
+        """The model that the plan was made for, in this session or the last one."""
+        last = self.session.last
+        return self.model if kept_model(self.model) == last else last
+
     def exit(self, *result: Any, **options: Any) -> None:
         keep_place(self.session, self)
         super().exit(*result, **options)
@@ -173,7 +179,6 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         super()._display(screen, renderable)
-        self.visits.painted(renderable)
         if renderable is not None and not self.drawn:
             self.drawn = True
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
@@ -231,7 +236,6 @@ class QtuiApp(App[None], inherit_bindings=False):
     async def action_show_panel(self, panel_id: str) -> None:
         """Shows a panel; makes it the first time."""
         shell = self.shell
-        self.visits.leaving(self.panel)
         switcher = shell.query_one("#panels", ContentSwitcher)
         shell.query_one(TabBar).active = panel_id
         shell.unzoom()
@@ -344,11 +348,17 @@ class QtuiApp(App[None], inherit_bindings=False):
         """Copies a text; Textual calls this for a selection with the mouse, too."""
         super().copy_to_clipboard(printable_lines(text))
 
-    def action_export(self, session: bool = False) -> None:
-        from qtui.tui.exporting import exported, session_exported
+    async def action_export(self) -> None:
+        """Exports the panel, once no notification lies over its picture."""
+        self.clear_notifications()
+        await self.screen.query(Toast).remove()
+        self.call_after_refresh(self._export)
+
+    def _export(self) -> None:
+        from qtui.tui.exporting import exported
 
         if self.panel is not None:
-            self.tell(*(session_exported(self) if session else exported(self, self.panel)))
+            self.tell(*exported(self, self.panel))
 
     def action_maximise(self) -> None:
         target = self.panel.maximise_target() if self.panel is not None else None
@@ -390,7 +400,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         await pick_a(what, self)
 
     def _handle_exception(self, error: Exception) -> None:
-        if self._exit and isinstance(error, MISSING):
+        if self._exit and isinstance(getattr(error, "error", error), MISSING):  # of a worker, too
             log.info("missing while the app ends", exc_info=error)
             return
         log.error("unhandled", exc_info=error)

@@ -41,8 +41,7 @@ async def headline_of(
 ) -> str:
     """The header line's text for a model, from its headers alone.
 
-    It replaces no other request: a panel that is opening the model continues. Raises QtuiError if
-    the model cannot be opened.
+    Raises QtuiError if the model cannot be opened.
     """
     from qtui.engine.answers.tensors import ModelIndex
     from qtui_core.codec import from_plain
@@ -50,7 +49,6 @@ async def headline_of(
     reply = await engine.request(
         "open_model",
         {"model": model},
-        kind=None,
         on_progress=lambda fraction, _: on_fraction(fraction),
     )
     return from_plain(ModelIndex, {**reply.data, "tensors": []}).headline
@@ -59,16 +57,12 @@ async def headline_of(
 async def looked(
     engine: EngineClient, model: str, header: HeaderLine, tell: Callable[[str, Severity], None]
 ) -> ModelOpened | ModelFailed | None:
-    """Names the device in the header line, and opens the model for its headline; None if a panel
-    opened it meanwhile, or if it is not known why it did not open. What fails is told."""
-    from qtui.engine.client import RequestCancelled
-
+    """Names the device in the header line, and opens the model for its headline; None if it is
+    not known why it did not open. What fails is told."""
     show = partial(header.show_opening, model)
     try:
         header.device = await device_of(engine)
         return ModelOpened(model, await headline_of(engine, model, show))
-    except RequestCancelled:
-        return None
     except QtuiError as error:
         tell(str(error), "error")
         return ModelFailed(model, str(error)) if isinstance(error, ModelError) else None
@@ -77,7 +71,7 @@ async def looked(
 async def device_of(engine: EngineClient) -> str:
     """The first GPU that the engine sees and its memory, in words; "no GPU" if there is none.
 
-    Raises QtuiError and RequestCancelled, like every request.
+    Raises QtuiError, like every request.
     """
     from qtui.engine.answers.tensors import Devices
     from qtui_core.quantities import format_bytes

@@ -6,7 +6,6 @@ import csv
 import io
 import logging
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
@@ -20,7 +19,6 @@ from qtui.tui.terminal import one_line
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.models.quoting import printable
-from qtui_core.quantities import plural
 
 if TYPE_CHECKING:
     from qtui.tui.app import QtuiApp
@@ -43,30 +41,6 @@ def exported(app: QtuiApp, panel: Panel) -> tuple[str, Severity]:
         return f"Nothing was exported: {one_line(error)}", "error"
     *others, last = map(str, names)
     return f"Wrote {' and '.join(filter(None, (', '.join(others), last)))}.", "information"
-
-
-def session_exported(app: QtuiApp) -> tuple[str, Severity]:
-    """Writes one page of all views of the session, with the plan and the GPU that were chosen, and
-    says what happened."""
-    from qtui.tui.session.page import session_page
-
-    visits, folder = app.visits.all_of(), Path(os.path.expanduser(app.config.export_folder))
-    if not visits:
-        return "Nothing was exported: no view was on the screen yet.", "warning"
-    facts = [("model", app.model), ("opened with", shlex.join(["qtui", app.model]))]
-    if app.chosen is not None:
-        from qtui.screen.plan.command import plan_words
-
-        plan, gpu = app.chosen
-        facts.append(("plan", shlex.join(plan_words(plan)) or "the usual one of the model"))
-        facts += [] if gpu is None else [("GPU", gpu.label)]
-    path = _unused(folder / f"qtui-session-{datetime.now():%Y%m%d-%H%M%S}", (".html",))
-    path = path.with_suffix(".html")
-    try:
-        target_of(str(path)).write(session_page(visits, facts))
-    except QtuiError as error:
-        return f"Nothing was exported: {one_line(error)}", "error"
-    return f"Wrote {path}, with {plural(len(visits), 'view')}.", "information"
 
 
 def export(

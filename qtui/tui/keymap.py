@@ -45,14 +45,6 @@ APP_BINDINGS: list[BindingType] = [
         tooltip="Write a picture (SVG), the data (JSON) and tables (CSV)",
     ),
     Binding(
-        "E",
-        "export(True)",
-        "Export session",
-        show=False,
-        id="app.export_session",
-        tooltip="Write one page (HTML) of every view of this session",
-    ),
-    Binding(
         "z", "maximise", "Zoom", id="app.maximise", tooltip="Fill the screen with the main picture"
     ),
     Binding(
@@ -166,7 +158,6 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.copy": "panel: Copy as text",
     "app.copy_command": "panel: Copy the command that gives the same",
     "app.export": "panel: Export picture and data",
-    "app.export_session": "session: Export every view as one page",
     "app.maximise": "panel: Zoom the main picture (maximise)",
     "app.unzoom": "panel: Unzoom, bring the rest back",
     "app.help": "help: Show for this panel",

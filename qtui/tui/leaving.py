@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.css.query import NoMatches
 from textual.dom import NoScreen
 from textual.screen import ModalScreen
+from textual.widget import MountError
 from textual.widgets import Static
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS, LOOKS = 0.02, 250
 #: What a handler raises if parts of its screen are missing: while the app ends, screens lose their
 #: parts, and Textual still hands them messages.
-MISSING = (NoMatches, NoScreen, ScreenStackError)
+MISSING = (MountError, NoMatches, NoScreen, ScreenStackError)
 
 
 async def leave(app: QtuiApp) -> None:

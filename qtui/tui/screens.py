@@ -138,7 +138,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         lost, self._lost_focus = self._lost_focus, None
         if lost is not None and _displayed(lost):
             self.set_focus(lost)
-        elif isinstance(panels.visible_content, Panel):
+        elif isinstance(panels.visible_content, Panel) and panels.visible_content.is_mounted:
             panels.visible_content.activate()
 
     def zoom(self, target: Widget) -> None:
@@ -272,6 +272,8 @@ class HelpScreen(ModalScreen[None]):
         ),
         Binding("j", "scroll_down", "Down", show=False, id="help.down", tooltip="Scroll down"),
         Binding("k", "scroll_up", "Up", show=False, id="help.up", tooltip="Scroll up"),
+        Binding("g", "scroll_home", "First", show=False, id="help.first", tooltip="To the top"),
+        Binding("G", "scroll_end", "Last", show=False, id="help.last", tooltip="To the end"),
     ]
 
     def __init__(self, title: str, sentence: str, text: str, keys: Sequence[KeyLine]) -> None:
@@ -304,3 +306,9 @@ class HelpScreen(ModalScreen[None]):
 
     def action_scroll_up(self) -> None:
         self.query_one(VerticalScroll).scroll_up()
+
+    def action_scroll_home(self) -> None:
+        self.query_one(VerticalScroll).scroll_home()
+
+    def action_scroll_end(self) -> None:
+        self.query_one(VerticalScroll).scroll_end()

@@ -41,11 +41,8 @@ from qtui_core.schemes.scheme import Scheme
 
 
 class AdaptedWeights(WeightChange):
-    """A base with the update of an adapter.
-
-    A base that is quantized before the update is added is rounded to its stored dtype, as
-    bitsandbytes dequantizes to it.
-    """
+    """A base with the update of an adapter. What is quantized, before the update is added or after
+    it, is rounded to the stored dtype of the base, as bitsandbytes dequantizes to it."""
 
     def __init__(
         self,
@@ -80,6 +77,7 @@ class AdaptedWeights(WeightChange):
         if self._after is not None:
             rows = WholeRows(found.reshape(weight.rows.shape))
             found = self._after.values(StoredWeight(weight.info, rows))
+            found = round_stored(found, weight.info.dtype)
         return found.reshape(weight.info.shape)
 
     def nbytes(self) -> int:

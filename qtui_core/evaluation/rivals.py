@@ -52,7 +52,8 @@ def rivals_of(source: ModelSource, found: Sensitivity) -> Rivals:
     heads, words = _heads(tensors_of(source.tensors.values(), found), source.config or {})
     scheme, for_head = map(Scheme.parse, RULE)
     if heads and set(heads) <= set(names):
-        name = f"{RULE[0]} with {_short(heads[0])} in {RULE[1]}"
+        head = heads[0].removesuffix(".weight").rpartition(".")[2]
+        name = f"{RULE[0]} with {head} in {RULE[1]}"
         schemes = {**dict.fromkeys(names, scheme), **dict.fromkeys(heads, for_head)}
         kinds[name] = "rule"
         given.append(NamedAssignment(name, schemes))
@@ -90,7 +91,3 @@ def _heads(tensors: Sequence[RecipeTensor], config: Mapping[str, Any]) -> tuple[
         return [], "not evaluated: no tensor is known as the head of this model"
     name = embeddings[0].name
     return [name, *heads], f"{rule} {name}, which is the head too (tied)"
-
-
-def _short(name: str) -> str:
-    return name.removesuffix(".weight").rpartition(".")[2]

@@ -179,7 +179,8 @@ def _difference(before: Any, now: Any) -> str:
 def _figure_of(figure: GateFigure, row: Mapping[str, Any]) -> float | None:
     """The figure of a row; None if it has none. An SQNR without any error is infinite, which is
     null in JSON."""
-    value = row.get(figure.key)
+    high = row.get("high")  # the high end of a range counts
+    value = (high if isinstance(high, Mapping) else row).get(figure.key, row.get(figure.key))
     if isinstance(value, float):
         return None if math.isnan(value) else value
     # A baseline may hold a whole number beyond what a float can be.
@@ -223,9 +224,8 @@ def _beside(
             told = f"{name} has no {key}, which the baseline has"
         elif now < limit if figure.falls else now > limit:
             told = _told(figure, name, now, "<" if figure.falls else ">", limit)
-            slack = figure.slack_text
-            told += f" (the baseline has {figure.text(was)}"
-            told += f", and {slack} is allowed)" if slack else ")"
+            slack = f", and {figure.slack_text} is allowed" if figure.slack_text else ""
+            told += f" (the baseline has {figure.text(was)}{slack})"
         else:
             continue
         yield FallenRow(expression, name, now, limit, told)

@@ -15,8 +15,7 @@ from typing import Any, Final
 from qtui_core.errors import UsageError
 from qtui_core.inspection.report import Completeness, Misshapen
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import named_parameters
+from qtui_core.memory.shape.model_shape import ModelShape, named_parameters
 from qtui_core.models import ModelSource, Role
 from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import named, printable, quoted
@@ -43,8 +42,7 @@ _MIXTRAL: Final = ("w1", "w3", "w2")
 #: Tensors in checkpoints that today's classes compute themselves or leave out on purpose: masks,
 #: positions, inverse frequencies, layers that predict further tokens.
 _LEFT_OUT: Final = re.compile(
-    r"(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|"
-    r"layer\.1\.EncDecAttention\.relative_attention_bias\.weight|e_score_correction_bias)$"
+    r"(rotary_emb\.inv_freq|att(n|ention)\.(masked_)?bias|position_ids|e_score_correction_bias)$"
 )
 
 
@@ -61,24 +59,21 @@ def check_completeness(source: ModelSource) -> Completeness:
     except UsageError as error:
         return Completeness(unchecked=str(error))
     stored = _stored(source)
-    classes = source.config.get("architectures")
-    classes = classes if isinstance(classes, list) else []
+    classes = told if isinstance(told := source.config.get("architectures"), list) else []
     other = bool(classes) and shape.architecture not in classes
     whole = isinstance(source.config.get("text_config"), Mapping)
-    if other and not whole and shape.encoder:
-        return Completeness(
-            unchecked=f"config.json names {quoted(classes[0])}, not {shape.architecture}"
-        )
     implied = _spelled(_implied(shape, headless=other and not whole), stored)
     missing = tuple(
         name
         for name in implied
         if _core(name) not in stored and not _tied_elsewhere(name, shape, stored)
     )
+    turns = shape.family == "qwen3_vl_moe_text"  # its experts are transposed as they are loaded
     misshapen = tuple(
         Misshapen(name, there, sizes)
         for name, sizes in implied.items()
-        if (there := stored.get(_core(name), (name, None))[1]) is not None and there != sizes
+        if (there := stored.get(_core(name), (name, None))[1])
+        not in (None, sizes, (*sizes[:1], *sizes[:0:-1]) if turns else sizes)
     )
     unexpected: tuple[str, ...] = ()
     if not other and not whole:
@@ -191,10 +186,7 @@ def _twins(shape: ModelShape) -> set[str]:
     under the names of the parts that share it."""
     if not shape.tied or shape.head is None:
         return set()
-    names = {_core(f"{shape.head.name}.{part}") for part in ("weight", "bias")}
-    if shape.encoder:
-        names |= {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
-    return names
+    return {_core(f"{shape.head.name}.{part}") for part in ("weight", "bias")}
 
 
 def _tied_elsewhere(

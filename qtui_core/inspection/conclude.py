@@ -181,7 +181,8 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
         most = max(worse, key=lambda t: beyond[t.info.name])
         name = quoted(most.info.name)
         size = most.info.parameters / parameters
-        if max(size, _squared_error(most, index) / _total(quantized, index)) >= LEAST_SHARE:
+        total = sum(_squared_error(t, index) for t in quantized) or 1.0
+        if max(size, _squared_error(most, index) / total) >= LEAST_SHARE:
             part = beyond[most.info.name] / (sum(beyond.values()) or 1.0)
             held = (
                 f", with {percent(size)} of the parameters and {percent(part)} of what all lose "
@@ -228,10 +229,6 @@ def _to_watch(tensor: TensorReport, held: str, index: int) -> str:
 
 def _squared_error(tensor: TensorReport, index: int) -> float:
     return (tensor.errors[index].relative_mse or 0.0) * tensor.energy
-
-
-def _total(tensors: Sequence[TensorReport], index: int) -> float:
-    return sum(_squared_error(t, index) for t in tensors) or 1.0
 
 
 def _beyond_gaussian(tensor: TensorReport, index: int) -> float:

@@ -162,7 +162,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "underflow",
         "Does the update reach the weight?",
-        40,
+        50,
         (LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS, *_ON_MODEL),
     ),
     Experiment(
@@ -203,7 +203,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "matmul",
         "What does low precision do to the three products of a layer?",
-        20,
+        25,
         (_SCHEMES, *_ON_MODEL),
     ),
     Experiment(
@@ -225,7 +225,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "lossscale",
         "Which loss scale do gradients need, and why does a scale fall?",
-        25,
+        30,
         (
             _STORE.but("fp16", allowed=("fp16", "e5m2", "e4m3")),
             Setting(
@@ -245,7 +245,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "lowbit",
         "Which recipe of low precision trains as float32 does?",
-        60,
+        70,
         (
             Setting(
                 "recipes",
@@ -273,7 +273,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "qat",
         "Is training with quantized weights better than quantizing afterwards?",
-        55,
+        65,
         (
             Setting("bits", "wholes", (2, 3, 4), "Widths of the weights.", 2, 8),
             Setting(
@@ -358,7 +358,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     Experiment(
         "optimizers",
         "What do optimizer states of few bits do to learning?",
-        50,
+        60,
         (
             Setting(
                 "optimizers",
@@ -383,3 +383,9 @@ def experiment_named(name: str) -> Experiment:
             return found
     names = ", ".join(found.name for found in EXPERIMENTS)
     raise UsageError(f"There is no experiment {name!r}; there are {names}.")
+
+
+def cost_text(seconds: float) -> str:
+    """How long a run takes: so many seconds on idle cores, and four times that was measured on
+    cores that others used."""
+    return f"{seconds:.0f} to {4 * seconds:.0f} s"

@@ -41,12 +41,10 @@ _COMPUTED: Final = (
     "Other kernels than the plan's may have run: compare --attention, --loss and --checkpointing, "
     "or estimate from the classes themselves with `qtui memory --trace`."
 )
-
-
-#: What to do where tensors were counted on a CPU.
+#: The same where tensors were counted on a CPU, whose kernels a run does not measure one by one.
 _COMPUTED_ON_CPU: Final = (
-    "CPU kernels hold other tensors than the GPU kernels that the estimate assumes: "
-    "attention has no workspace in its backward pass, and LLM.int8 another product."
+    "It is in the phase {}; its cause was not measured, and kernels of a CPU may hold other "
+    "tensors than those of a GPU, which the estimate assumes."
 )
 
 
@@ -72,10 +70,10 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
     found = largest_unexplained(levels)
     if found is None:
         if len(known) == 1:
-            what = f"No part of what is {_IS[known[0].name]} differs"
+            what = f"At the peak no part of what is {_IS[known[0].name]} differs"
         else:
             names = ", ".join(level.name for level in known)
-            what = f"At no level ({names}) does a part differ"
+            what = f"At the peak of no level ({names}) does a part differ"
         return f"{what} by more than {WORTH:.1%} of the estimate, so you can plan with it."
     level, part = found
     more = "more" if part.bytes > 0 else "less"
@@ -83,7 +81,7 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
     return (
         f"The largest difference that the estimate does not explain is {part.name}, "
         f"{format_bytes(abs(part.bytes))} {more} than estimated{where}. "
-        f"{_what_to_do(part, tensors)}"
+        f"{_what_to_do(part, level.phase, tensors)}"
     )
 
 
@@ -96,14 +94,14 @@ _IS: Final = {
 }
 
 
-def _what_to_do(part: GapPart, tensors: bool) -> str:
+def _what_to_do(part: GapPart, phase: str, tensors: bool) -> str:
     name = part.name
     if name == SLACK and part.bytes < 0:
         return _LESS_SLACK
     if name in _DO:
         return _DO[name]
     if name.endswith(REST) or name in _OF_OPERATIONS:
-        return _COMPUTED_ON_CPU if tensors else _COMPUTED
+        return _COMPUTED_ON_CPU.format(phase) if tensors else _COMPUTED
     if name.startswith(CONTEXT):
         return _CALIBRATE
     return "Its parts are unknown: a run of two steps or more shows more."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from qtui_core.codec import or_null
@@ -37,13 +38,15 @@ class GapPart:
 @dataclass(frozen=True)
 class Level:
     """A level: estimated, measured, and the parts of measured minus estimated, the largest first.
-    If nothing was measured, `why_not` says why in a sentence."""
+    If nothing was measured, `why_not` says why in a sentence. `phase` is that in which the most was
+    allocated, empty for other levels."""
 
     name: str
     estimated: int | None
     measured: int | None
     parts: tuple[GapPart, ...] = ()
     why_not: str = ""
+    phase: str = ""
 
     PRINTED = (
         ("level", "name"),
@@ -84,7 +87,7 @@ def _allocated(predicted: Predicted, found: Measured) -> Level:
     mine = in_named_components(peak.peak_held, {} if phase is None else phase.peak_held)
     apart, rest = at_peak(peak, mine)
     parts = {named(name): nbytes - mine.get(name, 0) for name, nbytes in apart.items()}
-    return _level(ALLOCATED, estimated, total, parts, rest)
+    return replace(_level(ALLOCATED, estimated, total, parts, rest), phase=peak.phase)
 
 
 def _reserved(predicted: Predicted, found: Measured, below: Level) -> Level:

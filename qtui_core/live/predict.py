@@ -3,8 +3,7 @@ warning before a run that does not fit."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
 from qtui_core.memory.replay.curve import Curve, peaks_by_phase
 from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.memory.replay.timeline import STACK, Life, Span, Timeline
+from qtui_core.memory.replay.timeline import Span, Timeline
 from qtui_core.quantities import format_bytes
 
 
@@ -39,7 +38,7 @@ def predict(
     if tensors:
         peak_phase = max(most, key=lambda name: most[name], default="")
     peak = max(most.values(), default=0) if tensors else found.peak_allocated_bytes
-    workspaces = _workspaces(timeline)
+    workspaces = timeline.held(len(timeline.events)).get(Component.WORKSPACES, 0)
     beyond = {term.name: term.bytes for term in found.beyond}
     held = _held(timeline, tensors)
     return Predicted(
@@ -95,19 +94,8 @@ def _levels(found: Estimate, tensors: bool) -> dict[str, int]:
     if not tensors:
         return {phase.name: phase.allocated_bytes for phase in found.phases}
     timeline = found.timeline
-    live = list(timeline.live)
-    for born, died, size, _ in _lives_of_workspaces(timeline):
-        live[born:died] = [level - size for level in live[born:died]]
+    live = timeline.bytes_of(set(Component) - {Component.WORKSPACES})
     return {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
-
-
-def _lives_of_workspaces(timeline: Timeline) -> Iterable[Life]:
-    return (life for life in timeline.lives if life.component is Component.WORKSPACES)
-
-
-def _workspaces(timeline: Timeline) -> int:
-    """The bytes of all cuBLAS workspaces."""
-    return sum(life.bytes for life in _lives_of_workspaces(timeline))
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
@@ -122,38 +110,17 @@ def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], 
         fullest = _fullest(timeline, span)
         if timeline.live[fullest] > timeline.live[peak]:
             events[span.name] = end, fullest
-    marks = sorted({event for pair in events.values() for event in pair})
-    alive = _compositions(timeline.lives, marks, tensors)
-    return {name: (alive[end], alive[peak]) for name, (end, peak) in events.items()}
+
+    def alive(event: int) -> dict[str, int]:
+        held = timeline.held(event).items()
+        return {c.value: n for c, n in held if not (tensors and c is Component.WORKSPACES)}
+
+    return {name: (alive(end), alive(peak)) for name, (end, peak) in events.items()}
 
 
 def _fullest(timeline: Timeline, span: Span) -> int:
     part = timeline.live[span.start : span.stop]
     return span.start + part.index(max(part))
-
-
-def _compositions(
-    lives: Iterable[Life], marks: Sequence[int], tensors: bool
-) -> dict[int, dict[str, int]]:
-    """The bytes alive after each of `marks` (ascending event numbers) by component, in stacking
-    order. Computed in one pass over the lives, of which there are tens of thousands."""
-    changes: dict[Component, list[int]] = {}
-    for born, died, size, component in lives:
-        first, last = bisect_left(marks, born), bisect_left(marks, died)
-        if first < last:
-            row = changes.setdefault(component, [0] * (len(marks) + 1))
-            row[first] += size
-            row[last] -= size
-    found: dict[int, dict[str, int]] = {mark: {} for mark in marks}
-    for component in STACK:
-        if component not in changes or (tensors and component is Component.WORKSPACES):
-            continue
-        total = 0
-        for mark, change in zip(marks, changes[component], strict=False):
-            total += change
-            if total:
-                found[mark][component.value] = total
-    return found
 
 
 def _curve(curve: Curve, tensors: bool) -> PredictedCurve:

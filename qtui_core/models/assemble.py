@@ -14,7 +14,7 @@ from qtui_core.models.files.layout import WeightFiles, merge_headers, read_index
 from qtui_core.models.files.local import read_text_file
 from qtui_core.models.files.safetensors import Header
 from qtui_core.models.quoting import listed, printable, quoted
-from qtui_core.models.recognise import recognise, with_roles
+from qtui_core.models.recognise import quantization_config, recognise, with_roles
 from qtui_core.models.source import ModelSource, TensorFile
 from qtui_core.models.tensors import DESCRIBED_IN, with_stacks
 
@@ -65,14 +65,24 @@ def check_complete(weights: FoundWeights, there: Callable[[str], bool], where: s
         )
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A config.json. A key given twice counts as the last one, as transformers reads it.
+def read_config(path: Path, beside: Path | None = None) -> dict[str, Any]:
+    """A config.json. A key given twice counts as the last one, as transformers reads it. `beside`
+    is the model's hf_quant_config.json, if it has one: its settings are put where config.json would
+    have them, if that does not tell a quantization itself.
 
     Raises:
-        ModelError: it cannot be read, or is no JSON object.
+        ModelError: one of them cannot be read, or is no JSON object.
     """
-    config = load_object(read_text_file(path), f"The configuration {quoted(path)}", unique=False)
+    config, told = (
+        {} if file is None else load_object(
+            read_text_file(file), f"The configuration {quoted(file)}", unique=False
+        )
+        for file in (path, beside)
+    )  # fmt: skip
     config.pop(DESCRIBED_IN, None)  # which only what is made of another file has
+    settings = told.get("quantization")
+    if isinstance(settings, dict) and settings and quantization_config(config) is None:
+        config["quantization_config"] = {"quant_method": "modelopt", **settings}
     return config
 
 

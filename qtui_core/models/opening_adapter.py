@@ -59,11 +59,7 @@ def open_adapter(text: str) -> AdapterSource:
     except PermissionError as error:
         raise unreadable(path, error) from error
     except (OSError, ValueError):
-        there = False  # for any other error of the system, there is no such file
-    else:
-        there = True
-    if not there:
-        return _open_remote(text)
+        return _open_remote(text)  # for any other error of the system, there is no such file
     if os.path.isdir(path):
         return _open_folder(path, text)
     if path.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):

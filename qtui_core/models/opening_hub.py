@@ -15,7 +15,7 @@ from qtui_core.models.assemble import (
     find_weights,
     read_config,
 )
-from qtui_core.models.files.layout import CONFIG, choose_weights
+from qtui_core.models.files.layout import CONFIG, QUANT_CONFIG, choose_weights
 from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import LocalFile, read_header, read_text_file
 from qtui_core.models.files.safetensors import Header
@@ -23,7 +23,7 @@ from qtui_core.models.hub import repository as hub
 from qtui_core.models.hub.errors import without_login
 from qtui_core.models.hub.remote import read_remote_header
 from qtui_core.models.hub.settings import endpoint
-from qtui_core.models.opening_local import list_folder, read_headers
+from qtui_core.models.opening_local import config_in, list_folder, read_headers
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource, TensorFile
 
@@ -48,7 +48,8 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
     where = f"the repository {quoted(hub_id)}"
     config = None
     if CONFIG in listing.files:
-        config = read_config(hub.fetch(hub_id, CONFIG, listing.commit))
+        named = (name for name in (CONFIG, QUANT_CONFIG) if name in listing.files)
+        config = read_config(*(hub.fetch(hub_id, name, listing.commit) for name in named))
     chosen = choose_weights(listing.files, where)
     if chosen.missing and config is None:
         raise ModelError(chosen.missing)
@@ -68,7 +69,7 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
 
 def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None) -> ModelSource:
     names = list_folder(snapshot)
-    config = read_config(followed(snapshot, CONFIG)) if CONFIG in names else None
+    config = config_in(snapshot) if CONFIG in names else None
     chosen = choose_weights(names, f"the hub cache of {quoted(hub_id)}", snapshot)
     weights = find_weights(chosen, lambda n: read_text_file(followed(snapshot, n)))
     if weights.missing or not all((snapshot / n).is_file() for n in weights.names):

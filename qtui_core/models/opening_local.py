@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import (
@@ -20,6 +21,7 @@ from qtui_core.models.files.layout import (
     CONFIG,
     GGUF_SUFFIX,
     INDEX_SUFFIX,
+    QUANT_CONFIG,
     SUFFIX,
     WeightFiles,
     choose_weights,
@@ -49,7 +51,7 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
             name=name,
             origin="config",
             location=path,
-            config=read_config(path),
+            config=read_config(path, _told_beside(path.parent, path)),
             weights=FoundWeights(missing=reason),
         )
     if lowered.endswith(GGUF_SUFFIX):
@@ -59,12 +61,11 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
     refusal = refuse_file(str(path))
     if refusal is not None:
         raise refusal
-    beside = path.parent / CONFIG
     return assemble(
         name=name,
         origin="file",
         location=path,
-        config=read_config(followed(path.parent, CONFIG, path)) if os.path.isfile(beside) else None,
+        config=config_in(path.parent, path) if os.path.isfile(path.parent / CONFIG) else None,
         weights=read_headers(FoundWeights((path.name,)), path.parent, progress, path),
     )
 
@@ -81,7 +82,7 @@ def open_folder(
     names = list_folder(folder)
     # An index that was named is the user's choice; installers may make links of the demo's files.
     own = folder / (index or CONFIG) if index or origin == "demo" else None
-    config = read_config(followed(folder, CONFIG, own)) if CONFIG in names else None
+    config = config_in(folder, own) if CONFIG in names else None
     chosen = WeightFiles(index=index) if index else choose_weights(names, where, folder)
     if chosen.missing and config is None:
         raise ModelError(_nothing_to_open(chosen.missing, where, folder, names))
@@ -89,6 +90,18 @@ def open_folder(
     check_complete(weights, lambda n: os.path.lexists(folder / n), where)
     weights = read_headers(weights, folder, progress, own)
     return assemble(name=name, origin=origin, location=folder, config=config, weights=weights)
+
+
+def config_in(folder: Path, own: Path | None = None) -> dict[str, Any]:
+    """The config.json of a folder, with what ModelOpt tells beside it; `own` is the file that the
+    user named, if one was. Raises ModelError as `read_config`, and for a link that leads
+    elsewhere."""
+    return read_config(followed(folder, CONFIG, own), _told_beside(folder, own))
+
+
+def _told_beside(folder: Path, own: Path | None) -> Path | None:
+    there = os.path.lexists(folder / QUANT_CONFIG)
+    return followed(folder, QUANT_CONFIG, own) if there else None
 
 
 def read_headers(

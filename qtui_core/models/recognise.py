@@ -24,6 +24,7 @@ _TITLES = {
     "awq": "AWQ",
     "compressed-tensors": "compressed-tensors",
     "fp8": "FP8",
+    "modelopt": "ModelOpt",
     "fbgemm_fp8": "FP8 (fbgemm)",
     "int8": "scaled INT8",
     "nvfp4": "NVFP4",
@@ -120,6 +121,8 @@ def declared_method(settings: Mapping[str, Any] | None) -> str | None:
             return "bitsandbytes-nf4" if kind == "nf4" else "bitsandbytes-fp4"
         if eight is True or method == "bitsandbytes_8bit":
             return "bitsandbytes-int8"
+        if method is None and isinstance(settings.get("quant_algo"), str):
+            return "modelopt"  # whose exporter has not always named itself
         return "bitsandbytes" if method else None
     return (printable(method[:40]) or None) if isinstance(method, str) else None
 

@@ -66,6 +66,11 @@ class ModelSource:
         return named(kind) if isinstance(kind, str) else None
 
     @property
+    def is_configuration(self) -> bool:
+        """Whether it is a config.json alone, which a run gives random weights."""
+        return self.origin == "config"
+
+    @property
     def parameters(self) -> int:
         """Parameters of the model: packed codes count as what they unpack to, scales as 0."""
         return sum(t.parameters for t in self.tensors.values())

@@ -22,10 +22,6 @@ LIGER: Final = "liger_kernel"
 _LIGER: Final = "{} takes kernels of Liger, which {}. Use --kernels torch and --loss tiled."
 _ON_A_GPU: Final = "run on a GPU only"
 _TO_INSTALL: Final = "are not installed (`pip install liger-kernel`)"
-_PAGED: Final = (
-    "--optimizer {} pages states between a GPU and the host, and this run is on the CPU; use "
-    "--optimizer {}."
-)
 #: Losses that a trace can run.
 _TRACED_LOSSES: Final = ("stock", "stock-4.48")
 #: The most generated tokens that a trace follows: each is a forward pass of its own.
@@ -66,19 +62,13 @@ RUN_LIMITS: Final = (
         "--loss {plan.loss} is a kernel of Unsloth, which is not run here; `qtui memory` estimates "
         "it. Use --loss tiled, which keeps no logits either.",
     ),
-    Limit(
-        "loss", lambda plan: plan.loss == "fused", _LIGER.format("--loss fused", _ON_A_GPU), GPU
-    ),
-    Limit(
-        "loss", lambda plan: plan.loss == "fused", _LIGER.format("--loss fused", _TO_INSTALL), LIGER
-    ),
-    Limit(
-        "kernels", lambda plan: plan.kernels == "liger",
-        _LIGER.format("--kernels liger", _ON_A_GPU), GPU,
-    ),
-    Limit(
-        "kernels", lambda plan: plan.kernels == "liger",
-        _LIGER.format("--kernels liger", _TO_INSTALL), LIGER,
+    *(
+        Limit(
+            option, lambda plan, option=option, value=value: getattr(plan, option) == value,  # type: ignore[misc]
+            _LIGER.format(f"--{option} {value}", why), takes,
+        )
+        for option, value in (("loss", "fused"), ("kernels", "liger"))
+        for why, takes in ((_ON_A_GPU, GPU), (_TO_INSTALL, LIGER))
     ),
     Limit(
         "attention", lambda plan: plan.attention in ("flash", "efficient"),
@@ -93,17 +83,18 @@ RUN_LIMITS: Final = (
         "quantized do not accept them; add --autocast, or use --kbit-prep all.",
     ),
     Limit(
+        "kv_dtype", lambda plan: plan.recasts_cache,
+        "A run keeps keys and values as they are computed; leave out --kv-dtype.",
+    ),
+    Limit(
         "optimizer", lambda plan: plan.optimizer == "adamw4bit",
         "--optimizer adamw4bit compiles its step, and a run on a CPU cannot count the tensors of "
         "compiled operations; use --optimizer adamw8bit.", GPU,
     ),
     Limit(
-        "optimizer", lambda plan: plan.optimizer == "paged-adamw",
-        _PAGED.format("paged-adamw", "adamw"), GPU,
-    ),
-    Limit(
-        "optimizer", lambda plan: plan.optimizer == "paged-adamw8bit",
-        _PAGED.format("paged-adamw8bit", "adamw8bit"), GPU,
+        "optimizer", lambda plan: plan.optimizer.startswith("paged-"),
+        "--optimizer {plan.optimizer} pages states between a GPU and the host, and this run is on "
+        "the CPU; use the one without paged-.", GPU,
     ),
 )  # fmt: skip
 
@@ -115,18 +106,13 @@ TRACE_LIMITS: Final = (
     ),
     Limit("gpus", lambda plan: plan.gpus > 1, "more than one GPU"),
     Limit("kernels", lambda plan: plan.kernels != "torch", "fused kernels"),
+    Limit("kv_dtype", lambda plan: plan.recasts_cache, "a cache of another type"),
     Limit("repeat_kv", lambda plan: plan.repeat_kv, "keys and values repeated by hand"),
-    Limit(
-        "generate", lambda plan: plan.generate > _MOST_TRACED_TOKENS,
-        f"more than {_MOST_TRACED_TOKENS} generated tokens",
-    ),
-    Limit(
-        "optimizer", lambda plan: plan.optimizer.startswith("paged"), "paged optimizer states"
-    ),
-    Limit(
-        "optimizer", lambda plan: plan.optimizer == "adamw4bit",
-        "4-bit optimizer states, whose step is compiled",
-    ),
+    Limit("generate", lambda plan: plan.generate > _MOST_TRACED_TOKENS,
+          f"more than {_MOST_TRACED_TOKENS} generated tokens"),
+    Limit("optimizer", lambda plan: plan.optimizer.startswith("paged"), "paged optimizer states"),
+    Limit("optimizer", lambda plan: plan.optimizer == "adamw4bit",
+          "4-bit optimizer states, whose step is compiled"),
 )  # fmt: skip
 
 

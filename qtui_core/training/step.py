@@ -10,13 +10,14 @@ from itertools import islice, repeat
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import without_logits
+from qtui_core.memory.plan.option import without_logits
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.memory.shape.heads import (
+from qtui_core.memory.shape.from_config import (
     ANSWERS,
     LANGUAGE_MODELS,
     NEXT_SENTENCES,
@@ -35,7 +36,7 @@ def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[st
     and under a padding mask an int64 `attention_mask` that hides the last token of the first
     row."""
     size = (plan.batch, plan.sequence)
-    ids = torch.randint(0, built.configuration.vocab_size, size, device=device)
+    ids = torch.randint(0, built.configuration.get_text_config().vocab_size, size, device=device)
     batch = {"input_ids": ids} | (_labels_of(built, ids) if plan.trains else {})
     if plan.padding_mask:
         mask = torch.ones(size, dtype=torch.int64, device=device)
@@ -129,7 +130,7 @@ def take_steps(
                 marks.phase(Phase.BACKWARD)
                 (loss if scaler is None else scaler.scale(loss)).backward()
                 marks.track(scaler_tensors(scaler), Component.OPTIMIZER)
-                value = _value(loss)
+                value = None if isinstance(loss, FakeTensor) else float(loss.detach())
                 mean = None if value is None or mean is None else mean + value
                 del loss
             if marks.at is not Phase.BACKWARD:
@@ -144,8 +145,7 @@ def take_steps(
             states = optimizer_tensors(optimizer, built.model.named_parameters())
             marks.track(states, Component.OPTIMIZER)
             optimizer.zero_grad(set_to_none=True)
-            if plan.loop != "script":
-                outputs = None
+            outputs = None
             marks.phase(Phase.BETWEEN)
             yield mean
 
@@ -174,8 +174,6 @@ def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Ma
         with _autocast(plan, batch):
             outputs = model(**batch, **settings)
         cache = getattr(outputs, "past_key_values", None)
-        if plan.generate > 1 and model.config.is_encoder_decoder:
-            settings["encoder_outputs"] = (outputs.encoder_last_hidden_state,)
         del outputs
         marks.track(cache_tensors(cache), Component.CACHE)
         if plan.generate > 1 and cache is not None:
@@ -195,13 +193,8 @@ def _generate(
     """The tokens after the first. Memory does not depend on which tokens they are, so any token is
     used."""
     given = dict(batch)
-    ids = "input_ids"
-    if model.config.is_encoder_decoder:  # its encoder has run already
-        del given[ids]
-        ids = "decoder_input_ids"
-        settings = {key: value for key, value in settings.items() if key != ids}
     for _ in range(plan.generate - 1):
-        given[ids] = batch["input_ids"][:, :1].clone()
+        given["input_ids"] = batch["input_ids"][:, :1].clone()
         if "attention_mask" in given:
             mask = given["attention_mask"]
             given["attention_mask"] = torch.cat([mask, mask.new_ones(plan.batch, 1)], dim=-1)
@@ -279,12 +272,6 @@ def _undisturbed() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _value(loss: torch.Tensor) -> float | None:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return None if isinstance(loss, FakeTensor) else float(loss.detach())
 
 
 class Marks(Protocol):

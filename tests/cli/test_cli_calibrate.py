@@ -22,7 +22,7 @@ from qtui.profiles import calibrated, read_profile, write_profile
 from qtui.report.calibrate import calibrate_document
 from qtui_core.errors import QtuiError
 from qtui_core.live.header import RunDevice
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspace
 from qtui_core.memory.devices.profile import MeasuredStep, Profile, ProfileError, profile_of
 from qtui_core.memory.estimate import estimate
@@ -129,8 +129,6 @@ class TestEstimates:
         device = replace(find_device("T4"), calibration=PROFILE.calibration)
         assert cublas_workspace("2.13", device).bytes == 64 * MIB
         assert cublas_workspace("2.12", device).bytes == 2 * 8_519_680
-        # A setting of the user for cuBLAS does not apply to a measurement under another setting.
-        assert cublas_workspace("2.13", device, config=":16:8").each == 16 * 8 * 1024
 
     def test_workspaces_that_are_given_back(self) -> None:
         none = replace(PROFILE, workspace_forward=0, workspace_training=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from command_line import run_in_terminal
 from every import over
 from safetensors.numpy import save_file
 
+from qtui.cli.progress import progress_on_stderr
 from qtui.ending import say
 
 
@@ -312,6 +314,22 @@ def test_only_a_long_inspection_shows_progress(checkpoint, monkeypatch, patience
     monkeypatch.setattr("qtui.cli.progress.PATIENCE_SECONDS", patience)
     _, written = run_in_terminal("inspect", str(checkpoint), env={"TERM": "xterm-256color"})
     assert ("reading" in written) is shown
+
+
+@pytest.mark.parametrize(("total", "shown"), [(0, False), (4, True)])
+def test_only_counted_work_has_a_share(monkeypatch, total, shown):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with progress_on_stderr("Tracing", patience=0.0) as show:
+        show(0, total, "")
+    written = sys.stderr.getvalue()
+    assert "Tracing" in written
+    assert " 0 s" in written
+    assert ("%" in written) is shown
 
 
 def test_interrupt_is_130(tmp_path):

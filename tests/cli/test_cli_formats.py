@@ -92,3 +92,16 @@ def test_every_face_says_the_conclusion(qtui):
     conclusion = formats(qtui, "0.1")[0]["conclusion"]
     assert conclusion in qtui("formats", "0.1").stdout
     assert conclusion in qtui("formats", "0.1", "--format", "html").stdout
+
+
+def test_a_tie_is_called_one_and_neighbours_are_printed(qtui):
+    """1 + 2^-8 lies between two numbers of BF16; E4M3 rounds it without a tie."""
+    done = qtui("formats", "1.00390625", "--only", "bf16,e4m3,fp16")
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if "|" in line}
+    assert "rounded from a tie, normal" in rows["BF16"]
+    assert rows["BF16"].split()[3:6] == ["1", "0.996094", "1.00781"]
+    assert "rounded, normal" in rows["E4M3"]
+    assert "exact, normal" in rows["FP16"]
+    up = qtui("formats", "1.00390625", "--only", "bf16", "--rounding", "up").stdout
+    assert "rounded from a tie, normal" in up
+    assert "a tie" not in qtui("formats", "1e39", "--only", "bf16,e4m3").stdout

@@ -155,6 +155,17 @@ def test_a_narrow_encoding_does_not_break_the_report(qtui, checkpoint):
     assert done.stdout.isascii()
 
 
+def test_an_estimate_of_memory_is_there_where_it_was_asked_for(qtui):
+    """Or where nothing in particular was; a report of schemes ends with its own tables."""
+    of = ("demo", "--tensors", "*layers.0.mlp.up_proj*")
+    assert inspect(qtui, *of, "--schemes", "nf4")["memory"]  # scripts rely on the key
+    pages = {
+        more: "Memory of a run" in qtui("inspect", *of, *more).stdout
+        for more in ((), ("--schemes", "nf4"), ("--schemes", "nf4", "--method", "lora"))
+    }
+    assert list(pages.values()) == [True, False, True]
+
+
 def test_the_demo_is_inspected_whole(qtui):
     data = inspect(qtui, "demo")
     assert data["model"]["architecture"] == "LlamaForCausalLM"

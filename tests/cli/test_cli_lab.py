@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def check_recorded(qtui, folder, name, other):
     found = json.loads(done.stdout)
     assert found["ended"] == "done"
     assert found["settings"]["lr"] == 1e-4
-    assert "about" in done.stderr
+    assert re.search(r"\d+ to \d+ s\.", done.stderr)
 
     recording = read_lab_recording(record)
     assert recording.complaint == ""

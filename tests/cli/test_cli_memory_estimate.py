@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.devices.finding import DEVICES
+from qtui_core.memory.devices.device import DEVICES
 from qtui_core.memory.shape.from_config import shape_from_config
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 LLAMA = str(CONFIGS / "llama-3.1-8b.json")
 
 
-def memory(qtui, *args, code=0):
-    done = qtui("memory", *args, "--json")
+def memory(qtui, *args, code=0, **options):
+    done = qtui("memory", *args, "--json", **options)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
@@ -210,7 +210,7 @@ def test_ascii_is_ascii(qtui):
         ((LLAMA, "--max", "seq", "--gpu", "T4", "--trace"), "choose one"),
         ((LLAMA, "--method", "full", "--quant", "nf4"), "cannot be trained"),
         ((LLAMA, "--zero", "3"), "only one such GPU"),
-        ((LLAMA, "--loss", "focal"), "no loss that is known"),
+        ((LLAMA, "--loss", "focal"), "is not one of 'stock'"),
         ((LLAMA, "--batch", "0"), "between 1 and"),
         ((LLAMA, "--lora-targets", "no_such_proj"), "no_such_proj"),
         ((LLAMA, "--optimizer", "lion"), "lion"),
@@ -229,18 +229,25 @@ def write(path: Path, **config: object) -> str:
     return str(path)
 
 
-def test_an_unknown_family_is_sent_to_the_trace_and_its_code_is_not_run(qtui, tmp_path):
-    plain = qtui("memory", write(tmp_path / "config.json", model_type="mamba2", hidden_size=64))
-    assert plain.returncode == 2
-    assert "--trace" in plain.stderr
+def test_an_unknown_family_has_bounds_and_its_code_is_not_run(qtui, tmp_path):
     (tmp_path / "modeling.py").write_text("open('ran', 'w').write('yes')")
-    own = write(
-        tmp_path / "config.json", model_type="my_own", auto_map={"AutoModel": "modeling.Own"}
-    )
-    foreign = qtui("memory", own, cwd=tmp_path)
-    assert foreign.returncode == 2
-    assert "never executed" in foreign.stderr
+    config = write(
+        tmp_path / "config.json", model_type="my_own", auto_map={"AutoModel": "modeling.Own"},
+        hidden_size=64, num_hidden_layers=2, vocab_size=256, num_attention_heads=4,
+    )  # fmt: skip
+    data = memory(qtui, config, "--method", "lora", cwd=tmp_path)
+    assert data["origin"] == "bounds"
+    assert "never executed" in data["notes"][0]
+    assert "knows no model of type 'my_own'" in data["notes"][0]
+    for name in ("peak_live_bytes", "peak_allocated_bytes", "process_bytes"):
+        assert data["low"][name] < data[name] < data["high"][name]
     assert not (tmp_path / "ran").exists()
+    middle = (data["peak_allocated_bytes"] + data["high"]["peak_allocated_bytes"]) // 2
+    gated = qtui("memory", config, "--method", "lora", "--no-trace", "--fail-if", f"peak>{middle}B")
+    assert gated.returncode == 1  # a gate takes the high end
+    empty = qtui("memory", write(tmp_path / "empty.json", model_type="mamba2", hidden_size=64))
+    assert empty.returncode == 2
+    assert "num_hidden_layers or vocab_size" in empty.stderr
 
 
 def test_a_model_that_is_not_there_is_exit_code_3(qtui, tmp_path):
@@ -269,7 +276,7 @@ def test_inspect_says_why_it_has_no_memory(qtui, checkpoint):
     assert "Not estimated: " in done.stdout
     asked = qtui("inspect", str(checkpoint), "--headers", "--batch", "2")
     assert asked.returncode == 2
-    assert "model_type" in asked.stderr
+    assert "does not say hidden_size" in asked.stderr
     both = qtui("inspect", "demo", "--against", "demo", "--batch", "2")
     assert both.returncode == 2
     assert "--batch is of a run" in both.stderr
@@ -292,8 +299,13 @@ def test_a_family_without_a_shape_is_traced(qtui, tmp_path):
         hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, vocab_size=512, pad_token_id=0, torch_dtype="bfloat16",
     )  # fmt: skip
-    assert qtui("memory", config).returncode == 2
-    data = memory(qtui, config, "--trace", "--method", "full", "--seq", "64")
+    plan = ("--method", "full", "--seq", "64")
+    data = memory(qtui, config, *plan)
+    assert data["origin"] == "trace"
+    assert data["notes"][0].startswith("No shape of models of type 'glm' is built in. The class")
+    assert memory(qtui, config, *plan, "--trace")["phases"] == data["phases"]
+    assert memory(qtui, config, *plan, "--no-trace")["origin"] == "bounds"
+    assert memory(qtui, config, *plan, "--max", "batch", "--vram", "1GiB")["origin"] == "bounds"
     assert data["parameters"] is None
     assert data["advice"] == []
     assert data["conclusion"].endswith("a trace covers one plan.")

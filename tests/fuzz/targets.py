@@ -160,7 +160,7 @@ def take_operation(raw: bytes) -> None:
         if isinstance(asked, EvaluationRequest) and (asked.settings.windows or 2) > 1:
             # A user who asks for more windows waits for them.
             asked = replace(asked, settings=replace(asked.settings, windows=1))
-        task = Task(request.id, request.method, asked, None, lambda *_: None)
+        task = Task(request.id, request.method, asked, lambda *_: None)
         encode_event(Event("result", request.id, operation.run(task)))
 
 
@@ -187,10 +187,10 @@ def _operation_seeds() -> Sequence[bytes]:
     of_model |= {"layer_errors": 2, "prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
     return [
         *as_json(*(
-            {"id": 1, "method": name, "params": {**small, "tensor": tensor}, "kind": "x"}
+            {"id": 1, "method": name, "params": {**small, "tensor": tensor}}
             for name in OPERATIONS if name not in of_model for tensor in tensors
         )),
-        *as_json(*({"id": 1, "method": name, "params": reading, "kind": "x"} for name in of_model)),
+        *as_json(*({"id": 1, "method": name, "params": reading} for name in of_model)),
     ]  # fmt: skip
 
 
@@ -288,7 +288,7 @@ TARGETS: dict[str, Target] = {
     "state": Target(lambda: as_json(STATE), lambda raw: read_state(file_of(raw))),
     "request": Target(
         lambda: as_json(*(
-            {"id": 1, "method": name, "params": {**TENSOR, **VIEW, **MORE}, "kind": "x"}
+            {"id": 1, "method": name, "params": {**TENSOR, **VIEW, **MORE}}
             for name in OPERATIONS
         )),
         take_request,

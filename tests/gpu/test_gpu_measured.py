@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from gpu.grid import BOUNDS, CASES, MODELS, Case, Row, read_row, read_rows, run, small_config, table
 
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import parameter_count
 
 
 def estimated(row: Row) -> Estimate:

@@ -113,9 +113,9 @@ def test_the_verdict_names_the_smallest_that_is_enough():
     assert said({"fp32 0": outcomes()["fp32 0"]}).verdict == ""
     found = said(outcomes(LoRA_8=2.96, LoRA_64=2.905, DoRA_8=2.96))
     assert found.verdict == (
-        "LoRA 64 is the smallest adapter that is enough: in 8 steps and one seed it reaches 95% of "
-        "full training's held-out gain (0.1 nats) with 40 B trained instead of 1.56 KiB, at lr "
-        "0.003 instead of 0.0003."
+        "LoRA 64 is the smallest adapter tried that is enough: in 8 steps and one seed it reaches "
+        "95% of full training's held-out gain (0.1 nats) with 40 B trained instead of 1.56 KiB, at "
+        "lr 0.003 instead of 0.0003."
     )
     assert fits(found.verdict, "instead of 1.56 KiB")
     assert "In training loss this run sees no difference to LoRA of the same rank." in found.notes
@@ -134,7 +134,7 @@ def test_each_takes_the_best_of_several_rates_and_the_spoilt_are_told():
     found["LoRA 8 0.001 0"], found["LoRA 8 0.01 0"] = course(2.94), course(2.905)
     made = said(found, adapter_lr=(1e-3, 1e-2))
     assert {row["name"]: row["lr"] for row in made.rows} == {"everything": 3e-4, "LoRA 8": 1e-2}
-    assert made.verdict.startswith("LoRA 8 is the smallest adapter that is enough: ")
+    assert made.verdict.startswith("LoRA 8 is the smallest adapter tried that is enough: ")
     assert made.verdict.endswith(
         "reaches 95% of full training's held-out gain (0.1 nats) with "
         "40 B trained instead of 1.56 KiB, at lr 0.01 instead of 0.0003."

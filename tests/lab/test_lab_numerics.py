@@ -187,12 +187,31 @@ def test_the_verdict_of_dead_terms_is_whole_on_the_least_terminal():
         assert ("Weight decay does nothing in BF16" in verdict) == (judged[0] == "dead")
         assert verdict.count("rounds away") == ("dead" in judged)
         assert verdict.startswith("Keep ") == (set(judged) != {"fine"})
-        assert ("masters" in verdict) == (judged[0] != "fine")
+        assert ("Keep weights" in verdict) == (judged[0] != "fine")
 
     every(list(itertools.product(decays, moments, averages, sums)), check)
     said = dead.conclude(settings, {"terms": (decays[0], moments[0], averages[0], sums[1])}).verdict
     assert said == (
-        "Keep masters, second moment and average in fp32 (+8 bytes a parameter). Weight decay does "
+        "Keep weights, second moment and average in fp32 (+6 bytes a parameter). Weight decay does "
         "nothing in BF16, nor does the second moment fall: under 0.002 rounds away; the average "
         "stops at 25%."
     )
+
+
+def test_fp32_is_a_cure_of_a_dead_term_only_where_it_holds_the_term():
+    """A decay of 1e-8 a step is rounded away in fp32 too, whose threshold is 2^-25. Stochastic
+    rounding of updates is none: PyTorch's AdamW multiplies the stored weight before it."""
+    given = {"store": "bf16", "lr": 1e-4, "beta2": 0.95, "ema": 0.99, "accumulation": 1}
+
+    def said(decay):
+        terms = dead.terms(lambda *_: None, **given, decay=decay)
+        found = dead.conclude(given, {"terms": terms})
+        return found.rows[0]["cure"], found.verdict
+
+    cure, verdict = said(0.1)
+    assert cure == "weights in fp32"
+    assert verdict.startswith("Keep weights and average in fp32 (+4 bytes a parameter). Weight")
+    assert "stochastic" not in cure + verdict
+    cure, verdict = said(1e-4)
+    assert cure is None
+    assert verdict.startswith("Keep average in fp32 (+2 bytes a parameter). Weight decay does no")

@@ -157,6 +157,31 @@ def test_kernels_are_right_or_not_timed(monkeypatch):
     assert made.notes[0] == "No."
 
 
+def test_a_speed_is_that_of_products_timed_in_turn_with_its_spread(monkeypatch):
+    """A machine that becomes twice as slow in the middle changes no ratio, and a neighbour that
+    disturbs one product shows in the spread."""
+    where, timed = "qtui_core.lab.numerics.kernels", []
+
+    def quick(x, w):
+        return lambda: torch.ones(1), torch.ones(1).double()
+
+    def seconds(run):
+        timed.append("bf16" if len(timed) % 2 == 0 else "k")
+        slow = (2 if len(timed) > 8 else 1) * (4 if len(timed) in disturbed else 1)
+        return slow * (2.0 if timed[-1] == "bf16" else 1.0)
+
+    monkeypatch.setattr(f"{where}._KERNELS", {"k": (quick, 0.0)})
+    monkeypatch.setattr(f"{where}._seconds", seconds)
+    disturbed = set()
+    for at, spread in ((0, (2, 2)), (10, (0.5, 2))):
+        timed.clear()
+        disturbed.add(at)
+        (found,) = kernels.kernels(lambda *at: None)
+        assert found.speed == 2
+        assert (found.low, found.high) == spread
+        assert timed == ["bf16", "k"] * 8
+
+
 def test_a_kernel_that_is_wrong_or_missing_is_a_sentence(monkeypatch):
     import torch
 

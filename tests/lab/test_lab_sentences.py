@@ -22,6 +22,7 @@ range_test = LazyImport("qtui_core.lab.experiments.range_test")
 ratchet = LazyImport("qtui_core.lab.experiments.ratchet")
 survive = LazyImport("qtui_core.lab.experiments.survive")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
+updates = LazyImport("qtui_core.lab.training.updates")
 
 ILL = {"diverged": 3, "first": "a.weight", "held_after": None}
 
@@ -31,10 +32,21 @@ def concluded(experiment, outcomes, **given):
     return found.module().conclude(found.settle(given), outcomes)
 
 
-def update_of(kept, lr=1e-5):
-    """Updates of which BF16 keeps a share."""
+def kept(tensor, share, matrix=True, stored="bf16", elements=64):
+    """The same share at every rate that is tried below the last two, and all of it there."""
+    rates = len(updates.RATES)
+    shares = (share,) * (rates - 2) + (1.0, 1.0)
+    lost = tuple(1 - s for s in shares)
+    return updates.UpdateShares(tensor, stored, matrix, elements, shares, lost, share, 1 - share)
+
+
+def update_of(share, lr=1e-5, **others):
+    """Updates of which BF16 keeps a share, in one matrix; of the `others`, norms, theirs."""
+    norms = [kept(name, of, matrix=False, elements=4) for name, of in others.items()]
     return underflow.Updates(
-        (underflow.Reach("bf16", lr, "all", 1 - kept, kept, 100),), ((0,),), {"bf16": 5.6e-4}
+        (underflow.Reach("bf16", lr, "all", 1 - share, share, 100),),
+        ((0,),),
+        (kept("a.weight", share), *norms),
     )
 
 
@@ -260,53 +272,88 @@ def test_the_way_that_is_nearer_is_told_for_a_weight_by_rows():
     assert "requantized along the other axis (0.50%; its scales folded" in said(0.007, 0.005)
 
 
-def kept(tensor, share, matrix=True, stored="bf16"):
-    """The same share at every rate that is tried below the last two, and all of it there."""
-    rates = len(survive.RATES)
-    shares = (share,) * (rates - 2) + (1.0, 1.0)
-    lost = tuple(1 - s for s in shares)
-    return survive.UpdateShares(tensor, stored, matrix, 64, shares, lost, share, 1 - share)
+def survival(*shares, drawn=1.0, **given):
+    found = survive.Survival(
+        len(shares), len(shares), shares, dict.fromkeys(("bf16", "fp16"), drawn)
+    )
+    return concluded("survive", {"tensors": found}, **given)
 
 
-def test_survival_is_that_of_the_worst_matrix_with_the_rate_that_would_do():
-    """Norms are no matrices; a dead decay or second moment is told with its threshold, 2^-9."""
-    rate = f"{survive.RATES[-2]:.2g}"
+def test_survival_is_that_of_the_worst_tensor_with_the_rate_that_would_do():
+    """Norms are tensors too; a dead decay or second moment is told with its threshold, 2^-9."""
+    rate = f"{updates.RATES[-2]:.2g}"
 
     def said(*shares, **given):
-        outcomes = {"tensors": survive.Survival(len(shares), len(shares), shares)}
-        return concluded("survive", outcomes, **given).verdict
+        return survival(*shares, **given).verdict
 
     good, bad, norm = kept("a", 0.95), kept("b", 0.4), kept("norm", 0.0, matrix=False)
-    assert said(good, norm, beta2=0.95) == (
-        "The run survives BF16 weights at lr 2e-05: every matrix keeps 95% of a step or more."
+    assert said(good, beta2=0.95) == (
+        "The run survives BF16 weights at lr 2e-05: every tensor keeps 95% of a step or more."
     )
     told = said(good, bad, norm, beta2=0.95)
-    assert (
-        "b keeps 40% of a step. Stochastic rounding (0 bytes more a parameter), Kahan summation "
-        "(2) or fp32 masters (4) would do. From lr " + rate + " on every matrix keeps 90%."
-    ) in told
-    assert fits(said(good, bad), "fp32 masters (4) would do.")
-    told = said(good, norm, beta2=0.95, decay=0.1)
-    assert "does not survive BF16 weights: weight decay does nothing (lr × decay = 2e-06" in told
+    assert told == (
+        "At lr 2e-05 the run does not survive BF16 weights: b keeps 40% and 1 norm or bias keeps "
+        "0% of a step; stochastic rounding (no byte more, kept 100%) or fp32 weights (2 bytes more "
+        f"a parameter) would do. From lr {rate} on every tensor keeps 90%."
+    )
+    few = kept("norm", 0.0, matrix=False, elements=4)
+    assert "0% of a step; norm in fp32 (8 B more), stochastic" in said(good, few)
+    assert fits(said(good, bad), "fp32 weights (2 bytes more a parameter) would do.")
     told = said(good)
     assert "Keep its states in fp32 (4 bytes more): in BF16 the second moment never" in told
     assert "never falls (1 − beta2 = 0.001, less than 0.002)" in told
-    outcomes = {"tensors": survive.Survival(1, 1, (bad,))}
-    assert "second moment never" in concluded("survive", outcomes).notes[0]
+    assert "second moment never" in survival(bad).notes[0]
     assert "second moment" not in said(kept("a", 0.95, stored="fp16"), store="fp16")
     assert "nothing to survive" in said(norm)
     assert "nothing to survive" in said(bad, lr=0.0)
 
 
+def test_a_cure_is_offered_where_it_was_run_and_was_enough():
+    """Kahan summation is run nowhere here; with a decay that is dead only fp32 helps, and where
+    that is dead in fp32 too, nothing does."""
+    good, bad = kept("a", 0.95), kept("b", 0.4)
+    assert "stochastic" not in survival(bad, drawn=0.5).verdict
+    dead_decay = survival(good, bad, beta2=0.95, decay=0.1).verdict
+    assert (
+        "b keeps 40% of a step, and weight decay does nothing (lr × decay = 2e-06, less than "
+        "0.002); fp32 weights (2 bytes more a parameter) would do."
+    ) in dead_decay
+    assert "would do" not in survival(good, beta2=0.95, decay=1e-4).verdict
+    outcomes = {"updates": update_of(0.05), "fp32 0": trained(0.0), "null 0": trained(1e-6)}
+    outcomes |= {"nearest 0": trained(0.03)}
+    assert "stochastic" not in concluded("underflow", outcomes, lr=1e-5).verdict
+    outcomes |= {"stochastic 0": trained(1e-6)}
+    found = concluded("underflow", outcomes, lr=1e-5).verdict
+    assert "; stochastic rounding (no byte more, kept 100%) or fp32 weights (2 bytes" in found
+    assert "Kahan" not in found + dead_decay
+
+
+def test_both_experiments_judge_a_run_by_one_rule():
+    """A matrix that keeps its steps, and norms that do not: neither says good enough, and both name
+    the norms and the same rate."""
+    shares = (kept("a.weight", 0.95), kept("n", 0.0, matrix=False, elements=4))
+    outcomes = {"updates": update_of(0.95, n=0.0), "fp32 0": trained(0.0), "null 0": trained(1e-6)}
+    outcomes |= {"nearest 0": trained(1e-6)}
+    one = concluded("underflow", outcomes, lr=1e-5).verdict
+    other = survival(*shares, lr=1e-5, beta2=0.95).verdict
+    assert "good enough" not in one
+    assert "does not survive" in other
+    rate = f"{updates.RATES[-2]:.2g}"
+    assert f"90% of every tensor from lr {rate} on" in one
+    assert f"From lr {rate} on every tensor keeps 90%" in other
+    for said in (one, other):
+        assert "1 norm or bias keeps 0% of a step" in said
+        assert "n in fp32 (8 B more)" in said
+
+
 def test_what_survives_in_a_part_of_a_tensor_has_the_scale_of_the_whole():
     import torch
 
-    from qtui_core.lab.experiments.survive import _shares
-
     weight = torch.full((4, 64), 0.01)
     weight[0, 1] = 448.0
-    found = _shares("w", weight, weight[2:].reshape(-1), torch.ones(128), 1e-4)
-    at = {share.stored: share for share in found}
+    part = weight[2:].reshape(-1)
+    ones = torch.ones(128)
+    at = {s: updates.shares_of("w", weight, part, ones, 1e-4, s) for s in ("e4m3", "fp16")}
     assert at["e4m3"].lost_here == 1.0  # under the smallest number, 2^-9, of a scale of 1
     assert at["fp16"].lost_here == 0.0
 

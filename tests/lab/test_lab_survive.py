@@ -60,10 +60,10 @@ def test_a_large_model_is_tried_in_part_and_as_it_is_stored(monkeypatch):
 def test_the_rate_that_is_named_is_enough_and_a_lower_one_is_not():
     shares, said = found(lr=1e-5)
     assert "does not survive" in said.verdict
-    matrices = [s for s in shares.shares if s.matrix and s.stored == "bf16"]
-    kept = [min(at) for at in zip(*(s.kept for s in matrices), strict=True)]
-    by_rate = dict(zip(survive.RATES, kept, strict=True))
+    stored = [s for s in shares.shares if s.stored == "bf16"]
+    kept = [min(at) for at in zip(*(s.kept for s in stored), strict=True)]
+    by_rate = dict(zip(updates.RATES, kept, strict=True))
     enough = min(rate for rate in by_rate if all(k > 0.9 for r, k in by_rate.items() if r >= rate))
-    assert f"From lr {enough:.2g} on every matrix keeps 90%." in said.verdict
+    assert f"From lr {enough:.2g} on every tensor keeps 90%." in said.verdict
     _, above = found(lr=float(f"{enough:.2g}") * 1.05)
     assert "The run survives" in above.verdict

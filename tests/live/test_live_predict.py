@@ -12,11 +12,12 @@ from qtui_core.live.lines import from_line, to_line
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.capacity import largest
-from qtui_core.memory.devices.finding import device_of_memory
+from qtui_core.memory.devices.device import device_of_memory
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
-from qtui_core.memory.replay.timeline import composition, read_timeline
+from qtui_core.memory.replay.timeline import read_timeline
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
+from tests.support.slow_timeline import composition
 
 PLANS = {
     "qlora": RunPlan(method="qlora", batch=1, sequence=128),

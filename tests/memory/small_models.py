@@ -37,6 +37,15 @@ _LATENT = _LLAMA | {
     "moe_intermediate_size": 48,
     "first_k_dense_replace": 1,
 }
+_DELTA = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+    "pad_token_id": 0,
+}
 _ENCODER = {
     "vocab_size": 160,
     "hidden_size": 64,
@@ -45,17 +54,22 @@ _ENCODER = {
     "num_attention_heads": 4,
     "max_position_embeddings": 128,
 }
-_T5 = {"vocab_size": 160, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}
 
 #: model_type -> what differs from the defaults of its configuration class.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
+    "smollm3": _LLAMA | {"no_rope_layer_interval": 2, "pad_token_id": 0},
+    "seed_oss": _LLAMA | {"head_dim": 16},
     "mistral": _LLAMA,
+    "ministral3": _LLAMA | {"head_dim": 16},
     "mixtral": _LLAMA | {"num_local_experts": 4},
     "qwen2": _LLAMA | {"tie_word_embeddings": True},
     "qwen2_moe": _MIXTURE | {"shared_expert_intermediate_size": 96},
     "qwen3": _LLAMA | {"head_dim": 16},
     "qwen3_moe": _MIXTURE | {"head_dim": 16},
+    "qwen3_next": _MIXTURE | _DELTA | {"shared_expert_intermediate_size": 96},
+    "qwen3_5_text": _LLAMA | _DELTA,
+    "qwen3_5_moe_text": _MIXTURE | _DELTA | {"shared_expert_intermediate_size": 96},
     "gemma": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
     "gemma2": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
     "gemma3_text": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
@@ -75,18 +89,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "word_embed_proj_dim": 32,
         "do_layer_norm_before": False,
     },
-    "bloom": {"vocab_size": 160, "hidden_size": 64, "n_layer": 2, "n_head": 4},
-    "falcon": _LLAMA,
     "stablelm": _LLAMA,
-    "olmo": _LLAMA | {"pad_token_id": 0},
     "olmo2": _LLAMA | {"pad_token_id": 0},
+    "olmo3": _LLAMA | {"pad_token_id": 0},
     "granite": _LLAMA,
     "cohere": _LLAMA | {"tie_word_embeddings": True, "pad_token_id": 0},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "glm4_moe": _LATENT | {"num_key_value_heads": 2, "use_qk_norm": True},
+    "gpt_oss": _LLAMA | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "bert": _ENCODER,
     "roberta": _ENCODER,
-    "t5": _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
 }
 
 
@@ -107,6 +120,4 @@ def build_on_meta(family: str) -> transformers.PreTrainedModel:
 def _auto_class(family: str) -> Any:
     if family in ("bert", "roberta"):
         return transformers.AutoModelForMaskedLM
-    if family == "t5":
-        return transformers.AutoModelForSeq2SeqLM
     return transformers.AutoModelForCausalLM

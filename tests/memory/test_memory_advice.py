@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import fields, replace
 
 import click
 import pytest
 from every import in_parts
+from shorthands import allocated_in
 from test_memory_estimate import SHAPE
 
 from qtui.cli.plan_options import plan_options
@@ -21,7 +23,7 @@ from qtui_core.memory.advice.changes import (
     worthwhile,
 )
 from qtui_core.memory.estimate import estimate_peaks
-from qtui_core.memory.plan.option import grouped_options
+from qtui_core.memory.plan.option import grouped_options, options_of
 from qtui_core.memory.plan.run_plan import resolve
 from qtui_core.memory.replay.curve import Peaks
 
@@ -69,7 +71,7 @@ def test_savings_are_the_difference_of_two_estimates(plan, parts):
         assert one.saves_bytes == before.peak_allocated_bytes - after.peak_allocated_bytes
         assert one.peak_phase == after.peak_phase
         for phase in before.phases:
-            saved = before.phase(phase.name) - after.phase(phase.name)
+            saved = allocated_in(before, phase.name) - allocated_in(after, phase.name)
             assert one.saves_by_phase[phase.name] == saved
     assert [a.saves_bytes for a in advice] == sorted((a.saves_bytes for a in advice), reverse=True)
 
@@ -88,6 +90,57 @@ def test_every_field_of_a_plan_has_an_option():
     shown = [option.name for options in grouped_options(RunPlan).values() for option in options]
     assert sorted(shown) == sorted(field.name for field in fields(RunPlan))
     assert PLANS[0].change_to(replace(PLANS[0], checkpointing=False)) == "--no-checkpointing"
+
+
+#: An option that changes what is learned -> two of its values.
+LEARNED = {
+    "method": ("lora", "qlora"),
+    "sequence": (512, 1024),
+    "dtype": ("fp32", "bf16"),
+    "autocast": (False, True),
+    "autocast_dtype": ("bf16", "fp16"),
+    "quant": ("nf4", "nf4-dq"),
+    "kv_dtype": ("auto", "fp8"),
+    "kbit_prep": ("all", "none"),
+    "lora_rank": (16, 8),
+    "lora_targets": (("all-linear",), ("q_proj",)),
+    "lora_dropout": (0.0, 0.1),
+    "adapter_dtype": ("fp32", "bf16"),
+    "optimizer": ("adamw", "adamw8bit"),
+    "kernels": ("torch", "fused"),
+    "padding_mask": (False, True),
+    "gpus": (1, 2),
+    "generate": (0, 64),
+    "accumulation": (1, 2),
+    "batch": (1, 2),
+}
+
+
+@pytest.mark.parametrize("option", options_of(RunPlan), ids=lambda option: option.name)
+def test_what_changes_what_is_learned_does_not_train_the_same(option):
+    values = LEARNED.get(option.name)
+    for one, other in itertools.pairwise(values or option.allowed or option.steps):
+        plans = [replace(PLANS[0], **{option.name: value}) for value in (one, other)]
+        assert plans[0].trains_like(plans[1]) == (values is None), (one, other)
+
+
+def test_a_batch_in_parts_pages_and_a_fused_kernel_train_the_same():
+    plan = RunPlan(batch=4, optimizer="adamw8bit")
+    assert plan.trains_like(replace(plan, batch=1, accumulation=4))
+    assert plan.trains_like(replace(plan, optimizer="paged-adamw8bit"))
+    assert RunPlan().trains_like(RunPlan(optimizer="adamw-fused"))
+    # bitsandbytes keeps float32 moments of any parameter.
+    assert not RunPlan().trains_like(RunPlan(optimizer="paged-adamw"))
+
+
+def test_int8_is_checkpointed_in_the_older_way_which_keeps_no_inputs_of_products():
+    for checkpointing in (True, False):
+        plan = RunPlan(quant="int8", batch=4, sequence=512, checkpointing=checkpointing)
+        best = next(a for a in advise(estimate(SHAPE, plan), peaks) if "--reentrant" in a.change)
+        assert best.saves_bytes > 0
+        assert resolve(plan, SHAPE.dtype).trains_like(best.plan)
+        assert best.plan.checkpointing
+        assert not any("--reentrant" in a.change for a in advise(estimate(SHAPE, best.plan), peaks))
 
 
 def test_changes_that_cannot_be_are_left_out():
@@ -109,7 +162,7 @@ def test_the_obvious_is_among_the_candidates():
     changes = [changed for changed, _ in candidates(SHAPE, full)]
     for wanted in (
         {"checkpointing": True},
-        {"loss": "chunked:256"},
+        {"loss": "tiled"},
         {"loop": "trainer"},
         {"optimizer": "adamw8bit"},
         {"batch": 4, "accumulation": 2},
@@ -132,9 +185,9 @@ def test_cures_save_most_in_their_phase_and_train_the_same_where_that_helps():
         assert cure.symptom
         if kind == FRAGMENTATION:
             continue
-        assert cure.needs_bytes == found.phase(kind)
+        assert cure.needs_bytes == allocated_in(found, kind)
         same = [a for a in advice if found.plan.trains_like(a.plan)]
-        worth = found.phase(kind) / 500
+        worth = allocated_in(found, kind) / 500
         helping = [a.saves_by_phase[kind] for a in same if a.saves_by_phase[kind] >= worth]
         if helping:
             assert cure.saves_bytes == max(helping)

@@ -6,14 +6,11 @@ from __future__ import annotations
 import pytest
 
 from qtui_core.memory.advice.notes import notes_of
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.devices.outside_torch import outside_torch
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.allocator import (
-    AllocatorSettings,
-    simulate,
-)
+from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.from_config import shape_from_config
@@ -64,7 +61,7 @@ def test_a_full_device_gets_what_was_held_back():
         (HAND_BACK,),
     ]
     run = simulate(events, AllocatorSettings(capacity=250 * MIB))
-    assert run.out_of_memory is None
+    assert not run.out_of_memory
     assert run.retries == 1
     assert run.peak.reserved == 200 * MIB
 
@@ -195,8 +192,8 @@ def test_the_note_names_the_copy_and_what_was_found():
         config = LLAMA_3_8B | {"model_type": family, "num_hidden_layers": 2}
         shape = shape_from_config(config)
         found = estimate(shape, RunPlan(method="lora", sequence=64, loss=loss), allocator=False)
-        described = ModelDescription("m", "m", config, "M", False)
-        notes = " ".join(notes_of(described, found, None, weighed=False))
+        described = ModelDescription("m", "m", config, "M", "")
+        notes = " ".join(notes_of(described, found, None, weighed=False, why=""))
         assert counted in notes
         assert f"{4 * 64 * 128256:,} bytes" in notes
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,34 @@ from processes import alive, is_gone
 
 from qtui.engine.estimator import asked_trace
 from qtui_core.child_environment import child_environment
+from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.kept import known
+from qtui_core.memory.shape.description import ModelDescription
 
 #: A class that walks 100,000 tokens one by one: long enough for these tests.
 MAMBA = {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 4, "vocab_size": 50280}
 PLAN = RunPlan(method="full", sequence=100_000)
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96}
+LLAMA |= {"num_hidden_layers": 1, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "plan"),
+    [(LLAMA, {"loss": "fused"}), (MAMBA, {"loss": "fused"}), (MAMBA, {"optimizer": "paged-adamw"})],
+)
+def test_what_no_trace_follows_is_refused_before_a_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    plan: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process started"))
+    model = ModelDescription("it", "it", config, "It", "")
+    with pytest.raises(UsageError) as refused:
+        asked_trace.traced_estimate(model, model.read_shape(), RunPlan(method="full", **plan))
+    assert str(refused.value).endswith("leave that out of the plan, or leave out --trace.")
 
 
 class GivenUp(Exception):
@@ -35,7 +61,7 @@ def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
             super().__init__(*args, **options)
             started.append(self)
 
-    def check() -> None:
+    def check(doing: str) -> None:
         if time.monotonic() > begun + 0.5:
             raise GivenUp
 
@@ -45,6 +71,25 @@ def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
         asked_trace.trace(MAMBA, resolve(PLAN, "bf16"), check)
     assert [process.returncode for process in started] == [-signal.SIGKILL]
     assert time.monotonic() < begun + 120
+
+
+def test_a_trace_says_what_it_does_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, doing = resolve(RunPlan(method="full", sequence=32), "bf16"), []
+    found = asked_trace.trace(LLAMA, plan, lambda words: doing.append(words))
+    assert list(dict.fromkeys(doing)) == [
+        "importing the libraries", "building the class", "running 1 of 1 layers",
+    ]  # fmt: skip
+    kept = asked_trace._kept(json.dumps({"config": LLAMA, "plan": asdict(plan)}))
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process started"))
+        again = asked_trace.trace(LLAMA, plan)
+    assert [*again.events] == [*found.events]
+    whole = kept.read_bytes()
+    for broken in (b"", whole[:100], b"{}", gzip.compress(b"[1]"), gzip.compress(b'{"events": 3}')):
+        kept.write_bytes(broken)
+        assert known(kept) is None
+    assert asked_trace.trace(LLAMA, plan).events[:9] == found.events[:9]
+    assert kept.read_bytes() == whole
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc for children")

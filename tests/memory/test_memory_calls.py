@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from every import in_parts, left_out, over
 
-from qtui_core.memory.replay.allocator import simulate
-from qtui_core.memory.replay.allocator_native import AllocatorSettings
+from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
+from qtui_core.memory.replay.folding import repeated_events
+from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
-from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
-from qtui_core.memory.replay.timeline import composition, read_timeline
+from qtui_core.memory.replay.timeline import read_timeline
 from qtui_core.memory.step.device_events import for_allocator, with_workspaces
 from qtui_core.memory.step.run import record_step
-from tests.memory.test_memory_unfolding import (
-    GEMMA3,
-    GPT2,
-    LLAMA,
-    PLANS,
-    T5,
-    planned,
-    shape_of,
-)
+from tests.memory.test_memory_unfolding import GEMMA3, GPT2, LLAMA, PLANS, planned, shape_of
 from tests.support.slow_allocator import slow_run
-from tests.support.slow_timeline import buffers_of, live_after, operation_at
+from tests.support.slow_timeline import buffers_of, composition, live_after, operation_at
 
 CASES = [
     *((LLAMA, 9, name) for name in PLANS),
-    *((GPT2, 8, name) for name in ("full", "lora", "full, script")),
+    *((GPT2, 8, name) for name in ("full", "lora", "full, manual")),
     *((GEMMA3, 15, name) for name in ("qlora", "full, checkpoints, tied", "inference")),
-    (T5, 7, "full"),
 ]
 
 
@@ -77,9 +68,18 @@ def test_live_bytes_and_tops_are_those_of_the_events(recorded):
         assert timeline.operation_at(at) == operation_at(recorded, at)
 
 
-def test_lives_are_those_of_the_events(recorded):
-    told = Counter((b.start, b.stop, b.bytes, b.component) for b in buffers_of(recorded))
-    assert Counter(read_timeline(recorded).lives) == told
+def test_components_are_those_of_the_events(recorded):
+    timeline, buffers = read_timeline(recorded), buffers_of(recorded)
+    for component in Component:
+        change = [0] * (len(recorded) + 1)
+        for buffer in buffers:
+            if buffer.component is component:
+                change[buffer.start] += buffer.bytes
+                change[buffer.stop] -= buffer.bytes
+        told = [*accumulate(change[:-1])]
+        assert timeline.bytes_of((component,)) == told
+        for number in range(0, len(recorded), 97):
+            assert timeline.held(number).get(component, 0) == told[number]
 
 
 @in_parts(3)

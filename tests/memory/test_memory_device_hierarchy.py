@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from every import over
 
-from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
-from qtui_core.memory.devices.hierarchy import (
+from qtui_core.memory.devices.device import DEVICES, device_of_memory, find_device
+from qtui_core.roofline.hierarchy import (
     INFINITY,
     L1,
     L2,

@@ -9,7 +9,7 @@ import pytest
 from every import over
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
+from qtui_core.memory.devices.device import DEVICES, device_of_memory, find_device
 from qtui_core.quantities import parse_memory
 
 NAMES = [device.name for device in DEVICES]

@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 from formula_value import value_of
 from resident import resident_bytes
+from shorthands import allocated_in
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspace
-from qtui_core.memory.estimate import (
-    Estimate,
-    estimate_peaks,
-    estimate_recording,
-    process_on,
-)
+from qtui_core.memory.estimate import Estimate, estimate_peaks, estimate_recording, process_on
 from qtui_core.memory.formulas.terms import SLACK
 from qtui_core.memory.plan.run_plan import resolve
 from qtui_core.memory.replay.record import (
@@ -33,10 +29,9 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import named_parameters, parameter_count
-from qtui_core.memory.step.collectives import record_on_one_gpu
+from qtui_core.memory.shape.model_shape import named_parameters, parameter_count
 from qtui_core.memory.step.device_events import with_workspaces
-from qtui_core.memory.step.run import record_step
+from qtui_core.memory.step.sharding import record_on_one_gpu
 from tests.support.slow_timeline import live_peak
 
 MIB = 1 << 20
@@ -66,7 +61,6 @@ PLANS = {
     "full": RunPlan(method="full", batch=2, sequence=160),
     "full, checkpoints": RunPlan(method="full", sequence=512, checkpointing=True),
     "full, held outputs": RunPlan(method="full", sequence=320, loop="manual"),
-    "full, a script": RunPlan(method="full", sequence=320, loop="script"),
     "full, sharded": RunPlan(method="full", sequence=320, gpus=4, zero=3),
     "full, fused": RunPlan(method="full", sequence=64, optimizer="adamw-fused"),
     "full, 8 bits": RunPlan(method="full", sequence=64, optimizer="adamw8bit"),
@@ -93,13 +87,13 @@ def test_components_and_terms_sum_to_the_peak(plan):
     beyond = sum(term.bytes for term in found.beyond)
     assert found.peak_allocated_bytes + beyond == found.process_bytes
     assert max(phase.allocated_bytes for phase in found.phases) == found.peak_allocated_bytes
-    assert found.phase(found.peak_phase) == found.peak_allocated_bytes
+    assert allocated_in(found, found.peak_phase) == found.peak_allocated_bytes
 
 
 def test_levels_are_in_order_and_the_live_one_is_a_plain_recount(plan):
     found = whole(plan)
     resolved = resolve(plan, SHAPE.dtype)
-    recording = record_on_one_gpu(SHAPE, resolved, record_step)
+    recording = record_on_one_gpu(SHAPE, resolved)
     events = with_workspaces(recording.events, resolved)
     assert found.peak_live_bytes == live_peak(events)
     assert found.resident_bytes <= found.peak_live_bytes <= found.peak_allocated_bytes
@@ -281,7 +275,7 @@ def test_weights_of_a_published_model_are_its_parameters():
     assert any(term.bytes == widest and term.formula == "V*h*2" for term in found.terms)
 
 
-@pytest.mark.parametrize("loop", ["trainer", "manual", "script"])
+@pytest.mark.parametrize("loop", ["trainer", "manual"])
 def test_a_step_of_many_micro_batches_peaks_like_one_of_eight(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,11 +16,11 @@ from test_memory_estimate import SHAPE
 from qtui_core.errors import UsageError
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.capacity import fit_on, fits, largest, last_that_fits
-from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
+from qtui_core.memory.devices.device import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import PAGED, estimate_peaks
 from qtui_core.memory.plan.run_plan import resolve_for
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import parameter_count
 
 CONFIGS = Path(__file__).parent / "configs"
 PLAN = RunPlan(method="full", batch=2, sequence=256)

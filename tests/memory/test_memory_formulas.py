@@ -16,8 +16,8 @@ from formula_value import value_of
 from qtui_core.codec import to_plain
 from qtui_core.errors import UsageError
 from qtui_core.memory import Estimate, ModelShape, RunPlan, estimate
-from qtui_core.memory.formulas.letters import MEANINGS
 from qtui_core.memory.formulas.size import (
+    MEANINGS,
     Size,
     expression_of,
     factors_of,
@@ -44,7 +44,7 @@ FULL = cycle(
         {"gpus": 2, "zero": 2, "optimizer": "sgd", "loop": "manual"},
         {"gpus": 2, "tensor_parallel": 2, "optimizer": "paged-adamw8bit"},
         {"gpus": 2, "pipeline_parallel": 2},
-        {"loss": "chunked:64", "padding_mask": True},
+        {"loss": "tiled", "padding_mask": True},
     )
 )
 LORA = cycle(
@@ -53,7 +53,7 @@ LORA = cycle(
         {},
         {"lora_dropout": 0.1, "adapter_dtype": "bf16", "loss": "tiled"},
         {"checkpointing": True, "kernels": "liger", "loss": "fused"},
-        {"attention": "efficient", "autocast": True, "accumulation": 4, "loop": "script"},
+        {"attention": "efficient", "autocast": True, "accumulation": 4, "loop": "manual"},
         {"gpus": 3, "zero": 3, "loss": "in-place"},
         {"kernels": "fused", "checkpointing": True, "reentrant": True},
     )

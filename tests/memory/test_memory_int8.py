@@ -10,7 +10,7 @@ from drift import Agreement, Case, compare
 from lazy_imports import LazyImport
 from test_memory_drift import MODELS
 
-from qtui_core.memory.shape.storage import packed
+from qtui_core.memory.shape.weights import packed
 
 bnb = LazyImport("bitsandbytes")
 torch = LazyImport("torch")
@@ -19,6 +19,7 @@ torch = LazyImport("torch")
 PLANS = {
     "llama, kept": {"checkpointing": False},
     "llama, checkpoints": {"checkpointing": True},
+    "llama, reentrant": {"checkpointing": True, "reentrant": True},
     "llama, not prepared": {"checkpointing": False, "kbit_prep": "none", "dtype": "fp16"},
     "llama, a token": {"method": "inference", "generate": 2},
     "gpt2, kept": {"checkpointing": False},

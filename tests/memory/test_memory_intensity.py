@@ -12,14 +12,14 @@ import pytest
 from every import over
 from lazy_imports import LazyImport, lazy_names
 
-from qtui_core.memory.compute.intensity import operations_of
-from qtui_core.memory.compute.operation import Operation, Roofs, place
-from qtui_core.memory.compute.totals import compute_of
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.compute import compute_of
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.folding import fold
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import parameter_count
+from qtui_core.roofline.operation import Operation, Roofs, place
+from qtui_core.roofline.step import operations_of
 
 torch = LazyImport("torch")
 Traffic = LazyImport("dispatch_modes", "Traffic")
@@ -289,3 +289,12 @@ class TestPlacing:
         found = place(operation, Roofs({"bf16": 1e15, "fp32": 1e13}, 2e12, 5e12))
         assert found.presses == "L2"
         assert found.seconds == pytest.approx(0.02)
+
+
+def test_a_quantized_cache_is_read_in_fewer_bytes() -> None:
+    asked: dict[str, Any] = {"method": "inference", "generate": 8}
+    plain, half = (
+        named("attention of a token", operations(**asked, kv_dtype=each))
+        for each in ("auto", "fp8")
+    )
+    assert (half.bytes * 2, half.operations) == (plain.bytes, plain.operations)

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
+from lazy_imports import LazyImport
+
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
+from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event, Phase
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step import device_events
 from qtui_core.memory.step.device_events import (
@@ -17,7 +20,11 @@ from qtui_core.memory.step.device_events import (
     read_ahead,
     reads_ahead,
 )
-from qtui_core.memory.tape.blocks.linear.weights import SOURCE
+from qtui_core.memory.tape.blocks.weights import SOURCE
+
+torch = LazyImport("torch")
+transformers = LazyImport("transformers")
+CpuTracker = LazyImport("qtui_core.training.tracing.cpu_tracker", "CpuTracker")
 
 SHAPE = shape_from_config(
     {
@@ -138,3 +145,50 @@ def test_the_allocator_is_told_of_the_load_as_it_was():
     assert sum(event[0] == EMPTY_CACHE for event in for_allocator(now.events, now.plan)) == 1
     lora = estimate(SHAPE, RunPlan(method="lora", torch="2.10"), allocator=False)
     assert for_allocator(lora.events, lora.plan) is lora.events
+
+
+GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 3, "n_head": 4, "n_positions": 512}
+LOADED = {
+    "Conv1D, and embeddings after the layers": GPT2 | {"vocab_size": 1000},
+    "embeddings larger than any copy": GPT2 | {"vocab_size": 4000, "n_embd": 128},
+    "nn.Linear": {
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 256, "intermediate_size": 1024,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LOADED)
+def test_a_load_holds_what_from_pretrained_holds(tmp_path, case):
+    """On a CPU, where the same code of transformers and bitsandbytes quantizes."""
+    config = transformers.AutoConfig.for_model(**LOADED[case])
+    made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    made.save_pretrained(tmp_path)
+    settings = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    with CpuTracker() as tracker:
+        tracker.phase(Phase.LOAD)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, quantization_config=settings, device_map="cpu", dtype=torch.bfloat16
+        )
+        events = tracker.events()
+    del loaded
+    plan = RunPlan(method="inference", quant="nf4", batch=1, sequence=64, dtype="bf16")
+    found = estimate(shape_from_config(made.config.to_dict()), plan, allocator=False)
+    assert most_at_once(load_of(list(found.events))) == pytest.approx(
+        most_at_once(events), rel=2e-3
+    )
+
+
+def most_at_once(events) -> int:
+    """The most bytes that are allocated at once, in blocks of 512."""
+    sizes: dict[object, int] = {}
+    level = most = 0
+    for event in events:
+        if event[0] == ALLOCATE:
+            sizes[event[1]] = -(-event[2] // 512) * 512
+            level += sizes[event[1]]
+            most = max(most, level)
+        elif event[0] == FREE:
+            level -= sizes.pop(event[1])
+    return most

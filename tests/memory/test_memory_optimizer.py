@@ -11,7 +11,7 @@ from lazy_imports import LazyImport, lazy_names
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.shape.weights import StoredTensor
 from qtui_core.memory.step.optimizer import (
     passing_temporaries,
     shared_states,
@@ -27,7 +27,7 @@ AutoConfig, AutoModelForCausalLM = lazy_names("transformers", "AutoConfig", "Aut
 
 
 TORCH = {"fp32": "float32", "bf16": "bfloat16"}
-#: Assessment every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.
+#: At every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.
 SHAPES = [(1,), (5, 7), (4095,), (4096,), (17, 241), (64, 65), (257, 16), (99_999,), (400, 250)]
 
 #: Of few shapes, each of which is compiled anew.
@@ -154,7 +154,6 @@ def test_paged_states_are_those_bitsandbytes_asks_managed_memory_for(
     states = states_of(trained(sizes, "bf16"), plan)
     assert [state.bytes for state in states if state.paged] == asked
     assert sorted(state.bytes for state in states) == tensors_in(real, steps=False)
-    assert all(state.allocated == 0 for state in states if state.paged)
 
 
 def test_the_trainer_keeps_states_of_embeddings_in_32_bits():

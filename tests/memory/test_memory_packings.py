@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from every import over
 from lazy_imports import LazyImport, lazy_names
+from shorthands import allocated_in
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.changes import advise, candidates
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.estimate import estimate, estimate_peaks
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, Phase
+from qtui_core.memory.plan.run_plan import RunPlan, resolve, resolve_for
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.packed import packing_of
-from qtui_core.memory.shape.packed_modules import held_by_files
+from qtui_core.memory.shape.packed import held_by_files, packing_of
 from qtui_core.memory.shape.weights import tensors_of
 from qtui_core.memory.step.model import Model
 from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.blocks.linear.linear import project
+from qtui_core.memory.tape.blocks.linear import project
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.models import open_model
 from tests.memory.small_models import config_of
@@ -36,10 +36,12 @@ torch = LazyImport("torch")
 transformers = LazyImport("transformers")
 AutoHfQuantizer = LazyImport("transformers.quantizers", "AutoHfQuantizer")
 Tracker = LazyImport("qtui_core.training.tracing.tracker", "Tracker")
+Mxfp4GptOssExperts = LazyImport("transformers.integrations.mxfp4", "Mxfp4GptOssExperts")
 AwqLike, Packed = lazy_names("small_layers", "AwqLike", "Packed")
 
 
 INFERENCE = RunPlan(method="inference", sequence=16)
+MXFP4 = {"quant_method": "mxfp4"}
 
 GROUPED = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 DYNAMIC = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
@@ -231,8 +233,10 @@ def test_bitsandbytes_comes_out_as_if_it_were_quantized_at_load():
             found, other = estimate(shape, plan), estimate(plain, replace(plan, quant=quant))
             assert found.plan == other.plan
             assert found.resident_bytes == other.resident_bytes
-            assert found.phase("backward") == other.phase("backward")
-            assert found.phase("load") < other.phase("load"), "nothing is quantized while it loads"
+            assert allocated_in(found, "backward") == allocated_in(other, "backward")
+            assert allocated_in(found, "load") < allocated_in(other, "load"), (
+                "nothing is quantized while it loads"
+            )
     kept = of("llama", {"load_in_8bit": True, "llm_int8_skip_modules": ["lm_head", "k_proj"]})
     names = {t.name for t in tensors_of(kept, resolve(INFERENCE, "bf16", "int8"))}
     assert "model.layers.0.self_attn.q_proj.SCB" in names
@@ -306,7 +310,6 @@ def test_names_of_modules_that_stay_as_they_are():
         {"quant_method": "compressed-tensors", "config_groups": {
             "a": {"targets": ["Linear"], "format": ["dense"],
                   "weights": {"num_bits": 4, "strategy": "channel"}}}},
-        {"quant_method": "mxfp4"},
         {"quant_method": "hqq", "quant_config": {"weight_quant_params": None}},
         {"quant_method": "modelopt", "quant_algo": "W4A8"},
         {"quant_method": ["gptq"]},
@@ -364,24 +367,34 @@ def test_experts_whose_storage_is_not_told():
     }
 
 
+EXPERTS = ("gate_proj", "up_proj", "down_proj")
+
+
 def test_what_such_a_checkpoint_does_not_allow():
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     fp8 = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     refused = [
         (gptq, RunPlan(quant="nf4"), "quantized already"),
         (gptq, RunPlan(method="inference", quant="int8"), "quantized already"),
-        (gptq, RunPlan(method="full"), "cannot be trained themselves; use --method qlora, or"),
-        (gptq, RunPlan(method="lora"), "is QLoRA; use --method qlora"),
-        (gptq, RunPlan(method="inference", quant="none"), "no way to unpack"),
+        (
+            gptq,
+            RunPlan(method="full", quant="stored"),
+            "cannot be trained themselves; use --method qlora",
+        ),
+        (gptq, RunPlan(method="lora", quant="stored"), "is QLoRA; use --method qlora"),
         (gptq, RunPlan(kbit_prep="all"), "--kbit-prep none"),
         (gptq, RunPlan(kernels="fused"), "--kernels torch"),
         (gptq, RunPlan(gpus=2, zero=3), "not built in"),
-        (fp8, RunPlan(method="full"), "--quant none, which unpacks it"),
+        (fp8, RunPlan(method="full", quant="stored"), "--quant none"),
         (fp8, RunPlan(quant="none"), "leave out --quant, or say --method lora"),
-        ({"quant_method": "fbgemm_fp8"}, RunPlan(), "no adapters are trained"),
-        ({"quant_method": "quip#"}, RunPlan(method="lora"), "no adapters are trained"),
-        (COMPRESSED["4 bits"], RunPlan(), "--method lora with --quant none"),
-        ({"load_in_4bit": True}, RunPlan(method="lora"), "is QLoRA; use --method qlora"),
+        ({"quant_method": "fbgemm_fp8"}, RunPlan(quant="stored"), "no adapters are trained"),
+        ({"quant_method": "quip#"}, RunPlan(quant="stored"), "no adapters are trained"),
+        (COMPRESSED["4 bits"], RunPlan(quant="stored"), "--method lora with --quant none"),
+        (
+            {"load_in_4bit": True},
+            RunPlan(method="lora", quant="fp4"),
+            "is QLoRA; use --method qlora",
+        ),
         ({"load_in_4bit": True}, RunPlan(quant="nf4-dq"), "quantized already"),
         (None, RunPlan(quant="stored"), "this one is not"),
     ]
@@ -395,10 +408,31 @@ def test_what_such_a_checkpoint_does_not_allow():
                 failed.append((settings, plan, str(error)))
     assert not failed
     with pytest.raises(UsageError, match=r"attention alone, --lora-targets (\S+)\.") as told:
-        estimate(of("qwen3_moe", fp8), RunPlan(sequence=32))
+        estimate(of("qwen3_moe", fp8), RunPlan(sequence=32, lora_targets=EXPERTS))
     advice = str(told.value).rpartition(" ")[2].rstrip(".").split(",")
     assert set(advice) == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    assert estimate(of("qwen3_moe", fp8), RunPlan(sequence=32, lora_targets=tuple(advice)))
+    usual = resolve_for(of("qwen3_moe", fp8), RunPlan(method="lora", sequence=32))
+    assert usual.method == "qlora"
+    assert set(usual.lora_targets) == set(advice)
+    assert estimate(of("qwen3_moe", fp8), usual)
+
+
+def test_training_over_what_no_library_trains_is_of_the_plain_checkpoint():
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    plain = of("llama", None)
+    for settings, method in ((gptq, "full"), (COMPRESSED["4 bits"], "qlora"),
+                             (COMPRESSED["4 bits"], "lora"), (MXFP4, "qlora")):  # fmt: skip
+        plan = RunPlan(method=method, sequence=32)
+        found, own = estimate(of("llama", settings), plan), estimate(plain, plan)
+        assert found.peak_allocated_bytes == own.peak_allocated_bytes
+        assert found.terms == own.terms
+        assert found.plan.quant == {"qlora": "nf4-dq"}.get(method, "none")
+    unpacked = estimate(of("llama", gptq), replace(INFERENCE, quant="none"))
+    assert unpacked.peak_allocated_bytes == estimate(plain, INFERENCE).peak_allocated_bytes
+
+
+def test_fp8_unpacked_is_the_plain_checkpoint():
+    fp8 = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     for way in (RunPlan(method="full", quant="none"), RunPlan(method="lora", quant="none")):
         plain = replace(way, quant=None, sequence=32)
         found = estimate(of("llama", fp8), replace(way, sequence=32))
@@ -428,13 +462,36 @@ def test_no_advice_quantizes_what_is_quantized():
             assert all(c["quant"] == shape.packed_as for c in offered)
 
 
-def test_fp8_is_unpacked_on_a_gpu_without_its_products():
-    shape = of("llama", {"quant_method": "fp8", "weight_block_size": [32, 32]})
-    old, new = (estimate(shape, INFERENCE, find_device(name)) for name in ("A100 80", "H100 SXM"))
+@pytest.mark.parametrize(
+    ("family", "settings", "gpus"),
+    [("llama", {"quant_method": "fp8", "weight_block_size": [32, 32]}, ("A100 80", "H100 SXM")),
+     ("gpt_oss", MXFP4, ("V100 16", "T4"))],
+)  # fmt: skip
+def test_a_checkpoint_is_unpacked_on_a_gpu_without_its_products(family, settings, gpus):
+    shape = of(family, settings)
+    old, new = (estimate(shape, INFERENCE, find_device(name)) for name in gpus)
     assert old.plan.quant == "none"
     assert new.plan.quant == "stored"
     weights = [next(t.bytes for t in e.components if t.name == "weights") for e in (old, new)]
     assert weights[0] > weights[1]
+
+
+def test_mxfp4_packs_the_experts_alone_as_their_class_does():
+    shape, plain = of("gpt_oss", MXFP4), of("gpt_oss", None)
+    with torch.device("meta"):
+        module = Mxfp4GptOssExperts(config_of("gpt_oss"))
+    real = {name: p.nbytes for name, p in module.named_parameters()}
+    found, stem = estimated(shape), "model.layers.0.mlp.experts."
+    assert {name: found[f"{stem}{name}"][1] for name in real} == real
+    codes = {name: nbytes for name, nbytes in real.items() if "bias" not in name}
+    # An exponent for each 32 of them, as config.json's quant_method says.
+    scales = {name: found[f"{stem}{name}_scale"][1] for name in codes}
+    assert scales == {name: size // 16 for name, size in codes.items()}
+    others = {name: entry for name, entry in estimated(plain).items() if "experts" not in name}
+    assert others.items() <= found.items()
+    steps = [estimate(each, INFERENCE) for each in (shape, plain)]
+    made = [found.peak_live_bytes - found.resident_bytes for found in steps]
+    assert 0 < made[0] <= made[1]
 
 
 def gptq_like(codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -533,11 +590,11 @@ def _step_on_tape(settings: dict[str, Any]) -> dict[str, tuple[int, int]]:
     weights = Model(shape, plan).layers[0]
     weights.load(tape)
     weights.adapt(tape)
-    x = tape.leaf(BATCH * TOKENS * INPUTS, "bf16", Label("x"), trained=True)
+    x = tape.leaf(BATCH * TOKENS * INPUTS, "bf16", "x", trained=True)
     tape.phase(Phase.FORWARD)
-    y = project(tape, weights, shape.layers[0].mlp.up, x)
+    y = project(weights, shape.layers[0].mlp.up, x)
     tape.phase(Phase.BACKWARD)
-    backward(tape, y, tape.new(y.elements, y.dtype, Label("gradient")))
+    backward(tape, y, tape.new(y.elements, y.dtype, "gradient"))
     tape.phase(Phase.BETWEEN)
     return _of_step(tape.events)
 

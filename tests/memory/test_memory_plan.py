@@ -3,7 +3,7 @@
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import chunk_of, parse_loss, parse_targets
+from qtui_core.memory.plan.option import parse_targets
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.shape.model_shape import (
     Attention,
@@ -64,8 +64,7 @@ IMPOSSIBLE = [
     ({"attention": "ring"}, "sdpa, flash, efficient, eager"),
     ({"optimizer": "lion"}, "adamw8bit"),
     ({"loss": "hinge"}, "'hinge' is no loss"),
-    ({"loss": "chunked:0"}, "one token or more"),
-    ({"loss": "chunked:"}, "says nothing after the colon"),
+    ({"loss": "chunked:256"}, "is no loss that is known"),
     ({"loss": "stock:3"}, "no loss that is known"),
     ({"loop": "endless"}, "trainer, manual"),
     ({"segments": "large"}, "native, expandable"),
@@ -164,18 +163,6 @@ def test_targets_are_read():
             parse_targets(text)
 
 
-def test_losses_are_read():
-    assert parse_loss("chunked") == "chunked:256"
-    assert parse_loss("Chunked:064") == "chunked:64"
-    assert chunk_of("chunked:64") == 64
-    assert chunk_of("stock") is None
-    assert [parse_loss(text) for text in ("stock", "stock-4.48", "fused")] == [
-        "stock",
-        "stock-4.48",
-        "fused",
-    ]
-
-
 REFUSED_BY_THE_MODEL = [
     ({"gpus": 8, "tensor_parallel": 8}, {}, "does not divide 4 attention heads"),
     ({"gpus": 4, "tensor_parallel": 4}, {}, "2 heads of keys and values; use one of 1, 2."),
@@ -195,10 +182,7 @@ REFUSED_BY_THE_MODEL = [
     ({"gpus": 7, "tensor_parallel": 7}, {}, "4 attention heads; use one of 1, 2, 4."),
     ({"gpus": 2, "tensor_parallel": 2}, {"heads": 71, "kv_heads": 71}, "use --tensor-parallel 1."),
     ({"method": "inference", "generate": 5}, {"is_encoder": True}, "does not generate"),
-    ({}, {"head": None, "architecture": "LlamaModel"}, "no head to train on"),
-    ({}, {"head": None, "architecture": "BertForSequenceClassification"}, "use --trace"),
-    ({}, {"head": None, "architecture": "BertForMultipleChoice"}, "name another class"),
-    ({"loss": "chunked:64"}, {"is_encoder": True}, "use --loss stock."),
+    ({"loss": "tiled"}, {"is_encoder": True}, "use --loss stock."),
 ]
 
 

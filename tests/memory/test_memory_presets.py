@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.cases import CASES, case_of
-from qtui_core.memory.advice.claims import GB, figures_of
+from qtui_core.memory.advice.cases import CASES, GB, case_of, figures_of
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import parameter_count
 
 CONFIGS = Path(__file__).parent / "configs"
 #: Case -> the published configuration of the same model.

@@ -9,18 +9,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 from every import in_parts, left_out, over
 from test_memory_advice import parse
 from test_memory_estimate import SHAPE, SMALL
 from told_truly import faults_of
 
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice.capacity import fit_on, fits
-from qtui_core.memory.advice.changes import advise
-from qtui_core.memory.advice.conclude import conclude_memory
-from qtui_core.memory.advice.remedy import remedy, smallest_again
-from qtui_core.memory.advice.report import report_of_plan
-from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
+from qtui_core.memory.advice.capacity import fit_on, fits, remedy, smallest_again
+from qtui_core.memory.advice.changes import Advice, advise
+from qtui_core.memory.advice.report import conclude_memory, report_of_plan
+from qtui_core.memory.devices.device import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import estimate_peaks
 from qtui_core.memory.plan.run_plan import resolve
 from qtui_core.memory.shape.description import ModelDescription
@@ -69,7 +68,7 @@ def test_the_sentence_is_true_of_the_plan_that_it_advises(plan, share, parts):
         return
     whole = estimate(SHAPE, plan)
     device = None if share is None else device_of_memory(int(whole.process_bytes * share))
-    model = ModelDescription("m", "here", SMALL, "LlamaForCausalLM", quantized=False)
+    model = ModelDescription("m", "here", SMALL, "LlamaForCausalLM", quantization="")
     asked = resolve(plan, SHAPE.dtype)
     report = report_of_plan(model, SHAPE, asked, device, "batch", asked=plan, wanted=asked)
     found, said = report.estimate, conclude_memory(report)
@@ -103,6 +102,42 @@ def test_the_sentence_is_true_of_the_plan_that_it_advises(plan, share, parts):
         assert saved == format_bytes(before.peak_allocated_bytes - there.peak_allocated_bytes)
         if "make it fit" in said:
             assert fit_on(estimate(SHAPE, after, device), device).verdict == "fits", words
+
+
+@pytest.mark.parametrize(
+    ("options", "device"),
+    [
+        ({"method": "full", "dtype": "fp32", "checkpointing": True, "optimizer": "adamw-fused"}, 0),
+        ({"quant": "int8", "loss": "tiled"}, 0),
+        ({"quant": "int8", "loss": "tiled"}, 0.5),
+        ({"method": "inference"}, 0),
+        ({"method": "inference"}, 0.5),
+        ({"loss": "tiled", "checkpointing": True, "batch": 1}, 0),
+    ],
+)
+def test_advice_that_does_not_train_the_same_names_its_cost(options, device):
+    plan = resolve(RunPlan(**{"batch": 4, "sequence": 512} | options), SHAPE.dtype)
+    found = estimate(SHAPE, plan)
+    on = device_of_memory(int(found.process_bytes * device)) if device else None
+    model = ModelDescription("m", "here", SMALL, "LlamaForCausalLM", quantization="")
+    report = report_of_plan(model, SHAPE, plan, on, asked=plan, wanted=plan)
+    said = conclude_memory(report)
+    advised = next(
+        a for a in (report.remedy, *report.advice) if a is not None and f"`{a.change}`" in said
+    )
+    same = plan.trains and plan.trains_like(advised.plan)
+    assert ("what trains the same" in said or device > 0) if same else f"({advised.cost})" in said
+
+
+def test_what_makes_it_fit_and_saves_nothing_is_not_said_to_save():
+    plan = resolve(RunPlan(batch=4, sequence=512), SHAPE.dtype)
+    model = ModelDescription("m", "here", SMALL, "LlamaForCausalLM", quantization="")
+    on = device_of_memory(estimate(SHAPE, plan).process_bytes)
+    report = report_of_plan(model, SHAPE, plan, on, asked=plan, wanted=plan)
+    grown = replace(plan, segments="expandable")
+    saves_nothing = Advice("--segments expandable", grown, 0, "nothing", "loss", {})
+    said = conclude_memory(replace(report, remedy=saves_nothing))
+    assert said.endswith("`--segments expandable` would make it fit.")
 
 
 def test_what_saves_most_is_not_offered_where_it_is_not_enough():

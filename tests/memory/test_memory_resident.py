@@ -14,7 +14,7 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.allocator import simulate
 from qtui_core.memory.replay.record import ALLOCATE, Component, rounded
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import parameter_count
 from qtui_core.memory.shape.weights import blocks_of, tensors_of
 from qtui_core.memory.step.sharding import paged_bytes
 

@@ -10,28 +10,27 @@ import pytest
 from qtui.cli.memory_report import report_on
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.capacity import fit_on
-from qtui_core.memory.devices import finding
-from qtui_core.memory.devices.catalog import DEVICES
+from qtui_core.memory.devices import device as devices
+from qtui_core.memory.devices.device import DEVICES
 from qtui_core.memory.shape import from_config
-from qtui_core.memory.shape.families import gpt, llama
-from qtui_core.memory.shape.families.llama_like import DecoderFamily, Defaults
+from qtui_core.memory.shape.families.decoder import DecoderFamily
+from qtui_core.memory.shape.families.gpt import GPTS
+from qtui_core.memory.shape.families.gpt_like import GptFamily
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import named_modules, parameter_count
+from qtui_core.memory.shape.model_shape import named_modules, parameter_count
 from qtui_core.models import open_model
 
 CONFIG = {
     "model_type": "salted", "torch_dtype": "bfloat16", "hidden_size": 64, "intermediate_size": 160,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500,
 }  # fmt: skip
-SIZES = Defaults(hidden=64, intermediate=160, layers=9, heads=4, vocabulary=500, kv_heads=2)
 PLAN = RunPlan(method="full", batch=2, sequence=32)
 
 
 @pytest.fixture
 def salted(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = DecoderFamily("SaltedForCausalLM", SIZES, embedding_scale=True)
-    monkeypatch.setitem(llama.FAMILIES, "salted", row)
-    monkeypatch.setitem(from_config._MODULES, "salted", "llama")
+    row = DecoderFamily("SaltedForCausalLM", embedding_scale=True)
+    monkeypatch.setitem(from_config.FAMILIES, "salted", row)
 
 
 @pytest.mark.usefixtures("salted")
@@ -53,11 +52,11 @@ def test_a_made_up_family_is_a_row(tmp_path):
 
 
 def test_a_made_up_family_with_names_of_its_own_is_a_row(monkeypatch):
-    gpt2 = gpt.FAMILIES["gpt2"]
+    gpt2 = GPTS["gpt2"]
+    assert isinstance(gpt2, GptFamily)
     names = replace(gpt2.names, layers="salted.h", up="mlp.salt")
-    row = replace(gpt2, architecture="SaltedLMHeadModel", names=names, hidden=("grains", 64))
-    monkeypatch.setitem(gpt.FAMILIES, "salted", row)
-    monkeypatch.setitem(from_config._MODULES, "salted", "gpt")
+    row = replace(gpt2, architecture="SaltedLMHeadModel", names=names, hidden="grains")
+    monkeypatch.setitem(from_config.FAMILIES, "salted", row)
     config = {"vocab_size": 500, "n_layer": 2, "n_head": 4, "grains": 32}
     shape = shape_from_config(config | {"model_type": "salted"})
     plain = shape_from_config(config | {"model_type": "gpt2", "n_embd": 32})
@@ -70,8 +69,8 @@ def test_a_made_up_gpu_is_a_row(monkeypatch):
         next(device for device in DEVICES if device.name.startswith("T4")),
         name="Saltworks 7", total=7 << 30, allocatable=None, aliases=("salt7",),
     )  # fmt: skip
-    monkeypatch.setattr(finding, "DEVICES", (*DEVICES, row))
-    device = finding.find_device("salt7")
+    monkeypatch.setattr(devices, "DEVICES", (*DEVICES, row))
+    device = devices.find_device("salt7")
     assert device is row
     shape = shape_from_config(CONFIG | {"model_type": "llama"})
     found = estimate(shape, PLAN, device)

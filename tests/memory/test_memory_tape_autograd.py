@@ -9,27 +9,13 @@ from functools import partial
 import pytest
 from lazy_imports import LazyImport, lazy_names
 
-from qtui_core.memory.replay.record import ALLOCATE, FREE, Label
+from qtui_core.memory.replay.record import ALLOCATE, FREE
 from qtui_core.memory.step.checkpointing import checkpoint
 from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.operations.attention import softmax
-from qtui_core.memory.tape.operations.embedding import embedding
-from qtui_core.memory.tape.operations.linear import bmm, linear
-from qtui_core.memory.tape.operations.loss import cross_entropy
-from qtui_core.memory.tape.operations.pointwise import (
-    add,
-    add_constant,
-    from_input,
-    from_output,
-    mul,
-    neg,
-    power,
-    rsqrt,
-    scale,
-)
-from qtui_core.memory.tape.operations.reductions import layer_norm, mean
-from qtui_core.memory.tape.operations.views import cat, contiguous, part, repeat, split
-from qtui_core.memory.tape.tape import Tape, Tensor
+from qtui_core.memory.tape.kernels import cross_entropy, layer_norm, softmax
+from qtui_core.memory.tape.operations import bmm, cat, embedding, linear
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import EPS, SCALE, Tensor
 
 torch = LazyImport("torch")
 nn = LazyImport("torch.nn")
@@ -87,7 +73,7 @@ def parameter(*shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def leaf(tape: Tape, elements: int, dtype: str = "fp32", trained: bool = True) -> Tensor:
-    return tape.leaf(elements, dtype, Label("leaf"), trained)
+    return tape.leaf(elements, dtype, "leaf", trained)
 
 
 Case = tuple[Callable[[], object], Callable[[Tape], object], Tape]
@@ -98,7 +84,7 @@ def mean_square(x: torch.Tensor) -> torch.Tensor:
 
 
 def tape_mean_square(tape: Tape, x: Tensor) -> Tensor:
-    return mean(tape, power(tape, x), 1)
+    return x.pow(2).mean(1)
 
 
 def shared_weight() -> Case:
@@ -117,8 +103,8 @@ def shared_weight() -> Case:
     w, given = leaf(tape, WIDTH * WIDTH), leaf(tape, X, trained=False)
 
     def taped(tape: Tape) -> object:
-        hidden = from_input(tape, "silu", linear(tape, given, w, None, WIDTH, WIDTH))
-        hidden = add(tape, hidden, linear(tape, hidden, w, None, WIDTH, WIDTH))
+        hidden = linear(given, w, None, WIDTH, WIDTH).from_input("silu")
+        hidden = hidden + linear(hidden, w, None, WIDTH, WIDTH)
         loss = tape_mean_square(tape, hidden)
         del hidden
         backward(tape, loss)
@@ -142,7 +128,7 @@ def second_step() -> Case:
 
     def taped(tape: Tape) -> object:
         for _ in range(2):
-            loss = tape_mean_square(tape, linear(tape, given, w, None, WIDTH, WIDTH))
+            loss = tape_mean_square(tape, linear(given, w, None, WIDTH, WIDTH))
             backward(tape, loss)
         return loss
 
@@ -163,7 +149,7 @@ def biased() -> Case:
     given = leaf(tape, X)
 
     def taped(tape: Tape) -> object:
-        loss = tape_mean_square(tape, linear(tape, given, w, b, WIDTH, 3 * WIDTH))
+        loss = tape_mean_square(tape, linear(given, w, b, WIDTH, 3 * WIDTH))
         backward(tape, loss)
         return loss
 
@@ -192,13 +178,13 @@ def norm(name: str, short: str) -> Case:
     w, given = leaf(tape, WIDTH, short), leaf(tape, X, short)
 
     def tape_normed(tape: Tape, hidden: Tensor) -> Tensor:
-        hidden = tape.to(hidden, "fp32")
-        variance = mean(tape, power(tape, hidden), ROWS)
-        hidden = mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
-        return mul(tape, w, tape.to(hidden, short))
+        hidden = hidden.to("fp32")
+        variance = hidden.pow(2).mean(ROWS)
+        hidden = hidden * (variance + EPS).rsqrt()
+        return w * hidden.to(short)
 
     def taped(tape: Tape) -> object:
-        loss = tape_mean_square(tape, tape.to(tape_normed(tape, given), "fp32"))
+        loss = tape_mean_square(tape, tape_normed(tape, given).to("fp32"))
         backward(tape, loss)
         return loss
 
@@ -217,12 +203,12 @@ def tied() -> Case:
         return loss
 
     tape = Tape()
-    w, tokens = leaf(tape, WORDS * WIDTH), tape.new(ROWS, "int64", Label("ids"))
+    w, tokens = leaf(tape, WORDS * WIDTH), tape.new(ROWS, "int64", "ids")
 
     def taped(tape: Tape) -> object:
-        hidden = [embedding(tape, w, tokens, WIDTH)]
-        logits = linear(tape, hidden.pop(), w, None, WIDTH, WORDS)
-        loss = cross_entropy(tape, logits, tokens)
+        hidden = [embedding(w, tokens, WIDTH)]
+        logits = linear(hidden.pop(), w, None, WIDTH, WORDS)
+        loss = cross_entropy(logits, tokens)
         del logits
         backward(tape, loss)
         return loss
@@ -243,12 +229,12 @@ def rotation() -> Case:
     given, table = leaf(tape, X), leaf(tape, LENGTH * WIDTH, trained=False)
 
     def tape_turned(tape: Tape, x: Tensor) -> Tensor:
-        first, second = part(tape, x, X // 2), part(tape, x, X // 2)
-        return cat(tape, neg(tape, second), first)
+        first, second = x.part(X // 2), x.part(X // 2)
+        return cat(-second, first)
 
     def taped(tape: Tape) -> object:
-        turned = mul(tape, given, table)
-        turned = add(tape, turned, mul(tape, tape_turned(tape, given), table))
+        turned = given * table
+        turned = turned + tape_turned(tape, given) * table
         loss = tape_mean_square(tape, turned)
         del turned
         backward(tape, loss)
@@ -289,17 +275,17 @@ def attention() -> Case:
     w, given = leaf(tape, 2 * WIDTH * WIDTH), leaf(tape, X, trained=False)
 
     def tape_attended(tape: Tape, x: Tensor) -> Tensor:
-        q, k, v = split(tape, linear(tape, x, w, None, WIDTH, 2 * width), X, X // 2, X // 2)
-        k = repeat(tape, k, 2)
-        v = repeat(tape, v, 2)
+        q, k, v = linear(x, w, None, WIDTH, 2 * width).split(X, X // 2, X // 2)
+        k = k.repeat(2)
+        v = v.repeat(2)
         # Sequences and heads of queries do not lie together: the product copies them first.
-        scores = bmm(tape, contiguous(tape, q), k, BATCH * heads * LENGTH * LENGTH)
-        scores = scale(tape, scores)
-        scores = softmax(tape, scores)
-        return bmm(tape, scores, v, X)
+        scores = bmm(q.clone(), k, BATCH * heads * LENGTH * LENGTH)
+        scores = scores * SCALE
+        scores = softmax(scores)
+        return bmm(scores, v, X)
 
     def taped(tape: Tape) -> object:
-        return mean(tape, tape_attended(tape, given), 1)
+        return tape_attended(tape, given).mean(1)
 
     return run, taped, tape
 
@@ -317,9 +303,9 @@ def layer_normed() -> Case:
     given = leaf(tape, X)
 
     def taped(tape: Tape) -> object:
-        hidden = [layer_norm(tape, given, None, None, WIDTH)]
-        hidden = [from_output(tape, "tanh", hidden.pop())]
-        hidden = [from_input(tape, "gelu", hidden.pop())]
+        hidden = [layer_norm(given, None, None, WIDTH)]
+        hidden = [hidden.pop().tanh()]
+        hidden = [hidden.pop().from_input("gelu")]
         loss = tape_mean_square(tape, hidden.pop())
         backward(tape, loss)
         return loss
@@ -357,10 +343,10 @@ def checkpointed(layers: int) -> Case:
 
     def tape_layer(tape: Tape, up: Tensor, down: Tensor, hidden: Tensor) -> Tensor:
         residual = hidden
-        hidden = linear(tape, hidden, up, None, WIDTH, 3 * WIDTH)
-        hidden = from_input(tape, "silu", hidden)
-        hidden = linear(tape, hidden, down, None, 3 * WIDTH, WIDTH)
-        return add(tape, residual, hidden)
+        hidden = linear(hidden, up, None, WIDTH, 3 * WIDTH)
+        hidden = hidden.from_input("silu")
+        hidden = linear(hidden, down, None, 3 * WIDTH, WIDTH)
+        return residual + hidden
 
     def taped(tape: Tape) -> object:
         hidden = given

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 from lazy_imports import LazyImport
 from shorthands import record_peaks
-from test_memory_tape_autograd import leaf, real_levels, tape_levels
+from test_memory_tape_autograd import leaf, tape_levels
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.blocks.loss.chunked_loss import chunked_loss
-from qtui_core.memory.tape.blocks.loss.fused_loss import fused_loss
-from qtui_core.memory.tape.blocks.loss.tiled_loss import tiled_loss
+from qtui_core.memory.tape.blocks.losses import fused_loss, tiled_loss
 from qtui_core.memory.tape.tape import Tape
 
 torch = LazyImport("torch")
@@ -40,78 +37,41 @@ SHAPE = shape_from_config(
 
 
 def peaks(loss: str, tokens: int = TOKENS, **changes: Any) -> dict[str, int]:
-    plan = RunPlan(method="lora", loss=loss, checkpointing=True, batch=1, sequence=tokens)
+    plan = RunPlan(method="lora", loss=loss, checkpointing=True, sequence=tokens)
     return dict(record_peaks(SHAPE, resolve(replace(plan, **changes), SHAPE.dtype)))
 
 
 @pytest.mark.parametrize(
-    ("loss", "loop", "phase", "per_logit"),
+    ("loss", "batch", "loop", "phase", "per_logit"),
     [
-        ("stock", "trainer", "loss", 2 + 4 + 4),  # as computed, in float32, log-softmax
-        ("stock", "trainer", "backward", 4 + 4 + 4),  # log-softmax and two gradients
-        ("stock", "manual", "backward", 2 + 4 + 4 + 4),  # the logits are held besides
-        ("stock-4.48", "trainer", "loss", 2 + 4 + 4 + 4),  # and a copy, shifted
+        ("stock", 1, "trainer", "loss", 2 + 4 + 4),  # as computed, in float32, log-softmax
+        ("stock", 1, "trainer", "backward", 4 + 4 + 4),  # log-softmax and two gradients
+        ("stock", 1, "manual", "backward", 2 + 4 + 4 + 4),  # the logits are held besides
+        ("stock-4.48", 2, "trainer", "loss", 2 + 4 + 4 + 4),  # and a copy, shifted
+        ("stock-4.48", 1, "trainer", "loss", 2 + 4 + 4),  # which is a view of one sequence
+        ("in-place-4.48", 2, "trainer", "loss", 2 + 4 + 4),
+        ("in-place-4.48", 1, "trainer", "loss", 2 + 4),
+        ("in-place", 2, "trainer", "loss", 4 + 4),  # its forward() frees the logits as computed
+        ("in-place", 1, "trainer", "loss", 2 + 4),
     ],
 )
-def test_bytes_of_a_logit(loss: str, loop: str, phase: str, per_logit: int) -> None:
-    more, less = peaks(loss, 2 * TOKENS, loop=loop)[phase], peaks(loss, TOKENS, loop=loop)[phase]
-    assert (more - less) / (TOKENS * WORDS) == pytest.approx(per_logit, rel=0.01)
+def test_bytes_of_a_logit(loss: str, batch: int, loop: str, phase: str, per_logit: int) -> None:
+    more, less = (
+        peaks(loss, tokens, loop=loop, batch=batch)[phase] for tokens in (2 * TOKENS, TOKENS)
+    )
+    assert (more - less) / (batch * TOKENS * WORDS) == pytest.approx(per_logit, rel=0.01)
 
 
-@pytest.mark.parametrize("loss", ["chunked:64", "fused"])
-def test_losses_without_logits_grow_by_no_vocabulary(loss: str) -> None:
-    """With four times the tokens they still avoid the 10 and 12 bytes per logit of the stock
+def test_a_fused_loss_grows_by_no_vocabulary() -> None:
+    """With four times the tokens it still avoids the 10 and 12 bytes per logit of the stock
     loss."""
 
     def grown(loss: str, phase: str) -> int:
         return peaks(loss, 4 * TOKENS)[phase] - peaks(loss, TOKENS)[phase]
 
     for phase, per_logit in (("loss", 10), ("backward", 12)):
-        saved = grown("stock", phase) - grown(loss, phase)
+        saved = grown("stock", phase) - grown("fused", phase)
         assert saved > 0.95 * per_logit * 3 * TOKENS * WORDS
-
-
-def test_a_chunk_takes_what_torch_takes() -> None:
-    """The same chunks written out on the CPU: forward and backward pass, with a trained head."""
-    chunk, words = 64, 8000
-    shape = replace(SHAPE, vocabulary=words)
-    weight = torch.randn(words, WIDTH, requires_grad=True)
-    hidden = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
-    labels = torch.randint(0, words, (TOKENS - 1,))
-
-    def of_chunk(rows: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        logits = rows.float() @ weight.float().t()
-        logarithms = functional.log_softmax(logits, dim=-1)
-        loss = functional.nll_loss(logarithms, wanted, reduction="sum")
-        logits.argmax(dim=-1)
-        (-(logarithms.exp() * logarithms).sum(dim=-1) * (wanted >= 0)).sum()
-        return loss
-
-    def run() -> object:
-        rows = hidden[..., :-1, :].reshape(-1, WIDTH)[torch.arange(TOKENS - 1)]
-        total = torch.zeros(())
-        for start in range(0, TOKENS - 1, chunk):
-            total = total + checkpoint(
-                of_chunk,
-                rows[start : start + chunk],
-                labels[start : start + chunk],
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-        (total / TOKENS).backward()
-        return total
-
-    tape = Tape()
-    given = leaf(tape, TOKENS * WIDTH)
-    table = leaf(tape, words * WIDTH)
-    ids = tape.new(TOKENS, "int64", Label("labels"))
-
-    def taped(tape: Tape) -> object:
-        loss = chunked_loss(tape, shape, given, table, None, ids, 1, chunk)
-        backward(tape, loss)
-        return loss
-
-    assert max(tape_levels(taped, tape)) == pytest.approx(max(real_levels(run)), rel=0.002)
 
 
 #: (type of hidden states, of the head, whether the head trains, autocast, words) -> bytes at most
@@ -137,12 +97,11 @@ def test_tiles_take_what_those_of_trl_take() -> None:
         tape = Tape()
         given = leaf(tape, 600 * 128, of_hidden)
         table = leaf(tape, words * 128, of_table, trained)
-        ids = tape.new(600, "int64", Label("labels"))
-        shape = replace(SHAPE, vocabulary=words, hidden=128)
+        ids = tape.new(600, "int64", "labels")
 
         def taped(tape: Tape) -> object:
             tape.enter_autocast("bf16" if autocast else None)  # noqa: B023
-            loss = tiled_loss(tape, shape, given, table, ids, 2)  # noqa: B023
+            loss = tiled_loss(given, table, ids, 2, 128)  # noqa: B023
             tape.leave_autocast()
             backward(tape, loss)
             return loss
@@ -152,24 +111,24 @@ def test_tiles_take_what_those_of_trl_take() -> None:
     assert not off
 
 
-@pytest.mark.parametrize("trained", [True, False])
-def test_a_fused_loss_takes_a_chunk_of_logits_and_its_gradients(trained: bool) -> None:
+@pytest.mark.parametrize(("trained", "batch"), [(True, 1), (False, 1), (False, 2)])
+def test_a_fused_loss_takes_a_chunk_of_logits_and_its_gradients(trained: bool, batch: int) -> None:
     """Tokens of a chunk: the power of two from tokens / ceil(vocabulary / width) on."""
     tokens, words, width = 4096, 32_000, 1024
     chunk = 128  # 4096 / 32
     tape = Tape()
     given = leaf(tape, tokens * width, "bf16")
     table = leaf(tape, words * width, "bf16", trained)
-    ids = tape.new(tokens, "int64", Label("labels"))
+    ids = tape.new(tokens, "int64", "labels")
     before = max(tape_levels(lambda tape: None, tape), default=0)
 
     def taped(tape: Tape) -> object:
-        loss = fused_loss(tape, given, table, ids, 1, width)
+        loss = fused_loss(given, table, ids, batch, width)
         backward(tape, loss)
         return loss
 
     gradients = 2 * tokens * width + trained * 2 * words * width
-    small = 8 * (tokens + 1) + 8 * tokens + 4 * tokens
+    small = 8 * (tokens + batch) + 8 * tokens * (batch > 1) + 4 * tokens
     assert max(tape_levels(taped, tape)) - before == gradients + small + 2 * chunk * words
     assert given.grad is not None
     assert (table.grad is not None) == trained

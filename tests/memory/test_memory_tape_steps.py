@@ -56,7 +56,7 @@ RUNS: dict[str, tuple[dict[str, Any], RunPlan]] = {
     "full, tied, biases": (QWEN2, RunPlan(method="full", checkpointing=True)),
     "full, norms of heads": (QWEN3, RunPlan(method="full", checkpointing=True)),
     "full, manual loop": (LLAMA, RunPlan(method="full", loop="manual")),
-    "full, script, a cache": (GPT2, RunPlan(method="full", loop="script")),
+    "full, manual loop, a cache": (GPT2, RunPlan(method="full", loop="manual")),
     "gpt2": (GPT2, RunPlan(method="full", checkpointing=True)),
     "gpt2, autocast": (GPT2 | FP32, RunPlan(method="full", autocast=True)),
     "lora": (LLAMA, RunPlan(method="lora", lora_dropout=0.05)),

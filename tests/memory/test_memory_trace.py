@@ -170,7 +170,7 @@ os.dup2(2, 1)
 sys.path[:0] = sys.argv[1:]
 from test_memory_trace import _profiled
 from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.shape.description import stored_as
+from stored_config import stored_as
 from qtui_core.training.tracing.trace import record
 cases = pickle.load(sys.stdin.buffer)
 cases = [(config, resolve_for(stored_as(config), plan)) for config, plan in cases]
@@ -323,6 +323,50 @@ def _check_that_nothing_is_left_by_a_step(recording):
             after.append(sum(sizes.values()))
     assert len(after) == 2
     assert after[0] == after[1]
+
+
+_TEXT = LLAMA | {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
+_TEXT |= {"head_dim": 8, "vocab_size": 200, "dtype": "float32"}
+_VISION = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2}
+_VISION |= {"out_hidden_size": 64, "num_position_embeddings": 16, "deepstack_visual_indexes": [1]}
+_ONES = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "cls_token_id": 0}
+#: Config -> plan: models of text and images, one with a class of the text alone, and a class whose
+#: initial values are drawn until they fit.
+WHOLE = {
+    "Qwen3VLForConditionalGeneration": {
+        "model_type": "qwen3_vl",
+        "text_config": _TEXT | {"model_type": "qwen3_vl_text"},
+        "vision_config": _VISION | {"model_type": "qwen3_vl"},
+    },
+    "SmolVLMForConditionalGeneration": {
+        "model_type": "smolvlm",
+        "text_config": _TEXT,
+        "vision_config": {
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "image_size": 32, "patch_size": 16,
+            "model_type": "smolvlm_vision",
+        },
+    },
+    "ModernBertForMaskedLM": _TEXT | _ONES | {"model_type": "modernbert", "sep_token_id": 0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole():
+    plan = RunPlan(method="full", batch=1, sequence=32)
+    cases = [(config | {"architectures": [name]}, plan, {}) for name, config in WHOLE.items()]
+    return dict(zip(WHOLE, traced(*cases), strict=True))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_class_of_the_whole_config_is_traced_in_the_dtype_that_its_text_part_names(whole, name):
+    config = transformers.AutoConfig.for_model(**WHOLE[name])
+    with torch.device("meta"):
+        count = sum(p.numel() for p in getattr(transformers, name)(config).parameters())
+    allocated = [event for event in whole[name].events if event[0] == ALLOCATE]
+    weights = [event for event in allocated if event[3].component is Component.WEIGHTS]
+    assert sum(event[2] for event in weights) == 4 * count
+    _check_that_nothing_is_left_by_a_step(whole[name])
 
 
 REFUSED = {

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from every import in_parts, over
-from shorthands import record_peaks
+from shorthands import record_peaks, tops
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.folding import Fold, fold
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -22,7 +22,6 @@ from qtui_core.memory.replay.record import (
     Label,
     rounded,
 )
-from qtui_core.memory.replay.unfolding import NotPeriodic, peak_levels, unfold
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_all, record_step
@@ -59,30 +58,19 @@ GEMMA3 = {
     "torch_dtype": "bfloat16",
 }
 
-T5 = {
-    "model_type": "t5",
-    "d_model": 64,
-    "d_kv": 16,
-    "d_ff": 160,
-    "num_heads": 4,
-    "vocab_size": 300,
-    "architectures": ["T5ForConditionalGeneration"],
-    "torch_dtype": "float32",
-}
-
 PLANS = {
     "full": RunPlan(method="full", checkpointing=False),
     "full, checkpoints, tied": RunPlan(method="full", checkpointing=True),
     "full, autocast": RunPlan(method="full", dtype="fp32", autocast=True),
-    "full, script": RunPlan(method="full", loop="script"),
     "full, eager": RunPlan(method="full", attention="eager", padding_mask=True),
+    "full, manual": RunPlan(method="full", loop="manual"),
     "lora": RunPlan(method="lora", lora_dropout=0.1),
     "lora, accumulated": RunPlan(method="lora", accumulation=2, checkpointing=True),
     "lora, some targets": RunPlan(method="lora", lora_targets=("q_proj", "c_attn")),
     "qlora": RunPlan(method="qlora", lora_dropout=0.1),
     "qlora, no autocast": RunPlan(method="qlora", autocast=False, checkpointing=False),
     "qlora, int8": RunPlan(method="qlora", quant="int8", optimizer="adamw8bit"),
-    "qlora, norms, chunks": RunPlan(method="qlora", kbit_prep="norms", loss="chunked:16"),
+    "qlora, norms, tiles": RunPlan(method="qlora", kbit_prep="norms", loss="tiled"),
     "inference": RunPlan(method="inference"),
     "generation": RunPlan(method="inference", generate=20, quant="nf4"),
 }
@@ -145,7 +133,7 @@ def test_an_unfolded_recording_is_that_of_all_layers(name: str, layers: int, par
         folded = fold(shape)
         assert folded.folds[0].built + folded.folds[0].added == layers
         few = record_all(folded.shape, plan).events
-        assert list(peak_levels(few, folded.folds)) == levels(every)
+        assert list(tops(unfold(few, folded.folds))) == levels(every)
 
 
 def test_few_layers_are_built_of_many() -> None:
@@ -166,13 +154,10 @@ def test_layers_of_two_kinds_are_repeated_by_periods(layers: int) -> None:
     assert numbered(record_step(shape, plan).events) == numbered(every)
 
 
-@pytest.mark.parametrize("config", [GEMMA3, T5], ids=["tables", "bias"])
 @pytest.mark.parametrize("method", ["full", "qlora"])
-def test_what_all_layers_share_is_let_go_once(config: dict[str, object], method: str) -> None:
-    """Gemma 3 has two tables of rotation, the later of which no layer before the sixth uses. The
-    bias of T5's scores is of the first layer; its gradient is summed in the last but one."""
-    layers = 20 if config is GEMMA3 else 9
-    shape = shape_of(config, layers)
+def test_what_all_layers_share_is_let_go_once(method: str) -> None:
+    """Gemma 3 has two tables of rotation, the later of which no layer before the sixth uses."""
+    shape = shape_of(GEMMA3, 20)
     plan = planned(replace(RunPlan(), method=method), shape)
     every = record_all(shape, plan).events
     found = record_step(shape, plan).events
@@ -227,8 +212,6 @@ def test_layers_that_allocate_differently_are_refused() -> None:
     folds = (Fold(start=0, built=4, template=2, period=1, copies=3),)
     with pytest.raises(NotPeriodic):
         unfold(events, folds)
-    with pytest.raises(NotPeriodic):
-        list(peak_levels(events, folds))
 
 
 def test_what_is_let_go_for_all_layers_outside_of_them_is_let_go_for_the_copies() -> None:
@@ -249,7 +232,7 @@ def test_what_is_let_go_for_all_layers_outside_of_them_is_let_go_for_the_copies(
     events += [(FREE, 30 + layer) for layer in reversed(range(4))]
     folds = (Fold(start=0, built=4, template=2, period=1, copies=6),)
     found = unfold(events, folds)
-    assert levels(found) == list(peak_levels(events, folds))
+    assert levels(found) == list(tops(found))
     assert levels(found)[0] == ("forward", 10 * 1024 + 2 * 512)
     assert levels(found)[1] == ("backward", 10 * 1024 + 10 * 2048)
     alive = {e[1] for e in found if e[0] == ALLOCATE} - {e[1] for e in found if e[0] == FREE}

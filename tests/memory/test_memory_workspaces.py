@@ -7,16 +7,16 @@ from every import over
 from small_models import config_of
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.devices.outside_torch import (
     context_bytes,
     cublas_workspace,
     nccl_bytes,
     outside_torch,
-    parse_workspace_config,
-    process_bytes,
+    parse_version,
 )
 from qtui_core.memory.estimate import NCCL, estimate
+from qtui_core.memory.plan.option import parse_torch
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 def test_the_default_is_what_its_configuration_spells():
     # The comment in CublasHandlePool.cpp: ":4096:2:16:8 default, 32MiB for Hopper".
-    assert cublas_workspace("2.13").each == parse_workspace_config(":4096:2:16:8") == 8_519_680
+    assert cublas_workspace("2.13").each == (4096 * 2 + 16 * 8) * 1024 == 8_519_680
 
 
 @over(
@@ -61,24 +61,18 @@ def test_later_versions_give_them_back():
     assert cublas_workspace("2.15", find_device("MI300X")).bytes > 0
 
 
-def test_the_environment_decides():
-    workspace = cublas_workspace("2.13", find_device("H100"), config=":16:8")
-    assert workspace.bytes == 2 * 16 * 8 * 1024
-    assert cublas_workspace("2.13", config=":0:0").bytes == 0
+@pytest.mark.parametrize("version", ["newest", "9" * 5000 + ".1", "2", "2.13-", "2.x"])
+def test_a_version_that_does_not_parse_is_refused(version):
+    for read in (cublas_workspace, parse_torch):
+        with pytest.raises(UsageError, match="is no version of torch"):
+            read(version)
 
 
 @pytest.mark.parametrize(
-    "config", ["", "4096:2", ":4096", ":4096:2:16", "lots", f":{'9' * 5000}:8"]
+    "version", ["2.13", " 2.13 ", "2.13.1", "2.13.0+cu130", "2.13a0", "2.13.0.dev20260901+cpu"]
 )
-def test_a_configuration_that_does_not_parse_is_refused(config):
-    with pytest.raises(UsageError, match=":4096:8"):
-        parse_workspace_config(config)
-
-
-@pytest.mark.parametrize("version", ["newest", "9" * 5000 + ".1"])
-def test_a_version_that_does_not_parse_is_refused(version):
-    with pytest.raises(UsageError, match="is no version of torch"):
-        cublas_workspace(version)
+def test_a_version_is_read_in_one_way(version):
+    assert parse_version(version) == parse_version(parse_torch(version)) == (2, 13)
 
 
 def test_contexts_hold_what_was_published():
@@ -88,14 +82,6 @@ def test_contexts_hold_what_was_published():
         assert found.low <= published <= found.high
     assert found.uncertainty == max(found.high - found.bytes, found.bytes - found.low)
     assert context_bytes(find_device("RTX 6000 Ada")).bytes == 426 * MIB
-
-
-def test_a_process_is_what_is_reserved_and_its_context():
-    device = find_device("A100")
-    process = process_bytes(10 << 30, device)
-    assert process.bytes - (10 << 30) == context_bytes(device).bytes
-    context = context_bytes(device)
-    assert process.high - process.low == context.high - context.low
 
 
 @pytest.mark.parametrize(

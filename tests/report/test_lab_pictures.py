@@ -155,6 +155,9 @@ def test_what_a_format_loses_is_what_casting_loses() -> None:
 
 def test_the_scale_slides_the_bars_and_changes_what_is_lost() -> None:
     plain, scaled = scene_of(HISTOGRAM), scene_of(replace(HISTOGRAM, shift=8.0))
+    bars = [part for part in picture_svg(HISTOGRAM).split("<") if 'height="10' in part]
+    assert bars
+    assert not any(hue in part for part in bars for hue in HUES)  # a format is no series
     assert scaled.spans[1].notes != plain.spans[1].notes
     assert "2^8" in scaled.title
     zero = sum(HISTOGRAM.series[0][1][:10]) / sum(HISTOGRAM.series[0][1])

@@ -3,7 +3,8 @@ CPU. These are all differences:
 
 - attention is one kernel for all dtypes, masks and grouped heads. It saves what flash attention
   saves except the state of a random generator, and its backward pass has no workspace
-  (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_flash_attention_cpu);
+  (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_flash_attention_cpu), and
+  its result has the layout of the queries, whatever their dtype;
 - the statistics of a layer norm have the dtype of its weight (layer_norm.cpp);
 - the backward pass of softmax needs no product in memory of its own (SoftMaxKernel.cpp).
 """
@@ -15,23 +16,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qtui_core.memory.tape.operations import attention, reductions
-from qtui_core.memory.tape.operations.attention import (
-    FLASH,
-    FLASH_BACKWARD,
-    SOFTMAX_BACKWARD,
-    Heads,
-)
-from qtui_core.memory.tape.operations.reductions import LAYER_NORM, LAYER_NORM_BACKWARD
-from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
+from qtui_core.memory.tape import kernels
+from qtui_core.memory.tape.blocks import attention
+from qtui_core.memory.tape.kernels import FLASH, LAYER_NORM, Heads
+from qtui_core.memory.tape.tensors import Gradients, Tensor
 
 
-def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
+    tape = q.tape
     dtype = q.dtype
     parts = q.elements, k.elements, v.elements
 
     def backward(gradient: Tensor) -> Gradients:
-        return tuple(tape.new(size, dtype, FLASH_BACKWARD) for size in parts)
+        return tuple(tape.new(size, dtype, f"{FLASH}_backward") for size in parts)
 
     node = tape.node("_scaled_dot_product_flash_attention_for_cpu", (q, k, v), backward)
     rows = sizes.batch * sizes.heads * sizes.queries
@@ -41,30 +38,32 @@ def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
     return tape.output(node, output)
 
 
-def efficient(
-    tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None
-) -> Tensor:
+def efficient(q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None) -> Tensor:
     if mask is not None:
         raise NotImplementedError("No live step has a mask.")
-    return flash(tape, q, k, v, sizes)
+    return flash(q, k, v, sizes)
 
 
-def softmax(tape: Tape, x: Tensor, *, plain: bool = False) -> Tensor:
-    x = tape.cast_high(x) if plain else tape.to(x, "fp32")
+def flashes(dtype: str, mask: Tensor | None, *_: object) -> bool:
+    return mask is None
+
+
+def softmax(x: Tensor, dtype: str | None = "fp32") -> Tensor:
+    tape = x.tape
+    x = x.cast_high() if dtype is None else x.to(dtype)
     elements, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:
-        return (tape.new(elements, dtype, SOFTMAX_BACKWARD),)
+        return (tape.new(elements, dtype, "_softmax_backward_data"),)
 
     node = tape.node("_softmax", (x,), backward)
-    output = tape.new(elements, dtype, attention.SOFTMAX)
+    output = tape.new(elements, dtype, "_softmax")
     tape.save(node, output)
     return tape.output(node, output)
 
 
-def layer_norm(
-    tape: Tape, x: Tensor, weight: Tensor | None, bias: Tensor | None, size: int
-) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, size: int) -> Tensor:
+    tape = x.tape
     elements, dtype, rows = x.elements, x.dtype, x.elements // size
     x_wanted = x.requires_grad
     weight_wanted = weight is not None and weight.requires_grad
@@ -72,12 +71,12 @@ def layer_norm(
     statistics = dtype if weight is None else weight.dtype
 
     def backward(gradient: Tensor) -> Gradients:
-        of_x = tape.new(elements, dtype, LAYER_NORM_BACKWARD) if x_wanted else None
-        of_weight = tape.new(size, statistics, LAYER_NORM_BACKWARD) if weight_wanted else None
-        of_bias = tape.new(size, statistics, LAYER_NORM_BACKWARD) if bias_wanted else None
+        of_x = tape.new(elements, dtype, f"{LAYER_NORM}_backward") if x_wanted else None
+        of_weight = tape.new(size, statistics, f"{LAYER_NORM}_backward") if weight_wanted else None
+        of_bias = tape.new(size, statistics, f"{LAYER_NORM}_backward") if bias_wanted else None
         return of_x, of_weight, of_bias
 
-    node = tape.node("native_layer_norm", (x, weight, bias), backward)
+    node = tape.node(LAYER_NORM, (x, weight, bias), backward)
     tape.save(node, x, weight, bias)
     output = tape.new(elements, dtype, LAYER_NORM)
     average = tape.new(rows, statistics, LAYER_NORM)
@@ -90,10 +89,11 @@ def layer_norm(
 def on_cpu() -> Iterator[None]:
     """Within the block, tapes have the kernels of a CPU."""
     replaced: dict[Callable[..., Any], Callable[..., Any]] = {
-        attention.flash: flash,
-        attention.efficient: efficient,
-        attention.softmax: softmax,
-        reductions.layer_norm: layer_norm,
+        kernels.flash: flash,
+        kernels.efficient: efficient,
+        kernels.softmax: softmax,
+        attention.flashes: flashes,
+        kernels.layer_norm: layer_norm,
     }
     undo = []
     for name, module in list(sys.modules.items()):

@@ -59,6 +59,14 @@ class Agreement:
         assert ours.keys() == real.keys()
         return max((_percent(ours[phase], real[phase]) for phase in real), key=abs)
 
+    @property
+    def beside(self) -> set[int]:
+        """How many bytes more the classes hold, before the first step and at the peak of each
+        phase: what only they have, if these are one number."""
+        ours, real = self._steps(self.tape), self._steps(self.real)
+        standing = self.standing[1] - self.standing[0]
+        return {standing, *(real[phase] - ours[phase] for phase in real)}
+
     def _steps(self, peaks: Mapping[str, int] | None) -> dict[str, int]:
         assert peaks is not None, self.failed
         return {phase: level for phase, level in peaks.items() if phase not in _STANDING}

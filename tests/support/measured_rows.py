@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import Device, find_device
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape

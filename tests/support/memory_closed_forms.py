@@ -13,13 +13,11 @@ from typing import Final
 from memory_formula import Form, evaluate, letters_of
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.choices import chunk_of
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.plan.targets import adapters_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.tape.blocks.loss.fused_loss import fused_chunk
-from qtui_core.memory.tape.blocks.loss.tiled_loss import TILE_TOKENS, TILE_WORDS
+from qtui_core.memory.tape.blocks.losses import TILE_TOKENS, TILE_WORDS, fused_chunk
 
 
 def saved_by_layer(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] | None:
@@ -88,12 +86,7 @@ def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
     """What the loss holds at its peak, in its backward pass: for V logits per token, float32
     log-probabilities, their gradient, and that of the logits."""
     letters = {"N": plan.tokens, "V": shape.vocabulary, "h": shape.hidden}
-    chunk = chunk_of(plan.loss)
-    if chunk is not None:
-        letters["C"] = min(chunk, plan.tokens)
-        formula = max(_chunked(plan), key=lambda text: evaluate(text, letters))
-        reason = "head in float32, and logits of C tokens at a time in float32"
-    elif plan.loss == "tiled":
+    if plan.loss == "tiled":
         letters["C"] = min(TILE_TOKENS, plan.tokens)
         formula, reason = _tiled(plan), "a tile of logits; sums of gradients in float32, rounded"
     elif plan.loss == "fused":
@@ -172,15 +165,6 @@ def loss_peak(shape: ModelShape, plan: RunPlan, resident: int) -> tuple[Form, ..
     # themselves.
     cache = Form("cache", "8LNk", 8 * letters["L"] * letters["N"] * letters["k"], "keys and values")
     return (*parts, cache)
-
-
-def _chunked(plan: RunPlan) -> tuple[str, ...]:
-    """The moments of which the fullest counts. TRL casts the head to float32 for each chunk, and
-    four tensors of logits exist while a chunk is recomputed. If the head trains, there is the sum
-    of the earlier gradients, and later this chunk's; in float32 their sum is a third."""
-    if plan.method != "full":
-        return ("16CV",) if _is_wide(plan) else ("4Vh + 16CV",)
-    return ("4Vh + 16CV", "12Vh") if _is_wide(plan) else ("6Vh + 16CV", "10Vh + 4CV")
 
 
 def _tiled(plan: RunPlan) -> str:

@@ -21,8 +21,14 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.plan.targets import adapters_of
-from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape
-from qtui_core.memory.shape.modules import modules_of_layer
+from qtui_core.memory.shape.model_shape import (
+    Attention,
+    Layer,
+    Linear,
+    Mlp,
+    ModelShape,
+    modules_of_layer,
+)
 
 _TERM: Final = re.compile(r"(\d*)([A-Za-z]*)")
 
@@ -92,7 +98,6 @@ def _is_llama(shape: ModelShape) -> bool:
     add, with nothing else in it, and all layers are alike."""
     return (
         bool(shape.layers)
-        and not shape.encoder
         and all(layer == shape.layers[0] for layer in shape.layers)
         and _is_llama_layer(shape.layers[0])
     )
@@ -105,7 +110,6 @@ def _is_llama_layer(layer: Layer) -> bool:
         and isinstance(mlp, Mlp)
         and layer.arrangement == "pre"
         and not layer.residual_scale
-        and not layer.dropout
         and attention.style == "llama"
         and attention.positions == "rope"
         and attention.rotary_dims == attention.head_dim

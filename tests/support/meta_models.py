@@ -10,8 +10,7 @@ from typing import Any
 from lazy_imports import LazyImport
 
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import named_parameters, parameter_count
+from qtui_core.memory.shape.model_shape import ModelShape, named_parameters, parameter_count
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")

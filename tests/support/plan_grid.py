@@ -60,14 +60,6 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "mixtral": _LLAMA | {"num_local_experts": 4, "intermediate_size": 704},
     "bert": _ENCODER,
-    "t5": {
-        "d_model": 512,
-        "d_kv": 64,
-        "d_ff": 1024,
-        "num_layers": 2,
-        "num_heads": 8,
-        "vocab_size": 2000,
-    },
 }
 
 AXES: dict[str, tuple[Any, ...]] = {
@@ -82,22 +74,22 @@ AXES: dict[str, tuple[Any, ...]] = {
     "padding_mask": (False, True),
     "accumulation": (1, 2),
     "loss": ("stock", "stock-4.48"),
-    "loop": ("trainer", "manual", "script"),
+    "loop": ("trainer", "manual"),
     "adapter_dtype": ("fp32", "bf16"),
     "dtype": ("bf16", "fp32"),
     "quant": (None, "nf4", "nf4-dq", "fp4-dq"),
     "lora_targets": ("all-linear", "some"),
     "reentrant": (False, True),
+    "batch": (2, 1),
 }
 PLANS = 84
-_SIZES = {"batch": 2, "sequence": 256, "lora_rank": 8}
+_SIZES = {"sequence": 256, "lora_rank": 8}
 #: Modules to adapt instead of all, by model.
 _SOME = {
     "gpt2": ["c_attn"],
     "gpt_neox": ["query_key_value"],
     "phi3": ["qkv_proj"],
     "bert": ["query", "value"],
-    "t5": ["q", "v"],
 }
 _CANDIDATES = 40
 
@@ -141,7 +133,7 @@ def _is_plan(chosen: Mapping[str, Any]) -> bool:
         return False
     if chosen["reentrant"] and not chosen["checkpointing"]:
         return False
-    if chosen["loss"] != "stock" and chosen["model"] in ("bert", "t5"):
+    if chosen["loss"] != "stock" and chosen["model"] == "bert":
         return False
     if chosen["model"] == "mixtral" and chosen["lora_dropout"] and chosen["lora_targets"] != "some":
         return False  # peft has no dropout around routers, which are parameters

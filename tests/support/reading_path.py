@@ -116,25 +116,12 @@ def followed(kind: type) -> Iterator[Way]:
 
 
 def way_of_plan(command: Callable[[], object]) -> Way:
-    """The way of the plan of a `qtui memory` that `command` runs in this process.
-
-    Nothing is forked: what a forked process would compute ahead is computed here, by the same
-    calls.
-    """
+    """The way of the plan of a `qtui memory` that `command` runs in this process."""
     from qtui_core.memory.plan.options import RunPlan
 
-    fork = os.fork
-    os.fork = _no_fork
-    try:
-        with followed(RunPlan) as way:
-            command()
-    finally:
-        os.fork = fork
+    with followed(RunPlan) as way:
+        command()
     return way
-
-
-def _no_fork() -> int:
-    raise OSError("a way is followed in one process")
 
 
 def main() -> None:

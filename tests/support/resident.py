@@ -9,8 +9,7 @@ from dataclasses import replace
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, rounded
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.storage import StoredTensor
-from qtui_core.memory.shape.weights import WeightBlock, blocks_of
+from qtui_core.memory.shape.weights import StoredTensor, WeightBlock, blocks_of
 from qtui_core.memory.step.optimizer import shared_states, states_of
 from qtui_core.memory.step.partition import parts_of
 from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, shard_of, updated
@@ -21,7 +20,7 @@ def allocated_by_component(blocks: Iterable[WeightBlock]) -> dict[Component, int
     totals: dict[Component, int] = {}
     for block in blocks:
         for tensor in block.tensors:
-            held = tensor.allocated * len(block.prefixes)
+            held = rounded(tensor.bytes) * len(block.prefixes)
             totals[tensor.component] = totals.get(tensor.component, 0) + held
     return totals
 
@@ -71,7 +70,7 @@ def optimizer_bytes(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> int:
     memory, are not included."""
     each = [state for tensor in _held(blocks, plan) for state in states_of(tensor, plan)]
     shared = shared_states(_held(blocks, plan), plan)
-    return sum(state.allocated for state in (*each, *shared))
+    return sum(rounded(state.bytes) for state in (*each, *shared) if not state.paged)
 
 
 def _held(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> Iterator[StoredTensor]:

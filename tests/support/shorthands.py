@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack
 
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Convention
+from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.unfolding import peak_levels
+from qtui_core.memory.replay.record import Event
+from qtui_core.memory.replay.timeline import read_timeline
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.run import record_repeated
+from qtui_core.memory.step.run import record_step
 from qtui_core.quant.scan.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.segments.elements import ModelExtent, TensorLike
@@ -25,8 +28,15 @@ def find_convention(id: str) -> Convention:
 
 def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
     """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
-    step is a later one, not the first. Events of repeated layers are not written out."""
-    return record_repeated(shape, plan, lambda events, folds: tuple(peak_levels(events, folds)))
+    step is a later one, not the first."""
+    return tops(record_step(shape, plan, 1, steady=True).events)
+
+
+def tops(events: Sequence[Event]) -> tuple[tuple[str, int], ...]:
+    """(phase, most bytes alive in it, each buffer rounded) for the phases of events, in order."""
+    timeline = read_timeline(events)
+    both = zip(timeline.spans, timeline.tops, strict=True)
+    return tuple((span.name, live) for span, (live, _) in both)
 
 
 def code_occupancy(
@@ -41,3 +51,8 @@ def code_occupancy(
     found = OccupancyScan(scheme, bins)
     scan(x, [found], model_absmax=model_absmax, **watch)
     return found.result()
+
+
+def allocated_in(found: Estimate, phase: str) -> int:
+    """The most bytes allocated in a phase, 0 if the run has no phase of that name."""
+    return max((each.allocated_bytes for each in found.phases if each.name == phase), default=0)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from qtui_core.memory.replay.allocator import Levels
-from qtui_core.memory.replay.allocator_native import AllocatorSettings
+from qtui_core.memory.replay.allocator import AllocatorSettings, Levels
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, Event
 
 MIB = 1 << 20
@@ -79,7 +78,6 @@ class SlowAllocator:
         return Levels(
             allocated=sum(space.used[start] - start for space, start, _ in self.blocks.values()),
             reserved=self.reserved,
-            segments=sum(space.pages is None for space in self.spaces),
         )
 
     def malloc(self, name: int, nbytes: int) -> None:
@@ -88,13 +86,11 @@ class SlowAllocator:
         space, start, end = (
             self.cached(small, size)
             or self.fresh(small, size)
-            or (self.give_back_oversize(small, size) and self.fresh(small, size))
             or (self.give_back_all() and self.fresh(small, size))
             or self.fail()
         )
         rest = end - start - size
-        limit = self.settings.max_split or 1 << 60
-        if rest >= 512 if small or self.expandable else rest > MIB and size < limit:
+        if rest >= 512 if small or self.expandable else rest > MIB:
             end = start + size
         space.used[start] = end
         self.blocks[name] = (space, start, nbytes)
@@ -127,12 +123,7 @@ class SlowAllocator:
 
             while len(fitting) > 1 and reach(fitting[1]) < reach(fitting[0]):
                 fitting.pop(0)
-        found, _, space, start, end = fitting[0]
-        limit = self.settings.max_split
-        if limit and size < limit <= found:
-            return None
-        if limit and limit <= size and found >= size + self.settings.max_non_split_rounding:
-            return None
+        _, _, space, start, end = fitting[0]
         return space, start, end
 
     def fresh(self, small: bool, size: int) -> tuple[Space, int, int] | None:
@@ -141,7 +132,7 @@ class SlowAllocator:
         if small:
             nbytes = 2 * MIB
         elif size < 10 * MIB:
-            nbytes = self.settings.large_segment
+            nbytes = 20 * MIB
         else:
             nbytes = (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
         if not self.fits(nbytes):
@@ -151,7 +142,7 @@ class SlowAllocator:
         return self.spaces[-1], 0, nbytes
 
     def mapped(self, small: bool, size: int) -> tuple[Space, int, int] | None:
-        page = 2 * MIB if small else self.settings.large_segment
+        page = 2 * MIB if small else 20 * MIB
         space = next((space for space in self.spaces if space.small == small), None)
         if space is None:
             space = Space(small, self.next_base, page << 22, page, set())
@@ -191,26 +182,6 @@ class SlowAllocator:
     def fits(self, nbytes: int) -> bool:
         capacity = self.settings.capacity
         return capacity is None or self.reserved + nbytes <= capacity
-
-    def give_back_oversize(self, small: bool, size: int) -> bool:
-        if not self.settings.max_split:
-            return False
-        wanted = max(size, self.settings.max_split)
-        oversize = [
-            block
-            for block in self.free_blocks(small)
-            if block[0] >= self.settings.max_split and block[2].pages is None
-        ]
-        enough = [block for block in oversize if block[0] >= wanted]
-        if enough:
-            self.spaces.remove(enough[0][2])
-            return True
-        total = 0
-        while oversize and total < wanted:
-            size, _, space, _, _ = oversize.pop()
-            self.spaces.remove(space)
-            total += size
-        return total >= wanted
 
     def give_back_all(self) -> bool:
         self.empty_cache()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from qtui_core.memory.replay.programs import by_lifetime
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -18,7 +19,7 @@ from qtui_core.memory.replay.record import (
     Event,
     rounded,
 )
-from qtui_core.memory.replay.timeline import by_lifetime
+from qtui_core.memory.replay.timeline import STACK, Allocation
 
 
 class BufferLifetime(NamedTuple):
@@ -105,3 +106,12 @@ def operation_at(events: Sequence[Event], number: int) -> str:
             way = "in the backward of" if direction == BACKWARD else "in"
             place = "" if layer == OUTSIDE else f"{way} layer {layer}"
     return " ".join(part for part in (operation, place) if part) if operation else ""
+
+
+def composition(alive: Sequence[Allocation]) -> dict[Component, int]:
+    """Bytes of buffers by component, in the order of the stack."""
+    sums: dict[Component, int] = {}
+    for allocation in alive:
+        component = allocation.component
+        sums[component] = sums.get(component, 0) + allocation.copies * allocation.bytes
+    return {component: sums[component] for component in STACK if component in sums}

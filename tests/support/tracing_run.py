@@ -17,11 +17,11 @@ from typing import Any
 import peft  # its import creates a few tensors, which must not be in a trace
 from cpu_kernels import on_cpu
 from recording_difference import first_difference, peaks, standing_bytes
+from stored_config import stored_as
 
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.record import Recording
-from qtui_core.memory.shape.description import stored_as
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
 from qtui_core.training.tracing.trace import record

@@ -85,9 +85,9 @@ def test_what_is_not_trained_stays_and_what_is_trained_changes(tmp_path: Path) -
         {"method": "qlora", "kbit_prep": "norms", "reentrant": True},
         {"method": "full", "dtype": "fp32", "autocast": True, "optimizer": "adamw-fused"},
         {"method": "full", "attention": "eager", "loss": "stock-4.48", "optimizer": "sgd"},
-        {"method": "full", "loss": "chunked:40", "optimizer": "adamw8bit"},
+        {"method": "full", "loss": "tiled", "optimizer": "adamw8bit"},
         {"method": "full", "repeat_kv": True, "padding_mask": True, "loop": "manual"},
-        {"method": "full", "accumulation": 3, "loop": "script"},
+        {"method": "full", "accumulation": 3, "loop": "manual"},
         {"method": "qlora", "quant": "fp4", "kbit_prep": "none", "checkpointing": False},
         {"method": "qlora", "quant": "int8", "kbit_prep": "none"},
     ],
@@ -129,7 +129,7 @@ def test_families_run(tmp_path: Path, family: str, method: str) -> None:
 
 def test_a_loss_that_a_model_has_not_is_refused(tmp_path: Path) -> None:
     model = configured(tmp_path, model_type="bert", **FAMILIES["bert"])
-    ran = conducted(model, {"method": "full", "loss": "chunked:8", "sequence": 16}, 2)
+    ran = conducted(model, {"method": "full", "loss": "tiled", "sequence": 16}, 2)
     assert ran.code == 2
     assert "--loss stock" in ran.fault.text
 
@@ -144,11 +144,11 @@ def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
     assert [step.tokens for step in parts.of(StepTaken)] == [64] * 4
 
 
-def test_chunks_learn_what_the_whole_does(tmp_path: Path) -> None:
+def test_tiles_learn_what_the_whole_does(tmp_path: Path) -> None:
     shared = {"method": "full", "batch": 2, "sequence": 48, "dtype": "fp32", "optimizer": "sgd"}
     model = configured(tmp_path)
     whole = conducted(model, shared, 4)
-    parts = conducted(model, {**shared, "loss": "chunked:13"}, 4)
+    parts = conducted(model, {**shared, "loss": "tiled"}, 4)
     assert parts.losses == pytest.approx(whole.losses, rel=1e-5)
 
 

@@ -101,13 +101,13 @@ def test_dropout_keeps_a_byte_an_element() -> None:
         assert functional.dropout(x, 0.25, training=False) is x
 
 
-def _told(folder: Path, fields: dict[str, Any], steps: int = 2) -> RunState:
+def _told(folder: Path, fields: dict[str, Any], steps: int = 2, **more: Any) -> RunState:
     """A run with its estimate, as `qtui train` has both."""
-    model = configured(folder)
+    model = configured(folder, **more)
     ran = conducted(model, fields, steps)
     assert ran.code == 0, ran.fault
     plan = resolve(RunPlan(**fields), "bf16")
-    predicted = predict(estimate(shape_from_config(LLAMA), plan), tensors=True)
+    predicted = predict(estimate(shape_from_config(LLAMA | more), plan), tensors=True)
     header = RecordingHeader(
         "", model, "", None, RunDevice("cpu", ""), {}, asdict(plan), steps, "", predicted
     )
@@ -148,6 +148,19 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
         for part in by_component(state, row.name, peak=True):
             if part.name not in ("temporaries", "activations"):
                 assert abs(part.estimated - part.measured) <= 0.01 * row.measured, (row, part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["nf4", "nf4-dq"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_gpt2_is_quantized_from_copies_of_its_transposed_weights(
+    tmp_path: Path, quant: str, batch: int
+) -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 128, "hidden_size": 128, "n_layer": 2, "n_head": 4}
+    fields = {"method": "inference", "batch": batch, "sequence": 64, "quant": quant}
+    state = _told(tmp_path, fields, 1, **gpt2)
+    (load,) = [row for row in by_phase(state) if row.name == "load"]
+    assert load.gap == pytest.approx(0, abs=0.015)
 
 
 @pytest.mark.slow

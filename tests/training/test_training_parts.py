@@ -14,8 +14,8 @@ from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.programs import by_lifetime
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
-from qtui_core.memory.replay.timeline import by_lifetime
 from qtui_core.training.limits import RUN_LIMITS, TRACE_LIMITS, check_runnable, check_traceable
 from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
@@ -286,8 +286,8 @@ REFUSED = [
     ({"loss": "fused"}, "cpu", "on a GPU only"),
     ({"attention": "flash"}, "cpu", "--attention sdpa"),
     ({"attention": "efficient"}, "cpu", "--attention sdpa"),
-    ({"optimizer": "paged-adamw8bit"}, "cpu", "use --optimizer adamw8bit"),
-    ({"optimizer": "paged-adamw"}, "cpu", "use --optimizer adamw\\."),
+    ({"optimizer": "paged-adamw8bit"}, "cpu", "use the one without paged-"),
+    ({"optimizer": "paged-adamw"}, "cpu", "use the one without paged-"),
     ({"sequence": 1}, "cpu", "--seq 2"),
     ({"method": "full", "sequence": 1}, "cuda", "--seq 2"),
     ({"optimizer": "adamw4bit"}, "cpu", "adamw8bit"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from itertools import chain, islice
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def test_weights_are_in_the_dtype_of_the_plan() -> None:
     for name, tensor in model.named_parameters():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor.data, stored[name].float())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gemma2"])
+def test_random_weights_are_tied_where_a_config_does_not_say_otherwise(
+    tmp_path: Path, family: str
+) -> None:
+    """These classes tie by default; two random matrices that differ would not be tied."""
+    sizes = {"vocab_size": 160, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family} | sizes))
+    with open_model(str(tmp_path / "config.json")) as source:
+        model = load_weights(source, PLAN).model
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert head.weight is embedding.weight
 
 
 def test_training_does_not_touch_the_file(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from qtui.engine.client import EngineLost, EngineState, Reply
 from qtui.engine.estimator.answers import Operations, Readings
 from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import UsageError
-from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.roofline.step import operations_of
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 GIB = 1 << 30

@@ -21,12 +21,13 @@ from qtui.engine.estimator.answers import (
 from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.advice.capacity import Fit, Verdict
+from qtui_core.memory.advice.cases import Figure
 from qtui_core.memory.advice.changes import Advice, Cure
-from qtui_core.memory.advice.claims import Figure
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.groups import stacked
+from qtui_core.memory.plan.targets import Stored
+from qtui_core.memory.replay.curve import stacked
 from qtui_core.memory.replay.timeline import Span
 
 GIB = 1 << 30
@@ -45,8 +46,8 @@ class HandMade:
         self.state = EngineState.RUNNING
         self.asked: list[tuple[str, Any]] = []
         self.devices: list[dict[str, Any]] = []
-        self.unknown = ""
         self.traceable = True
+        self.origin = "tape"
         self.holding: set[str] = set()
         self.lost = ""
         self.busy = False
@@ -98,8 +99,8 @@ class HandMade:
     def _open(self, params: Any, _: Any) -> ModelFacts:
         return ModelFacts(
             id=params["case"] or "seven-b", location="here", architecture="LlamaForCausalLM",
-            parameters=7_000_000_000, layers=32, dtype="bf16", packed_as=None, max_positions=4096,
-            quantized=False, notes=(), unknown=self.unknown, traceable=self.traceable,
+            parameters=7_000_000_000, layers=32, stored=Stored("bf16"), quantized=False,
+            learned_positions=None, notes=(), traceable=self.traceable,
         )  # fmt: skip
 
     def _devices(self, params: Any, _: Any) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class HandMade:
             fit = Fit(name, capacity, verdict, spare)
         phase = next(name for name, start, stop in PHASES if start <= at < stop)
         return Answer(
-            stage=stage, origin="tape", plan=plan, resident_bytes=totals[-1],
+            stage=stage, origin=self.origin, plan=plan, resident_bytes=totals[-1],
             peak_live_bytes=peak, peak_allocated_bytes=peak,
             peak_reserved_bytes=peak + GIB if stage == "full" else None,
             process_bytes=process, uncertainty_bytes=GIB // 4, peak_phase=phase,
@@ -158,7 +159,7 @@ class HandMade:
 
     def _around(self, params: Any, _: Any) -> Assessment:
         plan = resolve(from_plain(RunPlan, params["plan"]), "bf16")
-        cheaper = replace(plan, loss="chunked:256")
+        cheaper = replace(plan, loss="tiled")
         rank = replace(plan, lora_rank=8)
         names = ["RTX 4090", "A100 SXM4 80GB"]
         names = [live["label"] for live in params["live"]] + names
@@ -166,22 +167,22 @@ class HandMade:
         names.sort(key=lambda name: name != chosen)
         verdicts: tuple[Verdict, ...] = ("tight", "fits", "no")
         advice = (
-            Advice("--loss chunked:256", cheaper, 3 * GIB, "a little time", "backward", {}),
+            Advice("--loss tiled", cheaper, 3 * GIB, "a little time", "backward", {}),
             Advice("--lora-rank 8", rank, GIB // 8, "adapters of a lower rank", "loss", {}),
         )
         return Assessment(
             sentence=self.sentence,
-            advice=advice[: 0 if self.unknown else self.advised],
+            advice=advice[: self.advised],
             fits=tuple(
                 Fit(name, (24 + 56 * at) * GIB, verdicts[at], (56 * at - 1) * GIB)
                 for at, name in enumerate(names)
             ),
             cures=(
                 Cure("backward", "torch.OutOfMemoryError in backward()", 12 * GIB,
-                     "--loss chunked:256", 3 * GIB),
+                     "--loss tiled", 3 * GIB),
             ),
             notes=("The sequence is longer than the 4,096 positions the model was made for.",),
-            weighed=self.weighed and not self.unknown,
+            weighed=self.weighed,
             report={"model": "seven-b", "peak_phase": "backward"},
         )  # fmt: skip
 

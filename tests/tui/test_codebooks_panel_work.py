@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from qtui.engine.client import EngineState
 from qtui.engine.requests import Injection
 from qtui.screen.panel.asking import AskingPhase
+from qtui.tui.key_footer import KeyFooter
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES
 from qtui_core.quant import Scheme, measure
@@ -221,12 +222,40 @@ async def test_remove_at_equal_bits_takes_the_chosen_one(running: Running, model
         assert panel.shown.asked == (FIRST_SCHEMES[0], *FIRST_SCHEMES[2:])
 
 
+async def test_changes_of_the_schemes_are_undone_and_made_again(
+    running: Running, model: str
+) -> None:
+    async with running(model=model, start_panel="codebooks") as pilot:
+        panel = await ready(pilot)
+        before = panel.choice
+        await press(pilot, "x", "equals_sign")
+        after = panel.choice
+        assert after != before
+        await press(pilot, "u", "u")
+        assert panel.choice == before
+        await ready(pilot)
+        assert len(panel.shown.columns) == len(FIRST_SCHEMES)
+        await press(pilot, "U", "U")
+        assert panel.choice == after
+
+
+async def test_the_construction_names_its_key(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="codebooks") as pilot:
+        panel = await ready(pilot)
+        await press(pilot, "V")
+        assert panel.view.TITLE == "Construction"
+        footer = pilot.app.screen.query_one(KeyFooter)
+        await until(pilot, lambda: "Step" in {hint.description for hint in footer.hints})
+        assert "Block" not in {hint.description for hint in footer.hints}
+
+
 async def test_tensors_one_after_the_other(running: Running, model: str) -> None:
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)
         seen = []
-        for _ in range(12):
-            await pilot.press("n")
+        side = panel.body.side
+        for entry in side.list.entries:
+            side.choose(entry)
             await idle_when(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
             assert panel.shown.entry is not None
             name = panel.shown.entry.name
@@ -239,7 +268,6 @@ async def test_tensors_one_after_the_other(running: Running, model: str) -> None
                 assert "Every element is zero" in panel.sentence
             assert screen_text(pilot.app)
         assert {"odd.empty", "odd.holes", "odd.zeros", "odd.scalar"} <= set(seen)
-        await press(pilot, "N")
 
 
 async def test_a_tensor_without_a_finite_value_is_not_said_to_have_no_error(
@@ -264,7 +292,7 @@ async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model
         await until(pilot, lambda: panel_of(pilot).PANEL_ID == "codebooks")
         panel = await ready(pilot)
         assert panel.shown.entry.name == quantize.shown.entry.name
-        await press(pilot, "n")  # and then its own
+        await press(pilot, "t", *"l1up", "enter")  # and then its own
         mine = panel.shown.entry.name
         assert mine != quantize.shown.entry.name
         await pilot.press("2", "3")

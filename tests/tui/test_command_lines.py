@@ -31,7 +31,7 @@ from qtui.tui.panels.formats.state import (
 )
 from qtui_core.formats import Rounding, get_format
 from qtui_core.formats.text import Typed
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.schemes.scheme import Scheme
 
@@ -50,7 +50,7 @@ PLANS: dict[str, tuple[RunPlan, GpuChoice | None]] = {
         replace(BASE, batch=4, method="lora", optimizer="sgd", checkpointing=False),
         gpu("RTX 4090"),
     ),
-    "an amount of memory": (replace(BASE, loss="chunked:256"), GpuChoice.of_memory(24 << 30)),
+    "an amount of memory": (replace(BASE, loss="tiled"), GpuChoice.of_memory(24 << 30)),
     "an odd amount": (BASE, GpuChoice.of_memory((24 << 30) + 12_345)),
     "full": (replace(BASE, method="full", dtype="fp32", attention="eager"), gpu("H100")),
     "inference": (replace(BASE, method="inference", generate=8, quant="int8"), None),

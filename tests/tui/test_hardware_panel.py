@@ -17,7 +17,7 @@ from qtui.tui.panels.hardware.gpus_view import GpusView
 from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
 from qtui.tui.panels.hardware.panel import HardwarePanel
 from qtui.tui.panels.hardware.rates_view import RatesView
-from qtui_core.memory.devices.finding import DEVICES, find_device
+from qtui_core.memory.devices.device import DEVICES, find_device
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
@@ -269,7 +269,7 @@ class TestMeasuring:
             assert ("measure", {"on": "0"}) in estimator.asked
             text = screen_text(pilot.app)
             # 271.5 of 362 stated, 700 of 864.
-            assert "272 TOP/s     75%" in text
+            assert "272 TFLOP/s     75%" in text
             assert "700 GB/s     81%" in text
             assert "not here: not compiled for this device" in text
             assert "75% of what is stated" in panel.sentence

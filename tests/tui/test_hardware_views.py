@@ -23,14 +23,13 @@ from qtui.tui.panels.hardware.rates_view import RatesView
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
 from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
 from qtui_core.codec import from_plain
-from qtui_core.memory.compute.intensity import operations_of
-from qtui_core.memory.compute.operation import Operation, Roofs, place
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
-from qtui_core.memory.devices.hierarchy import hierarchy
-from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.roofline.hierarchy import hierarchy
+from qtui_core.roofline.operation import Operation, Roofs, place
+from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
+from qtui_core.roofline.step import operations_of
 from qtui_core.telemetry.device import GpuReading
 
 
@@ -194,15 +193,16 @@ class TestDevices:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (units.rate(989.4e12), "989 TOP/s"),
-        (units.rate(999.6e12), "1 POP/s"),
-        (units.rate(1.2485e15), "1.25 POP/s"),
-        (units.rate(None), "–"),
+        (units.rate(989.4e12, "bf16"), "989 TFLOP/s"),
+        (units.rate(999.6e12, "int8"), "1 POP/s"),
+        (units.rate(1.2485e15, "fp8"), "1.25 PFLOP/s"),
+        (units.rate(None, "fp32"), "–"),
         (units.speed(3.35e12), "3.35 TB/s"),
         (units.speed(864e9), "864 GB/s"),
         (units.seconds(1.234), "1.23 s"),
         (units.seconds(0.0123), "12.3 ms"),
-        (units.seconds(4.1e-6), "0.0041 ms"),
+        (units.seconds(4.1e-6), "4.1 us"),
+        (units.seconds(5.79e-10), "0.579 ns"),
         (units.ratio(0.0833), "0.083"),
         (units.ratio(1340.2), "1,340"),
         (units.count(17.2e9), "17.2 G"),

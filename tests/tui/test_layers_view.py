@@ -182,3 +182,32 @@ async def test_the_layers_screen(
                     await resized(pilot, size)
                     await idle(pilot)
                     check(f"quantize_layers_{name}{size[0]}x{size[1]}", screen_text(pilot.app))
+
+
+@pytest.mark.parametrize("colours", [True, False], ids=["colours", "shades"])
+@pytest.mark.parametrize("width", [100, 44])
+def test_the_cursor_keeps_the_colour_and_noise_does_not_fill_the_scale(width, colours) -> None:
+    """The worst cell looks the same under the cursor, but for a pointer; 0.1 dB is no difference
+    of colours, and the legend has the colours of the cells."""
+    names = dense(8)
+    noise = {name: 18.5 + 0.1 * (at % 2) for at, name in enumerate(names)}
+    grid = layer_grid(names, noise, 50, 20)
+    brush, scale = Brush(shaded=not colours), (18.5, 18.6)
+    plain, marked = (grid_lines(grid, width, at, scale, brush) for at in (None, (1, 0)))
+    here, there = ([p for p in lines[2] if p.pick == (1, 0)] for lines in (plain, marked))
+    if colours:
+        assert [p.tone for p in here] == [p.tone for p in there]
+    legend = plain[-2]
+    assert (legend[0].text, legend[9].text) == ("17.6 dB", "18.6 dB")
+    if colours:
+        levels = [
+            int(str(p.tone).removeprefix("heat"))
+            for line in (*plain[1:-3], legend[1:9])
+            for p in line
+            if str(p.tone).startswith("heat")
+        ]
+        cells, of_legend = levels[:-8], levels[-8:]
+        assert max(cells) - min(cells) < (max(of_legend) - min(of_legend)) / 8
+        assert {p.text for p in legend[1:9]} == {" "}
+    if width == 100:
+        assert {p.text.strip() for p in here} == {"18.5"}

@@ -20,6 +20,7 @@ from terminals import Terminal, program
 
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, StepTaken
+from qtui_core.training.run.request import USUAL_STEPS
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]
 
@@ -145,20 +146,21 @@ def test_a_long_session_holds_no_more_than_a_short_one(tmp_path: Path) -> None:
             )
 
         for _ in range(WARM_UP):
-            snapshots = run(terminal, tmp_path, 20)
+            snapshots = run(terminal, tmp_path, USUAL_STEPS)
             restart(terminal)
         look("warm", snapshots)
         choose_steps(terminal, STEPS)
         look("the long run", run(terminal, tmp_path, STEPS))
-        choose_steps(terminal, 20)
+        choose_steps(terminal, USUAL_STEPS)
         for _ in range(RUNS):
-            snapshots = run(terminal, tmp_path, 20)
+            snapshots = run(terminal, tmp_path, USUAL_STEPS)
             restart(terminal)
             look("a run and a restart", snapshots)
         first, *others = told
         for now in others:
             assert now.resident < first.resident + MOST_GROWTH, told
             assert now.descriptors <= first.descriptors, told
-            assert now.processes == first.processes, told
+            assert set(now.processes) <= set(first.processes), told
+            assert len(now.processes) <= len(first.processes), told
         terminal.send("q")
         assert terminal.exit_code() == 0

@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 
 from qtui.engine.answers.evaluation import EvaluationProgress
 from qtui.engine.answers.tensors import Devices, ModelIndex, TensorEntry
-from qtui.engine.client import EngineClient, EngineLost, EngineState, Reply, RequestCancelled
+from qtui.engine.client import EngineClient, EngineLost, EngineState, Reply
 from qtui.report.evaluation.document import frontier, frontier_picture
 from qtui.report.pictures.cells import plain_lines
 from qtui.report.pictures.glyphs import ASCII, UNICODE, Brush
@@ -284,7 +284,7 @@ class ScriptedEngine:
         if method == "devices":
             return Reply(to_plain(Devices(())), {})
         if method != "evaluation_so_far":
-            raise RequestCancelled
+            raise asyncio.CancelledError
         self.asked.append(params.settings)
         hear: Callable[[float, Any], None] = options["on_progress"]
         begun = begun_of(params.settings)

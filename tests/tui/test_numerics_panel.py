@@ -20,6 +20,7 @@ from qtui.tui.panels.numerics.panel import NumericsPanel
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.recording import LAB_LINES
 
+CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 SCRIPT = Path(__file__).parents[1] / "support" / "scripted_lab.py"
 VERDICT = result().findings.verdict
 
@@ -44,7 +45,7 @@ async def test_it_asks_its_question_with_the_cost_before_anything_runs(running: 
             await settled(pilot)
             text = screen_text(pilot.app)
             assert experiment.question in text
-            assert f"about {experiment.seconds} s" in panel.sentence
+            assert f"{experiment.seconds} to {4 * experiment.seconds} s" in panel.sentence
             assert all(row.name.replace("_", " ")[:12] in text for row in experiment.settings)
             assert panel.shown.place == place
             regions.add((panel.body.list.region, panel.body.form.region))
@@ -62,7 +63,7 @@ async def test_what_settings_mean_is_not_cut(running: Running, size: tuple[int, 
         panel = pilot.app.panel
         await settled(pilot)
         told = " ".join(panel.body.picture.text.split())
-        assert "r runs it, about 40 s, on demo." in told
+        assert "r runs it, 50 to 200 s, on demo." in told
         assert f"lr {EXPERIMENTS[0].settings[0].help}" in told
         assert size == (60, 20) or "Seeds, with commas between; each is a run more." in told
 
@@ -110,6 +111,42 @@ async def test_settings_are_turned_typed_and_refused(running: Running) -> None:
         assert panel.shown.settings["store"] == "int8"
         await pilot.press("backspace", "up", "backspace")
         assert panel.shown.settings == EXPERIMENTS[0].settle({})
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_model_without_weights_is_refused_before_a_process_starts(
+    running: Running, tmp_path: Path, alone: bool
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_bytes((CONFIGS / "qwen2.5-1.5b.json").read_bytes())
+    model = str(config if alone else tmp_path)
+    async with running(start_panel="numerics", model=model) as pilot:
+        panel = pilot.app.panel
+        await until(pilot, lambda: panel.shown.missing_weights)
+        assert panel.shown.missing_weights in panel.sentence
+        assert "r runs it" not in screen_text(pilot.app)
+        await pilot.press("r")
+        assert panel.sentence == panel.shown.missing_weights
+        assert panel.shown.run is None
+        assert panel.runs.process.child.pid is None
+        panel.forget_refusal()
+        panel.shown.choose(next(n for n, each in enumerate(EXPERIMENTS) if not each.takes_model))
+        panel.draw()
+        assert "r runs it" in panel.sentence
+
+
+async def test_the_rest_of_a_run_is_done_on_its_own_model(
+    running: Running, scripted: pytest.MonkeyPatch
+) -> None:
+    _as(scripted, "late")
+    async with running(start_panel="numerics") as pilot:
+        panel = pilot.app.panel
+        await pilot.press("r")
+        await until(pilot, lambda: panel.shown.run is not None and panel.shown.run.can_go_on)
+        panel.shown.model = "another"
+        panel.action_go_on()
+        assert panel.shown.run.model == "demo"
+        await idle(pilot)
 
 
 async def test_a_run_is_told_recorded_kept_and_exported(

@@ -9,13 +9,16 @@ import pytest
 from lab_findings import CHART, HEAT, HISTOGRAM, PICTURES, result
 from scripted_lab import events
 
+from qtui.report.pictures.glyphs import UNICODE
+from qtui.screen.widgets.text_picture import Canvas
+from qtui.tui.panels.numerics.experiment_list import experiment_lines
 from qtui.tui.panels.numerics.export import command_of
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.recordings import kept_of, lab_keeper
 from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
 from qtui_core.errors import UsageError
-from qtui_core.lab.catalog import EXPERIMENTS, experiment_named
+from qtui_core.lab.catalog import EXPERIMENTS, cost_text, experiment_named
 from qtui_core.lab.recording import parse_lab_recording, read_lab_recording
 from qtui_core.lab.results import LabChart, LabFault, StepProgress
 
@@ -35,7 +38,8 @@ def of(shown: NumericsShown, parts: int) -> LabRun:
 def test_the_sentence_in_every_state() -> None:
     shown = NumericsShown("demo")
     assert sentence_of(shown) == (
-        f"{UNDERFLOW.question} r runs it on demo: about {UNDERFLOW.seconds} s on two idle cores."
+        f"{UNDERFLOW.question} r runs it on demo: {cost_text(UNDERFLOW.seconds)}, by how busy two "
+        "cores are."
     )
     run = of(shown, 0)
     assert "loads torch" in sentence_of(shown)
@@ -209,3 +213,17 @@ def test_a_disk_that_takes_nothing_stops_the_recording_alone(tmp_path: Path) -> 
             keeper.write(each)
     assert keeper.complaint.startswith("The run is not recorded: ")
     assert keeper.path is None
+
+
+def test_a_failed_experiment_has_a_mark_of_its_own() -> None:
+    def mark(run_parts: int, *more: object) -> tuple[str, str]:
+        shown = NumericsShown("demo")
+        run = of(shown, run_parts)
+        for each in more:
+            run.hear(each)  # type: ignore[arg-type]
+        canvas = Canvas(40, len(EXPERIMENTS), UNICODE)
+        line = experiment_lines(shown, None, False, canvas)[EXPERIMENTS.index(UNDERFLOW)]
+        return line[1].text, str(line[1].tone)
+
+    assert mark(8) == (UNICODE.on, "best")
+    assert mark(1, LabFault("The model has no linear layers.")) == ("!", "warning")

@@ -11,7 +11,7 @@ from screens import Running, idle
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
 from textual.pilot import Pilot
 
-from qtui.screen.plan.history import REMEMBERED, PlanHistory
+from qtui.screen.plan.history import REMEMBERED, History
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Keys -> the change that they make: on the form, typed, of the GPU, in the lists and the map of
@@ -21,7 +21,7 @@ CHANGES = (
     (("down", "enter", *["backspace"] * 8, "7", "6", "8", "enter"), "sequence 2,048 → 768"),
     (("V", "V", "enter"), "GPU any → A100 SXM4 80GB"),
     (("V", "left", "enter"), "sequence 768 → 256"),
-    (("V", "enter"), "loss stock → chunked:256"),
+    (("V", "enter"), "loss stock → tiled"),
     (("5", "right"), "batch 2 → 3"),
     (("backspace",), "batch 3 → 1"),
 )
@@ -53,7 +53,8 @@ async def test_every_change_is_undone_and_done_again(
                 with case(f"undone: {change}"):
                     panel = await press(pilot, "u")
                     assert choice(pilot.app) == there
-                    assert panel.sentence.startswith(f"Undone: {change}. ")
+                    in_a_run = change.replace("2,048", "128")  # of the demo on a CPU
+                    assert panel.sentence.startswith(f"Undone: {in_a_run}. ")
             assert not panel.history.undoes
             await press(pilot, "4")
             for change, there in zip(changes, seen[1:], strict=True):
@@ -68,7 +69,7 @@ async def test_every_change_is_undone_and_done_again(
 
 
 def test_the_history_is_no_longer_than_it_says() -> None:
-    history, now = PlanHistory(), (RunPlan(batch=1), None)
+    history, now = History(), (RunPlan(batch=1), None)
     for batch in range(2, REMEMBERED + 50):
         history.record(now)
         now = (RunPlan(batch=batch), None)

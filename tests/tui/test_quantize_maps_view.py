@@ -14,6 +14,7 @@ from screens import Running, check_golden, idle, idle_when, resized, screen_text
 from textual.pilot import Pilot
 
 from qtui.engine.requests import Injection
+from qtui.report.numbers import format_value
 from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.quantize.maps.kinds import KINDS
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
@@ -83,6 +84,7 @@ async def test_every_kind_of_map(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize", color="16") as pilot:
         panel = await ready(pilot)
         maps = panel.body.maps
+        maps.pooling = "max"
         for kind in KINDS:
             assert maps.kind is kind
             assert maps.pictures[0].request.kind == kind.name
@@ -178,6 +180,13 @@ async def test_two_schemes_side_by_side(
         await ready(pilot)
         maps = panel.body.maps
         assert len(maps.pictures) == count
+        # The largest error of a format with uneven levels would make it look worse than it is.
+        assert [p.request.pooling for p in maps.pictures] == ["mean"] * count
+        worse, better = (np.mean(p.grid.cells) for p in maps.pictures[:2])
+        assert worse > better
+        check_golden(f"quantize_side_{size[0]}x{size[1]}", screen_text(pilot.app))
+        await press(pilot, "Z", "Z", "Z")
+        assert [p.request.pooling for p in maps.pictures] == ["max"] * count
         assert [p.request.schemes for p in maps.pictures][:2] == [(A,), (B,)]
         assert maps.heatmap.scale == maps.second.scale
         check_cells_of_side(panel)
@@ -190,7 +199,6 @@ async def test_two_schemes_side_by_side(
         assert maps.second.cursor == maps.heatmap.cursor
         if count == 3:
             assert maps.third.cursor == maps.heatmap.cursor
-        check_golden(f"quantize_side_{size[0]}x{size[1]}", screen_text(pilot.app))
         await press(pilot, "plus")
         assert len({p.grid.area for p in maps.pictures}) == 1
         await press(pilot, "b")
@@ -361,3 +369,21 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
         panel.take_scheme(Scheme.parse("int8:row"))
         await press(pilot, "O")
         assert "outliers" in str(panel.shown.scheme)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("scale", B), ("code", B), ("code", f"{A}:asym")])
+async def test_two_maps_have_a_bar_each_where_they_have_no_unit_in_common(
+    running: Running, model: str, kind: str, other: str
+) -> None:
+    """absmax of NF4 and absmax/7 of INT4; code 3 with and without a zero point."""
+    async with running((120, 40), model=model, start_panel="quantize", color="16") as pilot:
+        panel = await ready(pilot)
+        panel.shown.schemes[1] = Scheme.parse(other)
+        panel.body.maps.kind = next(each for each in KINDS if each.name == kind)
+        panel = await press(pilot, "b")
+        maps = panel.body.maps
+        assert [p.request.schemes for p in maps.pictures] == [(A,), (other,)]
+        ends = [format_value(f(p.grid.cells), 2) for p in maps.pictures for f in (min, max)]
+        line = next(each for each in screen_text(pilot.app).splitlines() if f"A {A}" in each)
+        of_a, of_b = line.split(f"A {A}")[1].split(f"B {other}")
+        assert all(end in text for end, text in zip(ends, (of_a, of_a, of_b, of_b), strict=True))

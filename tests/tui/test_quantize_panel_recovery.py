@@ -60,7 +60,7 @@ async def test_whatever_is_pressed_after_a_loss_r_works(running: Running, model:
             ["down"], ["down", "down", "up"], ["T"], ["T", "T"], ["f", "down", "enter"], ["X"],
             [")", "X", "down"],
             ["slash", *"up_proj", "enter"], ["slash", *"up_proj", "escape"],
-            ["slash", *"zip", "enter"], ["s", *"int8", "enter", "escape"], ["n"], ["N"], ["escape"],
+            ["slash", *"zip", "enter"], ["s", *"int8", "enter", "escape"], ["u"], ["U"], ["escape"],
             ["down", "escape"], ["enter", "m", "left", "enter"], ["z", "z"],
             ["F", "t", "down", "enter"],
         ):  # fmt: skip

@@ -206,26 +206,27 @@ async def test_a_scheme_can_be_typed(running: Running, model: str) -> None:
         await until(pilot, lambda: panel.shown.entry.name == "odd.zeros")
 
 
-async def test_filter_and_matches(running: Running, model: str) -> None:
+async def test_a_filter_takes_scattered_letters_and_escape_clears_it(
+    running: Running, model: str
+) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         names = lambda: [e.name for e in panel.body.side.list.shown]  # noqa: E731
         await pilot.press("slash", *"Layers.1 proj")
-        assert names() == [
-            "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.weight",
-        ]  # fmt: skip
-        await press(pilot, "enter")
+        ups = ["model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.weight"]
+        assert names() == ups
+        await press(pilot, "enter", "down")
         assert panel.shown.entry is not None
-        assert panel.shown.entry.name == "model.layers.1.mlp.down_proj.weight"
-        await press(pilot, "n")
         assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
-        await press(pilot, "n")  # around the end
-        assert panel.shown.entry.name == "model.layers.1.mlp.down_proj.weight"
-        await pilot.press("slash", "escape")
+        assert names() == ups
+        await press(pilot, "escape")  # the filter that was taken
+        assert len(names()) == len(tensors())
+        assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
+        await pilot.press("slash", *"l1up")  # as `t` takes them
+        assert names() == ["model.layers.1.mlp.up_proj.weight"]
+        await pilot.press("escape")
         assert len(names()) == len(tensors())
         assert panel.body.side.list.current == panel.shown.entry
-        await press(pilot, "N")  # the last filter still matches
-        assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
         await pilot.press("enter")
         assert pilot.app.focused is panel.body.heatmap
         await pilot.press("escape")
@@ -237,8 +238,29 @@ async def test_filter_and_matches(running: Running, model: str) -> None:
         await pilot.press("enter", "down", "enter", "escape")
         assert panel.phase is AskingPhase.READY
         assert panel.body.side.list.current is shown is panel.shown.entry
-        await pilot.press("n")
-        assert panel.sentence == "No tensor has nowhere in its name."
+
+
+async def test_a_change_of_a_scheme_is_undone_and_made_again(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        written = lambda: [str(each) for each in panel.shown.schemes]  # noqa: E731
+        first = written()
+        await press(pilot, "u")  # nothing was changed yet
+        assert written() == first
+        await press(pilot, "a")
+        await press(pilot, "X", "f", *"e4m3", "enter")
+        await ready(pilot)
+        changed = written()
+        assert changed == ["int4:group64:asym", "e4m3:block64"]
+        await press(pilot, "u")
+        assert written() == ["int4:group64:asym", first[1]]
+        await press(pilot, "u")
+        assert written() == first
+        assert panel.shown.active == 0
+        await press(pilot, "U", "U")
+        await ready(pilot)
+        assert written() == changed
+        assert str(panel.shown.errors[1].scheme) == "e4m3:block64"
 
 
 def marked_and_shown(pilot: Pilot[None]) -> tuple[str, str]:

@@ -189,7 +189,9 @@ def test_row_labels_are_those_of_their_lines() -> None:
         ("lm_head.weight", 20, "lm_head.weight"),
         ("lm_head.weight", 10, "lm_head"),
         ("model.layers.3.mlp.down_proj.weight", 20, "…3.mlp.down_proj"),
-        ("model.layers.3.mlp.down_proj.weight", 5, "…down"),
+        ("model.layers.3.mlp.down_proj.weight", 5, "…3…do"),
+        ("model.layers.31.block_sparse_moe.experts.0.w1.weight", 32, "…31…experts.0.w1"),
+        ("model.layers.31.block_sparse_moe.experts.7.w1.weight", 12, "…31…7.w1"),
         ("x" * 50, 0, ""),
     ],
 )

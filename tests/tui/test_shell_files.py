@@ -234,3 +234,16 @@ async def test_another_panel_ends_the_zoom(running: Running) -> None:
         await pilot.press("1")
         await settled(pilot)
         assert screen_text(pilot.app) == before
+
+
+async def test_no_notification_lies_over_an_exported_picture(
+    running: Running, tmp_path: Path
+) -> None:
+    async with running() as pilot:
+        pilot.app.notify("lies over the picture")
+        await settled(pilot)
+        assert "lies over" in screen_text(pilot.app)
+        await pilot.press("e")
+        await until(pilot, lambda: bool(list(tmp_path.rglob("*.svg"))))
+        (picture,) = tmp_path.rglob("*.svg")
+        assert "lies" not in picture.read_text()

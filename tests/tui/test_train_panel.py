@@ -104,7 +104,7 @@ async def test_the_plan_is_that_of_the_memory_panel(running: Running) -> None:
         await ready(pilot)
         await pilot.press("4")
         await until(pilot, lambda: memory.shown.plan.sequence == panel.shown.plan.sequence)
-        assert memory.shown.plan.sequence == 3072
+        assert memory.shown.plan.sequence == 256  # the next after the 128 of a run here
         assert memory.shown.plan.batch == 3
 
 
@@ -112,20 +112,28 @@ async def test_the_demo_on_a_cpu_begins_with_short_sequences_and_says_so(running
     async with running(start_panel="train") as pilot:
         panel = await ready(pilot)
         assert not panel.shown.live
-        assert panel.shown.plan == RunPlan(sequence=DEMO_TOKENS)
+        assert panel.shown.answer.plan.sequence == DEMO_TOKENS
+        assert panel.run._request(False).plan == RunPlan(sequence=DEMO_TOKENS)
         assert panel.sentence.startswith(DEMO_NOTE)
-        await pilot.press("4")  # which shows the same plan
+        await pilot.press("4")  # a look at a run changes no plan
         memory = cast(Any, pilot.app).panel
-        await until(pilot, lambda: memory.sentence.startswith(DEMO_NOTE))
+        await until(pilot, lambda: memory.phase is AskingPhase.READY)
+        assert memory.shown.answer.plan.sequence == 2048
+        assert DEMO_NOTE not in memory.sentence
+        assert cast(Any, pilot.app).chosen is None
         await pilot.press("5")
         panel = await ready(pilot)
+        await pilot.press("down", "right")
+        await ready(pilot)
+        assert panel.shown.answer.plan.sequence == 256  # the next after 128
         await pilot.press("u")
         await ready(pilot)
-        assert panel.shown.plan == RunPlan()
-        assert DEMO_NOTE not in panel.sentence
-        await pilot.press("4", "5")  # the length was chosen, and stays
+        assert panel.shown.answer.plan.sequence == DEMO_TOKENS
+        assert panel._set("sequence", 2048)  # even the usual length can be chosen
         await ready(pilot)
-        assert panel.shown.plan == RunPlan()
+        assert panel.shown.answer.plan.sequence == 2048
+        assert DEMO_NOTE not in panel.sentence
+        assert panel.command_line()[2:4] == ("--seq", "2048")
 
 
 async def test_a_plan_that_does_not_fit_is_warned_of_and_the_largest_batch_offered(
@@ -166,14 +174,13 @@ async def test_a_lost_estimator_is_started_again(running: Running, estimator: Ha
 async def test_a_model_without_a_shape_can_be_run_without_an_estimate(
     running: Running, estimator: HandMade, scripted: Scripted
 ) -> None:
-    estimator.unknown = "The family 'odd' is not known."
+    estimator.origin = "bounds"
     head = replace(train_runs.header(2), predicted=None, why_not="The family is not known.")
     scripted([head, *train_runs.told(train_runs.header(2), 2), *train_runs.whole(2)[-2:]])
     async with running(start_panel="train") as pilot:
         panel = cast(TrainPanel, cast(Any, pilot.app).panel)
-        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        await settled(pilot)
-        assert "without an estimate" in screen_text(pilot.app)
+        await ready(pilot)
+        assert "assumed peak" in screen_text(pilot.app)
         await pilot.press("r")
         await until(pilot, lambda: panel.run_shown.state.status == "done")
         await until(pilot, lambda: not panel.run_shown.live)
@@ -302,8 +309,8 @@ async def test_running_out_of_memory_is_a_state(running: Running, tmp_path: Path
         assert "out of memory in backward of step 2" in text
         assert "asking for 512 MiB" in text
         assert "6 GiB  weights" in text
-        assert "3 GiB  --loss chunked:256" in text
-        assert "--loss chunked:256 saves 3 GiB" in panel.sentence
+        assert "3 GiB  --loss tiled" in text
+        assert "--loss tiled saves 3 GiB" in panel.sentence
         # What was measured until then is still there.
         assert "allocated" in text
         assert panel.body.curve.text.count("⠶") > 5
@@ -750,3 +757,22 @@ async def test_a_copy_has_the_picture_and_the_sentence(running: Running, tmp_pat
                     assert text.startswith("seven-b")
                     assert text.endswith(panel.sentence)
                     assert expected[view.TITLE] in text
+
+
+async def test_a_model_without_weights_is_not_run_and_that_is_said_at_once(
+    running: Running,
+) -> None:
+    async with running((120, 40), start_panel="train") as pilot:
+        panel = await ready(pilot)
+        why = "'config.json' is a configuration alone; it has no weights to read."
+        panel.shown.facts = replace(panel.shown.facts, missing_weights=why)
+        panel.draw()
+        assert "There are no weights to run; o opens a recording." in screen_text(pilot.app)
+        await pilot.press("r")
+        await settled(pilot)
+        assert why in panel.sentence
+        assert not panel.run_shown.live
+        panel.shown.facts = replace(panel.shown.facts, random_weights=True)
+        panel.forget_refusal()
+        panel.draw()
+        assert "r runs 10 steps from random weights" in screen_text(pilot.app)

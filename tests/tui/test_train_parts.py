@@ -32,7 +32,7 @@ from qtui.tui.panels.train.views.tracks import overlay, stacked_prediction
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.recording import RunRecording, read_recording
-from qtui_core.live.snapshot import AdaptersCompared
+from qtui_core.live.snapshot import AdaptersCompared, PhaseEnded
 from qtui_core.live.state import RunState, after
 
 RECORDED = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
@@ -295,6 +295,28 @@ def test_a_jump_back_tells_only_what_lies_between_kept_states(
         assert len(told) < 50
         known = [line for line in lines[1:] if line.seconds <= seconds]  # type: ignore[union-attr]
         assert player.state == state_of([lines[0], *known])
+
+
+def test_a_replay_begins_where_the_libraries_are_imported() -> None:
+    recording = read_recording(RECORDED)
+    imported = next(
+        each.seconds
+        for each in recording.snapshots
+        if isinstance(each, PhaseEnded) and each.phase == "import"
+    )
+    clock = Clock()
+    player = Player(recording, clock)
+    player.read_through()
+    assert player.seconds == imported > 1
+    player.advance()
+    assert player.state == state_of(
+        [recording.header, *(each for each in recording.snapshots if each.seconds <= imported)]
+    )
+    clock.now = 0.5
+    player.advance()
+    assert player.seconds == imported + 0.5
+    player.restart()
+    assert player.seconds == imported
 
 
 def test_a_real_recording_plays_to_its_end() -> None:

@@ -12,6 +12,7 @@ from terminals import Terminal, program
 
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, StepTaken
+from qtui_core.training.run.request import USUAL_STEPS
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]
 
@@ -49,11 +50,11 @@ def test_a_run_goes_on_while_nobody_reads_the_terminal(tmp_path: Path) -> None:
             time.sleep(0.05)
         recording = read_recording(path)
         assert recording.complaint == ""
-        assert sum(isinstance(told, StepTaken) for told in recording.snapshots) == 20
-        terminal.wait_for("20 of 20 steps were run.")
+        assert sum(isinstance(told, StepTaken) for told in recording.snapshots) == USUAL_STEPS
+        terminal.wait_for(f"{USUAL_STEPS} of {USUAL_STEPS} steps were run.")
         terminal.send("qq")  # the second q is for the question, asked until the child has ended
         assert terminal.exit_code() == 0
-        assert "20 of 20 steps of demo were run." in said_after(terminal)
+        assert f"{USUAL_STEPS} of {USUAL_STEPS} steps of demo were run." in said_after(terminal)
 
 
 LEAVE_ALTERNATE = b"\x1b[?1049l"
@@ -89,7 +90,10 @@ def test_a_run_is_not_left_without_a_question_nor_without_its_recording(tmp_path
         taken = sum(isinstance(told, StepTaken) for told in recording.snapshots)
         assert recording.snapshots[-1].reason == "stopped"
         said = said_after(terminal)
-        assert f"qtui: {taken} of 20 steps of demo were run. It is recorded in {path}." in said
+        assert (
+            f"qtui: {taken} of {USUAL_STEPS} steps of demo were run. It is recorded in {path}."
+            in said
+        )
         assert f"`qtui replay {path}` plays it." in said
         assert "\\n" not in said
 

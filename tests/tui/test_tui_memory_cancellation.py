@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import threading
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,9 +17,11 @@ from qtui.engine.task import Task, TaskCancelled, run_cancellable
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
+CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
+
 
 def new_task() -> Task:
-    return Task(1, "full", {}, None, lambda fraction, data: None)
+    return Task(1, "full", {}, lambda fraction, data: None)
 
 
 def test_what_is_computed_or_raised_is_passed_on() -> None:
@@ -47,17 +52,20 @@ def test_what_is_given_up_ends() -> None:
     assert not any(thread.name == "full 1" for thread in threading.enumerate())
 
 
-async def test_the_next_plan_does_not_wait_for_one_that_takes_long() -> None:
-    """Of the loss of a million tokens, one at a time, nobody sees the end."""
+async def test_the_next_plan_does_not_wait_for_one_that_takes_long(tmp_path: Path) -> None:
+    """Layers in no pattern are all recorded, one by one."""
+    kinds = Random(1).choices(["full_attention", "sliding_attention"], k=2000)
+    config = json.loads((CONFIGS / "gemma-3-1b.json").read_text())
+    config |= {"num_hidden_layers": len(kinds), "layer_types": kinds}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     client = EstimatorClient()
     try:
 
-        def params(plan: RunPlan) -> dict[str, Any]:
-            return {"model": "demo", "case": "", "plan": dataclasses.asdict(plan), "device": None}
+        def params(plan: RunPlan, model: str = "demo") -> dict[str, Any]:
+            return {"model": model, "case": "", "plan": dataclasses.asdict(plan), "device": None}
 
         await client.request("open", params(RunPlan()))
-        endless = RunPlan(sequence=1_000_000, loss="chunked:1")
-        asked = client.request("full", params(endless), kind="estimate")
+        asked = client.request("full", params(RunPlan(), str(tmp_path)))
         slow = asyncio.create_task(asked)
         await asyncio.sleep(0.5)
         assert not slow.done()

@@ -24,12 +24,11 @@ from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui_core.codec import printed
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.advice.capacity import fit_on
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import ModelShape, parameter_count
 from qtui_core.models import open_model
 from qtui_core.telemetry.device import GpuReading
 
@@ -58,7 +57,7 @@ async def test_answers_are_those_of_the_library(client: EngineClient) -> None:
     reply = await client.request("open", {"model": "demo", "case": ""})
     facts = reply.read(ModelFacts)
     shape = shape_of_demo()
-    assert (facts.parameters, facts.layers, facts.unknown) == (parameter_count(shape), 6, "")
+    assert (facts.parameters, facts.layers) == (parameter_count(shape), 6)
     device = find_device("T4")
     asked = params(device={"name": "T4"})
     reply = await client.request("full", asked)
@@ -143,7 +142,7 @@ async def test_the_map_says_what_the_estimate_of_each_cell_says(client: EngineCl
     shape = shape_of_demo()
     device = GpuChoice.of_memory(700 << 20)
     assert device.params == small
-    from qtui_core.memory.devices.finding import device_of_memory
+    from qtui_core.memory.devices.device import device_of_memory
 
     here = device_of_memory(700 << 20)
     verdicts = set()
@@ -174,15 +173,37 @@ async def test_unknown_families_missing_files_and_impossible_plans(
     client: EngineClient, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}))
-    reply = await client.request("open", {"model": str(config), "case": ""})
-    facts = reply.read(ModelFacts)
-    assert "'mamba'" in facts.unknown
-    assert "--trace" in facts.unknown
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 256}
+    config.write_text(json.dumps({"model_type": "unheard_of", **sizes}))
+    named = {"model": str(config)}
+    reply = await client.request("open", {**named, "case": ""})
+    assert reply.read(ModelFacts).layers == 2
+    assert (await client.request("first", params() | named)).data["origin"] == "bounds"
+    full = (await client.request("full", params() | named)).read(Answer)
+    around = (await client.request("around", params() | named)).read(Assessment)
+    assert full.origin == "bounds"
+    assert ": assumed)" in around.sentence
+    assert around.report["high"]["process_bytes"] > full.process_bytes
+    with pytest.raises(ModelError, match="'unheard_of'"):
+        await client.request("trace", params() | named)
+    config.write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(UsageError, match="does not say hidden_size"):
+        await client.request("open", {"model": str(config), "case": ""})
     with pytest.raises(ModelError):
         await client.request("open", {"model": str(tmp_path / "nothing"), "case": ""})
     with pytest.raises(UsageError, match="ZeRO"):
         await client.request("first", params(dataclasses.replace(PLAN, zero=3)))
+
+
+async def test_a_real_checkpoint_of_another_family_has_bounds_at_once(client: EngineClient) -> None:
+    """Its NVFP4 is trained by no library, so the plan is of its unpacked weights."""
+    named = {"model": str(CONFIGS.parent / "configs2026" / "gemma-4-31b-it-nvfp4.json")}
+    facts = (await client.request("open", {**named, "case": ""})).read(ModelFacts)
+    assert (facts.layers, facts.stored.packed_as, facts.traceable) == (60, "stored", True)
+    full = (await client.request("full", params() | named)).read(Answer)
+    assert (full.origin, full.plan.quant) == ("bounds", "nf4-dq")
+    around = (await client.request("around", params() | named)).read(Assessment)
+    assert ": assumed)" in around.sentence
 
 
 async def test_a_process_that_dies_is_told_and_started_again(client: EngineClient) -> None:

@@ -6,16 +6,9 @@ import dataclasses
 
 import pytest
 
-from qtui.screen.plan.fields import (
-    changed,
-    difference,
-    form_options,
-    shown_options,
-    stepped,
-)
+from qtui.screen.plan.fields import changed, difference, form_options, shown_options, stepped
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import METHODS
-from qtui_core.memory.plan.option import share, whole_number
+from qtui_core.memory.plan.option import METHODS, share, whole_number
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 OPTIONS = tuple(form_options(RunPlan()))
@@ -51,11 +44,6 @@ def test_numbers_stop_at_their_ends_and_names_go_round() -> None:
     assert stepped(batch, 5, -1) == 4
     assert stepped(method, METHODS[-1], 1) == METHODS[0]
     assert stepped(method, METHODS[0], -1) == METHODS[-1]
-
-
-def test_a_loss_that_was_typed_steps_on() -> None:
-    loss = BY_FIELD["loss"]
-    assert stepped(loss, "chunked:64", 1) in loss.steps
 
 
 @pytest.mark.parametrize("method", METHODS)

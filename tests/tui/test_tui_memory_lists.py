@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 from memory_estimator import HandMade
 from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
+
+from qtui.engine.estimator.answers import Assessment
+from qtui.report.pictures.glyphs import UNICODE
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.text_picture import Canvas
+from qtui.tui.panels.memory.savings_view import SavingsView
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.plan.run_plan import RunPlan
 
 
 async def test_a_list_of_savings_that_becomes_shorter(
@@ -21,11 +30,23 @@ async def test_a_list_of_savings_that_becomes_shorter(
         assert panel.shown.plan.lora_rank == 8
         await pilot.press("enter")
         await ready(pilot)
-        assert panel.shown.plan.loss == "chunked:256"
+        assert panel.shown.plan.loss == "tiled"
         estimator.advised = 0
         await pilot.press("plus", "enter", "down", "enter")
         await ready(pilot)
         assert "no single change of the plan saves" in screen_text(pilot.app)
+
+
+def test_a_change_is_cut_only_where_there_is_no_room() -> None:
+    long = "--method qlora --autocast --quant nf4-dq --kbit-prep all --checkpointing"
+    advice = Advice(long, RunPlan(), 1 << 30, "adapters in place of weights", "backward", {})
+    around = Assessment((advice,), (), (), "", (), {})
+    shown = Shown("m", answer=cast(Any, object()), around=around)
+    shown.answered = shown.asked
+    for width, whole in ((160, True), (90, False)):
+        line = SavingsView(cast(Any, None)).draw(shown, Canvas(width, 20, UNICODE))[1]
+        assert (long in [put.text for put in line]) == whole
+        assert max(put.column + len(put.text) for put in line) <= width
 
 
 async def test_what_was_not_weighed_is_not_said_to_save_nothing(

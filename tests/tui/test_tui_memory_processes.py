@@ -19,6 +19,9 @@ from screens import Running, screen_text, settled, until
 from qtui.engine.client import EngineLost, EngineState
 from qtui.engine.estimator.client import EstimatorClient
 from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.plan.shown import GpuChoice
+from qtui.tui.session.last import LastSession
+from qtui.tui.session.place import keep_place
 from qtui_core.memory.plan.run_plan import RunPlan
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
@@ -158,3 +161,90 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
             assert alive(pid) == (way_out == "SIGCONT"), case
             assert "answer" not in panel.sentence, case
             assert key != "5" or not panel.run_shown.there, case
+
+
+async def test_the_largest_batch_that_fits_is_taken(running: Running) -> None:
+    async with running(start_panel="memory") as pilot:
+        panel = cast(Any, pilot.app).panel
+
+        async def ready() -> None:
+            done = lambda: panel.phase is AskingPhase.READY and panel.shown.around  # noqa: E731
+            await until(pilot, done)
+            await settled(pilot)
+
+        await ready()
+        assert not panel.offers("largest", ())  # no GPU is named
+        panel._set("sequence", 256)
+        panel.choose_gpu(GpuChoice.of_memory(2 << 30))
+        await ready()
+        await pilot.press("B")
+        await until(pilot, lambda: panel.shown.plan.batch > 1 or bool(panel.refusal))
+        await ready()
+        fit = panel.shown.answer.fit
+        assert fit.verdict == "fits"
+        batch = panel.shown.plan.batch
+        await pilot.press("B")
+        await until(pilot, lambda: panel.refusal != "")
+        assert f"No more than this batch of {batch} of 256 tokens fits." in panel.refusal
+        panel._set("batch", batch + 1)
+        await ready()
+        assert panel.shown.answer.fit.verdict != "fits"
+        await pilot.press("u")
+        await ready()
+        assert panel.shown.plan.batch == batch
+
+
+async def test_another_model_is_estimated_in_both_panels(running: Running) -> None:
+    """Both ask the one estimator the same at the same moment."""
+    async with running(start_panel="memory") as pilot:
+        app, found = cast(Any, pilot.app), []
+        for key in ("4", "5"):
+            await pilot.press(key)
+            await until(pilot, lambda: app.panel.phase is AskingPhase.READY)
+            found.append(app.panel)
+        app.open_model(str(CONFIGS / "llama-3.2-1b.json"))
+        await until(pilot, lambda: all(panel.shown.model != "demo" for panel in found))
+        await until(pilot, lambda: all(panel.phase is AskingPhase.READY for panel in found))
+        assert {panel.shown.facts.layers for panel in found} == {16}
+
+
+async def test_a_look_changes_no_plan_and_one_for_another_model_is_named(
+    running: Running, tmp_path: Path
+) -> None:
+    """GPT-2 has 1,024 positions, and a run of the demo on a CPU takes 128 tokens."""
+    path = tmp_path / "kept" / "state.json"
+    async with running(start_panel="train", session=LastSession(path)) as pilot:
+        app = cast(Any, pilot.app)
+
+        async def of(model: str, key: str) -> Any:
+            await pilot.press(key)
+            await until(pilot, lambda: app.panel.shown.model == model and app.panel.shown.current)
+            return app.panel
+
+        async def opened(model: str) -> str:
+            app.open_model(model)
+            await until(pilot, lambda: app.model == model)
+            return model
+
+        assert (await of("demo", "5")).shown.answer.plan.sequence == 128
+        gpt2 = await opened(str(CONFIGS / "gpt2-medium.json"))
+        assert (await of(gpt2, "4")).shown.answer.plan.sequence == 1024
+        llama = await opened(str(CONFIGS / "llama-3.2-1b.json"))
+        panel = await of(llama, "4")
+        assert panel.shown.answer.plan.sequence == 2048
+        keep_place(app.session, app)
+        assert json.loads(path.read_text())["plan"] == {}
+        assert panel._set("method", "full")
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
+        assert "made for" not in panel.sentence
+        await opened("demo")
+        panel = await of("demo", "4")
+        of_llama = f"The plan was made for {llama}: `--method full`. "
+        await until(pilot, lambda: panel.sentence.startswith(of_llama))
+        assert panel._set("batch", 2)
+        await until(pilot, lambda: "made for" not in panel.sentence)
+        keep_place(app.session, app)
+    async with running(model=gpt2, start_panel="memory", session=LastSession(path)) as pilot:
+        panel = cast(Any, pilot.app).panel
+        await until(pilot, lambda: panel.shown.current)
+        assert panel.sentence.startswith("The plan was made for demo: `--method full --batch 2`.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from memory_estimator import HandMade
 from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
 
 from qtui.screen.panel.asking import AskingPhase
-from qtui_core.errors import ModelError
-
-UNKNOWN = "No shape of models of type 'mamba' is built in, and none is guessed."
+from qtui_core.errors import ModelError, QtuiError, UsageError
 
 
 async def test_a_trace_takes_the_place_of_the_estimate(
@@ -25,7 +24,7 @@ async def test_a_trace_takes_the_place_of_the_estimate(
         await ready(pilot)
         text = screen_text(pilot.app)
         assert "traced peak 8.6 GiB" in text
-        assert "traced, not estimated: the peak stays the same" in text
+        assert "the peak stays the same: traced, not estimated" in text
         assert panel.sentence == "The traced run needs 10 GiB."
 
 
@@ -82,71 +81,82 @@ async def test_a_trace_that_fails_leaves_the_estimate(
         assert "WWWW" in panel.body.curve.text
 
 
-async def test_an_unknown_family_offers_the_trace(
+async def test_what_is_not_built_in_is_traced_by_itself_while_its_bounds_are_shown(
     running: Running,
     estimator: HandMade,  # noqa: F811
 ) -> None:
-    estimator.unknown = UNKNOWN
-    async with running(start_panel="memory") as pilot:
+    estimator.origin, estimator.holding = "bounds", {"trace"}
+    async with running((100, 30), start_panel="memory") as pilot:
         panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        await settled(pilot)
-        assert "r runs that trace here" in screen_text(pilot.app)
-        assert estimator.count("first") == 0
-        estimator.holding = {"trace"}
-        await pilot.press("r")
         await until(pilot, lambda: estimator.count("trace") == 1)
         await settled(pilot)
-        assert "run on tensors without values" in panel.sentence
-        assert "without values" in panel.body.picture.text
-        await pilot.press("escape")
-        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        assert "r runs that trace here" in panel.sentence
-        estimator.holding = set()
-        await pilot.press("r")
-        await ready(pilot)
+        text = screen_text(pilot.app)
+        assert "assumed peak 8.6 GiB" in text
+        assert "tracing for" in text
         assert "WWWW" in panel.body.curve.text
-        for view, words in (
-            ("Parts", "at the peak"),
-            ("Savings", "a trace covers one plan"),
-            ("Map", "no map without a built-in shape"),
-            ("GPUs", "RTX 4090"),
-            ("Cases", "worked cases"),
-        ):
-            await pilot.press("v")
-            await settled(pilot)
-            assert view == panel.view.TITLE
-            assert words in panel.body.picture.text
+        await pilot.press("right")  # another plan: the trace of the old one ends
+        await until(pilot, lambda: estimator.count("trace") == 2)
+        assert estimator.given_up == ["trace"]
+        estimator.holding = set()
+        await until(pilot, lambda: panel.shown.answer.origin == "trace")
+        await ready(pilot)
+        assert "traced peak" in screen_text(pilot.app)
+        assert estimator.count("trace") == 2
 
 
-async def test_another_plan_of_an_unknown_family_is_compared_with_the_one_traced(
+async def test_a_trace_that_was_stopped_does_not_begin_again_for_its_plan(
     running: Running,
     estimator: HandMade,  # noqa: F811
 ) -> None:
-    estimator.unknown = UNKNOWN
+    estimator.origin, estimator.holding = "bounds", {"trace"}
     async with running(start_panel="memory") as pilot:
         panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        await pilot.press("r")
+        await until(pilot, lambda: estimator.count("trace") == 1)
+        await pilot.press("escape")
+        await until(pilot, lambda: estimator.given_up == ["trace"])
+        await settled(pilot)
+        assert panel.phase is AskingPhase.READY
+        assert panel.shown.answer.origin == "bounds"
+        assert estimator.count("trace") == 1
+        await pilot.press("right")  # another plan is traced, this one not when it comes back
+        await until(pilot, lambda: estimator.count("trace") == 2)
+        await pilot.press("left")
         await ready(pilot)
+        await settled(pilot)
+        assert panel.shown.plan.batch == 1
+        assert estimator.count("trace") == 2
+        await pilot.press("right")  # that of the other plan was not stopped, but given up
+        await until(pilot, lambda: estimator.count("trace") == 3)
+
+
+@pytest.mark.parametrize("error", [ModelError, UsageError])
+async def test_what_cannot_be_traced_says_why_once_and_keeps_its_bounds(
+    running: Running,
+    estimator: HandMade,  # noqa: F811
+    error: type[QtuiError],
+) -> None:
+    estimator.origin, estimator.failing = "bounds", ("trace", error("transformers has no class."))
+    async with running(start_panel="memory") as pilot:
+        panel = pilot.app.panel
+        await until(pilot, lambda: panel.sentence == "transformers has no class.")
+        assert panel.shown.answer.origin == "bounds"
         await pilot.press("right")
-        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        assert "r traces this one" in panel.sentence
-        await pilot.press("r")
         await ready(pilot)
-        assert "batch 1 → 2: +2 GiB at the peak" in screen_text(pilot.app)
+        assert panel.shown.plan.batch == 2
+        assert panel.sentence != "transformers has no class."
+        assert estimator.count("trace") == 1
+        await pilot.press("r")  # by hand it is tried again
+        await until(pilot, lambda: estimator.count("trace") == 2)
 
 
 async def test_what_names_no_class_is_not_traced(
     running: Running,
     estimator: HandMade,  # noqa: F811
 ) -> None:
-    estimator.unknown, estimator.traceable = "config.json does not say model_type.", False
+    estimator.origin, estimator.traceable = "bounds", False
     async with running(start_panel="memory") as pilot:
-        panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
-        await settled(pilot)
-        assert "r runs" not in screen_text(pilot.app)
+        await ready(pilot)
+        assert "r Trace" not in screen_text(pilot.app)
         await pilot.press("r")
         await settled(pilot)
         assert estimator.count("trace") == 0

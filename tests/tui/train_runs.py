@@ -130,7 +130,7 @@ def out_of_memory() -> list[RunEvent]:
         "The GPU ran out of memory in backward of step 2, asking for 512 MiB.",
         asked_bytes=512 * MIB,
         largest=(("weights", 6 * GIB), ("activations", GIB // 2)),
-        advice=(("--loss chunked:256", 3 * GIB), ("--lora-rank 8", GIB // 8)),
+        advice=(("--loss tiled", 3 * GIB), ("--lora-rank 8", GIB // 8)),
     )  # fmt: skip
     return [head, *told(head, 2, upto=at), fault, End(at + 0.1, "failed")]
 

@@ -48,7 +48,10 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     default=DEFAULT_SCHEMES,
     show_default=True,
     metavar="S,S",
-    help="Schemes to measure: FORMAT[:GRANULARITY][:OPTION...]",
+    help="Schemes to measure: FORMAT[:GRANULARITY][:OPTION...]. Scales of MX, where M is the "
+    "largest number of the elements and E = floor(log2 M): floor is 2^(floor(log2 absmax) - E), "
+    "even the same of the absmax rounded to their mantissa, ceil 2^(ceil(log2 absmax) - E), rceil "
+    "2^ceil(log2(absmax / M)), as most tools have it for mxfp8.",
 )
 @click.option("--tensors", metavar="GLOB", help="Only tensors whose name matches, e.g. '*.mlp.*'.")
 @click.option("--full", is_flag=True, help="Read every element, not a sample of rows.")
@@ -157,8 +160,8 @@ def command(
     With --adapter, merges a LoRA into MODEL and quantizes the result: how much of the update is
     left in each weight under each scheme of --merge, beside keeping the adapter apart.
 
-    The options from --method on are a plan of a run. The report also has the memory of that run;
-    `qtui memory` reports it in detail.
+    The options from --method on are a plan of a run. The report also has the memory of that run,
+    but a page for which only --schemes are asked; `qtui memory` reports it in detail.
 
     Exit code 1 means that a gate of --fail-if or --baseline failed.
     """
@@ -229,7 +232,7 @@ def command(
         if judge is None and gated is not None and gated.limits_any("judged"):
             judge = True
     with open_model(model) as source:
-        if source.origin != "config":
+        if not source.is_configuration:
             source.require_weights()
         for tool, _ in recipes:
             tool.refuse_names(source.tensors)
@@ -245,7 +248,8 @@ def command(
             from qtui.cli.sensitivity import assign, write_recipes
             from qtui.report.inspection.sensitivity import with_sensitivity
 
-            found = assign(source, inspection, limit, chosen_by, full=full)
+            tools = [tool for tool, _ in recipes]
+            found = assign(source, inspection, limit, chosen_by, tools, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
             held = hold_against(source, found, chosen_by.text, judge)
             written = report.output if chosen == "json" and target else None
@@ -253,7 +257,10 @@ def command(
             document = held.added_to(document, command, bool(recipes))
             if recipes:
                 document = write_recipes(recipes, source, found, document)
-        document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
+        asked = bool(given_options(ctx))
+        usual = ctx.get_parameter_source("schemes") is _DEFAULT
+        if asked or usual or gated is not None or chosen == "json":  # scripts rely on its keys
+            document = _with_memory(document, source, plan, asked=asked)
     # A judgement that was stopped is held against no gate.
     whole = held is None or not (held.interrupted or held.failed)
     write_gated(report, document, target, gated if whole else None)
@@ -329,13 +336,11 @@ def _with_memory(
     """
     from qtui.cli.memory_report import report_on
     from qtui.report.memory.document import with_memory, without_memory
-    from qtui_core.memory.shape.from_config import shape_from_config
 
     if source.config is None:
         return without_memory(document, "there is no config.json to estimate it from")
     try:
-        shape_from_config(source.config)
-        return with_memory(document, report_on(source, plan))
+        return with_memory(document, report_on(source, plan, trace=False))
     except UsageError as error:
         if asked:
             raise
@@ -344,9 +349,7 @@ def _with_memory(
 
 def _parse_schemes(texts: list[str]) -> list[Scheme]:
     """The schemes, without duplicates. Raises UsageError for a text that is no scheme."""
-    if not texts:
-        return []
-    from qtui_core.quant import Scheme
+    from qtui_core.schemes.scheme import Scheme
 
     return list(dict.fromkeys(Scheme.parse(text) for text in texts))
 

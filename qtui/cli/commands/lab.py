@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from qtui.cli.options import ReportOptions, as_stdout, report_options
-from qtui_core.lab.catalog import EXPERIMENTS, Experiment
+from qtui_core.lab.catalog import EXPERIMENTS, Experiment, cost_text
 from qtui_core.lab.settings import Setting
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -49,7 +49,7 @@ def _command_of(row: Experiment) -> click.Command:
     def run(**values: Any) -> None:
         _run(row, click.get_current_context(), values)
 
-    seconds = f"About {row.seconds} s on two idle cores."
+    seconds = f"{cost_text(row.seconds)} on two cores, by how busy they are."
     shared = click.command(
         row.name,
         help=f"{row.question}\n\n{seconds}",
@@ -110,7 +110,8 @@ def _run(row: Experiment, ctx: click.Context, values: dict[str, Any]) -> None:
             for name in settings
             if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
         }
-        typed = model if _typed(ctx, "model") else None
+        named = ctx.get_parameter_source("model") not in (None, ParameterSource.DEFAULT)
+        typed = model if named else None
         request = _resumed(row, resume, given, typed)
     outcome = run_to_end(request, kept, debug=report.debug)
     document = lab_document(outcome.result, ctx.command_path)
@@ -119,11 +120,6 @@ def _run(row: Experiment, ctx: click.Context, values: dict[str, Any]) -> None:
         raise KeyboardInterrupt
     if outcome.exit_code:
         ctx.exit(outcome.exit_code)
-
-
-def _typed(ctx: click.Context, name: str) -> bool:
-    source = ctx.get_parameter_source(name)
-    return source is not None and source is not ParameterSource.DEFAULT
 
 
 def _resumed(row: Experiment, file: str, given: Mapping[str, Any], model: str | None) -> Any:

@@ -21,9 +21,6 @@ from qtui_core.memory.plan.run_plan import RunPlan
 if TYPE_CHECKING:
     from qtui_core.memory.advice.capacity import Knob
 
-#: The exit code where a GPU was named and the run does not fit it.
-DOES_NOT_FIT = 1
-
 
 @click.command("memory", context_settings={"help_option_names": ["-h", "--help"]})
 @report_options
@@ -42,10 +39,11 @@ DOES_NOT_FIT = 1
     "--explain", is_flag=True, help="Show every term: formula, numbers, basis, and source."
 )
 @click.option(
-    "--trace",
-    is_flag=True,
-    help="Estimate from a trace: run the classes of the installed transformers on tensors without "
-    "values. For families without a built-in shape. Takes seconds.",
+    "--trace/--no-trace",
+    default=None,
+    help="Estimate from a trace, or from none: the classes of the installed transformers run on "
+    "tensors without values, in ten seconds to a minute. Without either, families that are not "
+    "built in are traced.",
 )
 @click.pass_context
 def command(
@@ -56,7 +54,7 @@ def command(
     vram: str | None,
     knob: Knob | None,
     explain: bool,
-    trace: bool,
+    trace: bool | None,
     report: ReportOptions,
     gates: GateOptions,
 ) -> None:
@@ -77,20 +75,15 @@ def command(
     gated = gates.of("memory")
     if trace and knob is not None:
         raise UsageError("--max needs many estimates and --trace is slow: choose one.")
-    from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
+    from qtui.cli.memory_report import chosen_device, report_on
+    from qtui.report.memory.document import memory_document
     from qtui_core.models import open_model
 
     device = chosen_device(gpu, vram)
     with open_model(model) as source:
-        if trace:
-            found = report_on_trace(source, plan, device)
-        else:
-            found = report_on(source, plan, device, knob, alone=True)
-    # Imported only here, while the forked process computes the advice.
-    from qtui.report.memory.document import memory_document
-
+        found = report_on(source, plan, device, knob, trace=trace)
     document = memory_document(found, explain=explain, picture=report.face == "html")
     write_gated(report, document, target, gated)
     gc.freeze()  # At exit, too, the collector need not visit the events.
     if found.asked is not None and found.fits[0].verdict == "no":
-        ctx.exit(DOES_NOT_FIT)
+        ctx.exit(1)  # it does not fit the GPU that was named

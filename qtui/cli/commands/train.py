@@ -10,6 +10,7 @@ import click
 from qtui.cli.options import ReportOptions, as_stdout, report_options
 from qtui.cli.plan_options import given_options, plan_options
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.training.run.request import USUAL_STEPS
 
 
 @click.command("train", context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,7 +18,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=10,
+    default=USUAL_STEPS,
     show_default=True,
     metavar="N",
     help="How many steps to run.",

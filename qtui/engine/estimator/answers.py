@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.advice.capacity import Fit, Verdict
+from qtui_core.memory.advice.cases import Figure
 from qtui_core.memory.advice.changes import Advice, Cure
-from qtui_core.memory.advice.claims import Figure
-from qtui_core.memory.compute.operation import Operation
-from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.groups import StackedCurve
+from qtui_core.memory.plan.targets import Stored
+from qtui_core.memory.replay.curve import StackedCurve
+from qtui_core.roofline.operation import Operation
+from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
 #: Whether an answer is the first one, without the allocator, or the full estimate.
@@ -27,30 +28,35 @@ class ModelFacts:
     """What is known of a model before any plan.
 
     Attributes:
-        dtype: of the checkpoint.
-        packed_as: how a quantized checkpoint stores its weights (`ModelShape.packed_as`).
-        unknown: why there is no shape for its family; empty if there is one.
+        stored: how its checkpoint is stored, and what of it can be trained.
         traceable: whether its config names a class of transformers that can be traced.
+        missing_weights: why there are no weights to read; empty if there are.
+        random_weights: whether a run gives it random ones, as it is a configuration alone.
     """
 
     id: str
     location: str
     architecture: str
-    parameters: int | None
-    layers: int | None
-    dtype: str | None
-    packed_as: str | None
-    max_positions: int | None
+    parameters: int
+    layers: int
+    stored: Stored
+    learned_positions: int | None
     quantized: bool
     notes: tuple[str, ...]
-    unknown: str
     traceable: bool
+    missing_weights: str = ""
+    random_weights: bool = False
+
+    @property
+    def cannot_run(self) -> str:
+        """Why a step cannot run; empty if it can."""
+        return "" if self.random_weights else self.missing_weights
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate for drawing. Every option of `plan` has a value. In a first answer the reserved
-    bytes are unknown, and the allocated bytes are the unrounded bytes of tensors."""
+    """An estimate for drawing. Every option of `plan` has a value. In a first answer what has a
+    default is unknown, and the allocated bytes are the unrounded bytes of tensors."""
 
     stage: Stage
     origin: str
@@ -58,16 +64,16 @@ class Answer:
     resident_bytes: int
     peak_live_bytes: int
     peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
     process_bytes: int
-    uncertainty_bytes: int
     peak_phase: str
-    peak_operation: str
-    components: tuple[Term, ...]
-    beyond: tuple[Term, ...]
     phases: tuple[PhaseBytes, ...]
-    fit: Fit | None
     curve: StackedCurve = field(repr=False)
+    peak_reserved_bytes: int | None = None
+    uncertainty_bytes: int = 0
+    peak_operation: str = ""
+    components: tuple[Term, ...] = ()
+    beyond: tuple[Term, ...] = ()
+    fit: Fit | None = None
 
 
 @dataclass(frozen=True)

@@ -4,106 +4,107 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
 
-from qtui_core.child_environment import child_environment
-from qtui_core.errors import QtuiError, UsageError, error_of
+from platformdirs import user_cache_path
+
+from qtui.engine.line_child import lines_of
+from qtui_core.errors import UsageError, error_of
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import Estimate, estimate_recording
-from qtui_core.memory.formulas.size import product_of
 from qtui_core.memory.plan.run_plan import RunPlan, plan_on, resolve_for
-from qtui_core.memory.replay.record import ALLOCATE, Component, Event, Label, Recording
-from qtui_core.memory.shape.description import stored_as
+from qtui_core.memory.replay import kept
+from qtui_core.memory.replay.record import Recording
+from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packings import STORED
+from qtui_core.training import limits
+from qtui_core.training.limits import check_traceable
 
-#: The last lines of a failed process's output that are shown.
-_LINES = 3
-#: Seconds between two checks whether the trace was cancelled. A trace takes seconds or minutes.
-_CHECK_SECONDS = 0.2
-
-
-def _never() -> None:
-    """The check of a trace that is never cancelled."""
+#: What a recording depends on besides the question.
+_TRACED_WITH: Final = ("qtui", "torch", "transformers", "peft", "bitsandbytes")
 
 
 def traced_estimate(
-    config: Mapping[str, Any],
-    shape: ModelShape | None,
+    model: ModelDescription,
+    shape: ModelShape,
     plan: RunPlan,
     device: Device | None = None,
-    check: Callable[[], None] = _never,
+    check: Callable[[str], None] = lambda doing: None,
 ) -> Estimate:
-    """The estimate of a run of `plan`, from a trace of the classes for `config`. `shape` is None if
-    there is none for the family. Raises what `trace` and `check` raise."""
-    resolved = resolve_for(stored_as(config) if shape is None else shape, plan)
-    packing = packing_of(config)
+    """The estimate of a run of `plan`, from a trace of the class of `model`. It keeps the `shape`
+    unless that is of a stand-in, or of the text part of a class that is traced whole. Raises
+    UsageError for a plan that no trace follows, and what `trace` and `check` raise."""
+    resolved = plan_on(resolve_for(shape, plan), device, shape)
+    packing = shape.packing_under(resolved.quant)
     if packing is not None and resolved.quant == STORED:
         raise UsageError(
-            f"The checkpoint is stored as {packing.title}, and a trace runs classes with plain "
-            "weights; add --quant none to trace it unpacked, with --method inference, lora or full."
+            f"The checkpoint is stored as {packing.title}, and a trace runs classes with "
+            "plain weights; add --quant none to trace it unpacked."
         )
-    resolved = plan_on(resolved, device, shape)
+    config = model.config if packing is not None else _unquantized(model.config)
+    part = "text_config" in config and shape.architecture != model.architecture
+    own = None if part or shape.known == "assumed" else shape
+    # Before the libraries are imported, which takes seconds.
+    check_traceable(resolved)
     recording = trace(config, resolved, check)
-    check()
-    return estimate_recording(recording, shape, resolved, device)
+    check("estimating")
+    return estimate_recording(recording, own, resolved, device)
+
+
+def _unquantized(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        key: _unquantized(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if key != "quantization_config"
+    }
 
 
 def trace(
-    config: Mapping[str, Any], plan: RunPlan, check: Callable[[], None] = _never
+    config: Mapping[str, Any], plan: RunPlan, check: Callable[[str], None] = lambda doing: None
 ) -> Recording:
     """The recording of a run of `plan` with the classes of the installed transformers and peft, on
-    tensors without values. Every option of `plan` has a value. `check` is called repeatedly; if it
-    raises, the process is killed.
-
+    tensors without values. Every option of `plan` has a value. `check` is called repeatedly with
+    what is being done; if it raises, the process is killed. A recording is kept in the user's cache
+    folder, for the same question to the same versions.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
     trace or the process fails.
     """
     asked = json.dumps({"config": dict(config), "plan": asdict(plan)})
-    with subprocess.Popen(
-        # -P: no file in the user's folder is taken for a library.
-        [sys.executable, "-P", "-m", "qtui.engine.estimator.tracing", str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=child_environment(),
-    ) as process:
-        try:
-            output, errors = _answer_of(process, asked, check)
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        last = " ".join(errors.strip().splitlines()[-_LINES:]) or "it printed nothing"
-        raise QtuiError(f"The trace ended with code {process.returncode}: {last}")
-    answer = json.loads(output)
-    if "error" in answer:
-        raise error_of(answer["error"], answer["code"])
-    return Recording(tuple(_read(event) for event in answer["events"]), answer["origin"])
+    path = _kept(asked)
+    if (found := kept.known(path)) is not None:
+        return found
+    doing, answer = ["importing the libraries"], "{}"
+    module, parent = "qtui.engine.estimator.tracing", str(os.getpid())
+    for line in lines_of("The trace", module, parent, check=lambda: check(doing[-1]), given=asked):
+        if line.startswith('"'):
+            doing.append(json.loads(line))
+        answer = line
+    told = json.loads(answer)
+    if "error" in told:
+        raise error_of(told["error"], told["code"])
+    kept.keep(path, answer)
+    return kept.read(told)
 
 
-def _answer_of(
-    process: subprocess.Popen[str], asked: str, check: Callable[[], None]
-) -> tuple[str, str]:
-    text: str | None = asked
-    while True:
-        try:
-            return process.communicate(text, timeout=_CHECK_SECONDS)
-        except subprocess.TimeoutExpired:
-            text = None  # it is on its way
-            check()
+def _kept(asked: str) -> Path:
+    """The file for the recording of a question to the installed versions."""
+    versions = [f"{name} {_version(name)}" for name in _TRACED_WITH]
+    # A checkout changes without a new version.
+    sources = Path(limits.__file__).parent.rglob("*.py")
+    versions += sorted(f"{path.name} {path.stat().st_mtime_ns}" for path in sources)
+    digest = sha256("\n".join((*versions, asked)).encode()).hexdigest()
+    return user_cache_path("qtui", appauthor=False) / "traces" / f"{digest}.json.gz"
 
 
-def _read(event: list[Any]) -> Event:
-    if event[0] != ALLOCATE:
-        return tuple(event)
-    kind, number, nbytes, what, component, factors = event
-    size = product_of(factors) if factors else nbytes
-    return (kind, number, size, Label(what, component and Component(component)))
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # not installed, or run from its sources
+        return ""

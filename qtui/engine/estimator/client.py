@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from qtui.engine.client import (
-    SAME_AS_METHOD,
     EngineClient,
     EngineState,
     ProgressCallback,
@@ -41,28 +40,22 @@ class EstimatorClient(EngineClient):
         method: str,
         params: object = None,
         *,
-        kind: Any = SAME_AS_METHOD,
         on_progress: ProgressCallback | None = None,
     ) -> Reply:
-        options: dict[str, Any] = {"kind": kind, "on_progress": on_progress}
         if method in _QUICK:
-            return await super().request(method, params, **options)
+            return await super().request(method, params, on_progress=on_progress)
         if method != "open":
-            return await self._behind.request(method, params, **options)
+            return await self._behind.request(method, params, on_progress=on_progress)
         # Both processes must read the model again, because its files may have changed.
         reply, _ = await asyncio.gather(
-            super().request(method, params, **options),
-            self._behind.request(method, params, **options),
+            super().request(method, params), self._behind.request(method, params)
         )
         return reply
 
-    def cancel(self, kind: str) -> None:
-        super().cancel(kind)
-        self._behind.cancel(kind)
-
-    async def restart(self) -> None:
-        await super().restart()
-        await self._behind.restart()
+    def forget_loss(self) -> None:
+        # Both at once: a question between the two would find one running and the other lost.
+        super().forget_loss()
+        self._behind.forget_loss()
 
     def kill(self) -> None:
         super().kill()

@@ -27,18 +27,14 @@ from qtui.engine.task import OperationTable, Task, run_cancellable
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.capacity import Verdict, fit_on
-from qtui_core.memory.advice.cases import CASES
-from qtui_core.memory.advice.claims import figures_of
-from qtui_core.memory.advice.conclude import conclude_memory
-from qtui_core.memory.advice.report import report_of
+from qtui_core.memory.advice.cases import CASES, figures_of
+from qtui_core.memory.advice.report import conclude_memory, report_of
 from qtui_core.memory.devices.outside_torch import outside_torch
-from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate, estimate_peaks
-from qtui_core.memory.plan.refusals import not_built_in
+from qtui_core.memory.estimate import Estimate, estimate, estimate_peaks, quick_estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
-from qtui_core.memory.replay.curve import Curve, Peaks
-from qtui_core.memory.replay.groups import StackedCurve, stacked
-from qtui_core.memory.replay.quick_curve import quick_curve
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.plan.targets import stored_of
+from qtui_core.memory.replay.curve import Peaks, stacked
+from qtui_core.memory.shape.model_shape import parameter_count
 from qtui_core.telemetry.device import read_devices
 
 
@@ -52,15 +48,15 @@ def open_subject(estimates: Estimates, task: Task[SubjectRequest]) -> ModelFacts
         id=subject.model.name,
         location=subject.model.location,
         architecture=subject.model.architecture,
-        parameters=None if shape is None else parameter_count(shape),
-        layers=None if shape is None else len(shape.encoder) + len(shape.layers),
-        dtype=None if shape is None else shape.dtype,
-        packed_as=None if shape is None else shape.packed_as,
-        max_positions=None if shape is None else shape.max_positions,
-        quantized=subject.model.quantized,
-        notes=() if shape is None else tuple(shape.notes),
-        unknown=subject.why,
+        parameters=parameter_count(shape),
+        layers=len(shape.layers),
+        stored=stored_of(shape),
+        learned_positions=shape.learned_positions,
+        quantized=bool(subject.model.quantization) and shape.packing is None,
+        notes=shape.notes,
         traceable=bool(subject.model.config.get("model_type")),
+        missing_weights=subject.missing_weights,
+        random_weights=subject.random_weights,
     )
 
 
@@ -68,35 +64,15 @@ def first(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     """The first answer, fast enough for a knob that is being turned: the curve of tensor bytes,
     without the allocator."""
     question = question_of(estimates, task.asked)
-    drawn = quick_curve(question.shape, question.plan, question.device)
-    return Answer(
-        stage="first",
-        origin="tape",
-        plan=drawn.plan,
-        resident_bytes=drawn.curve.totals[-1],
-        peak_live_bytes=drawn.peaks.bytes,
-        peak_allocated_bytes=drawn.peaks.bytes,
-        peak_reserved_bytes=None,
-        process_bytes=drawn.process_bytes,
-        uncertainty_bytes=0,
-        peak_phase=drawn.peaks.phase,
-        peak_operation="",
-        components=(),
-        beyond=(),
-        phases=tuple(
-            PhaseBytes(name, most, most, "") for name, most in drawn.peaks.by_phase.items()
-        ),
-        fit=None,
-        curve=_stacked(drawn.curve),
-    )
+    found = quick_estimate(question.shape, question.plan, question.device)
+    return Answer(stage="first", **_figures(found))
 
 
 def full(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     """The whole estimate."""
     question = question_of(estimates, task.asked)
     found = run_cancellable(task, lambda: estimates.full(question))
-    drawn = quick_curve(question.shape, question.plan, question.device)
-    return _answer(found, drawn.curve)
+    return _answer(found)
 
 
 def trace(estimates: Estimates, task: Task[AssessmentRequest]) -> Traced:
@@ -104,11 +80,11 @@ def trace(estimates: Estimates, task: Task[AssessmentRequest]) -> Traced:
     from qtui.engine.estimator.asked_trace import traced_estimate
 
     question = question_of(estimates, task.asked)
-    subject = question.subject
     found = traced_estimate(
-        subject.model.config, subject.shape, question.asked, question.device, task.check
-    )
-    return Traced(_answer(found, found.curve), _around(question, found, task))
+        question.subject.model, question.shape, question.asked, question.device,
+        lambda _: task.check(),
+    )  # fmt: skip
+    return Traced(_answer(found), _around(question, found, task))
 
 
 def around(estimates: Estimates, task: Task[AssessmentRequest]) -> Assessment:
@@ -119,7 +95,7 @@ def around(estimates: Estimates, task: Task[AssessmentRequest]) -> Assessment:
 
 
 def _around(question: Question, found: Estimate, task: Task[AssessmentRequest]) -> Assessment:
-    subject = question.subject
+    known = found.shape is not None
 
     @cache
     def peaks(changed: RunPlan) -> Peaks:
@@ -128,12 +104,13 @@ def _around(question: Question, found: Estimate, task: Task[AssessmentRequest]) 
 
     here = map(device_of, task.asked.live)
     report = report_of(
-        subject.model,
+        question.subject.model,
         found,
-        None if subject.shape is None or not_built_in(subject.shape, found.plan) else peaks,
+        peaks if known else None,
         here=[device for device in here if device is not None],
         asked=question.asked,
-        wanted=None if subject.shape is None else question.plan,
+        wanted=question.plan if known else None,
+        why=question.shape.why,
     )
     return Assessment(
         advice=report.advice,
@@ -220,30 +197,34 @@ def cases(estimates: Estimates, task: Task[object]) -> None:
         task.progress(0.0, CaseFigures(case.key, figures_of(case)))
 
 
-def _answer(found: Estimate, curve: Curve) -> Answer:
+def _answer(found: Estimate) -> Answer:
     return Answer(
         stage="full",
-        origin=found.origin,
-        plan=found.plan,
-        resident_bytes=found.resident_bytes,
-        peak_live_bytes=found.peak_live_bytes,
-        peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=found.peak_reserved_bytes,
-        process_bytes=found.process_bytes,
         uncertainty_bytes=found.uncertainty_bytes,
-        peak_phase=found.peak_phase,
         peak_operation=found.peak_operation,
         components=found.components,
         beyond=found.beyond,
-        phases=found.phases,
         fit=None if found.device is None else fit_on(found, found.device),
-        curve=_stacked(curve),
+        **_figures(found),
     )
 
 
-def _stacked(curve: Curve) -> StackedCurve:
+def _figures(found: Estimate) -> dict[str, Any]:
+    """What a first answer has, too."""
+    curve = found.curve
     components = [component.value for component in curve.components]
-    return stacked(curve.positions, components, curve.bytes, curve.spans)
+    return {
+        "origin": found.origin,
+        "plan": found.plan,
+        "resident_bytes": found.resident_bytes,
+        "peak_live_bytes": found.peak_live_bytes,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "process_bytes": found.process_bytes,
+        "peak_phase": found.peak_phase,
+        "phases": found.phases,
+        "curve": stacked(curve.positions, components, curve.bytes, curve.spans),
+    }
 
 
 #: Lanes: "quick" for what a key waits for, "view" for the full answer after it, "background" for

@@ -50,14 +50,6 @@ class FitMapRequest(PlanRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperationsRequest(PlanRequest):
-    """`usual` says that the user did not choose the sequence length; then it is lowered for a model
-    with fewer learned positions."""
-
-    usual: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class RatesRequest:
     """The rates of the GPU with this number, of the "cpu", or of the first GPU, else the CPU
     ("auto")."""

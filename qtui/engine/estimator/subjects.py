@@ -14,12 +14,11 @@ from qtui.profiles import calibrated
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import case_of
-from qtui_core.memory.devices.device import Calibration
-from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
+from qtui_core.memory.devices.device import Calibration, Device, device_of_memory, find_device
 from qtui_core.memory.estimate import Estimate, estimate_as_run
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
 from qtui_core.memory.shape.description import ModelDescription, describe
-from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
+from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
 
@@ -32,17 +31,12 @@ Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 @dataclass(frozen=True)
 class MemorySubject:
-    """A model and its shape. `shape` is None if there is none for its family; `why` says so."""
+    """A model and its shape, and what is known of its weights (`ModelFacts`)."""
 
     model: ModelDescription
-    shape: ModelShape | None
-    why: str = ""
-
-    def known_shape(self) -> ModelShape:
-        """The shape. Raises UnknownFamily if there is none."""
-        if self.shape is None:
-            raise UnknownFamily(self.why)
-        return self.shape
+    shape: ModelShape
+    missing_weights: str = ""
+    random_weights: bool = False
 
 
 class Estimates:
@@ -71,8 +65,8 @@ class Estimates:
         place = (device.name, device.capacity_bytes, device.calibration) if device else None
         key = (subject.model.name, plan, place)
         found = self._found.pop(key, None)
-        if found is None or found.shape is not subject.shape:
-            shape = question.shape
+        shape = question.shape
+        if found is None or found.shape != shape:
             found = estimate_as_run(shape, plan_as_run(shape, plan, device), device)
         self._found[key] = found
         while len(self._found) > _KEPT:
@@ -82,17 +76,14 @@ class Estimates:
 
 def _of_model(model: str) -> MemorySubject:
     with open_model(model) as source:
-        found = describe(source)
-    try:
-        return MemorySubject(found, found.read_shape())
-    except UnknownFamily as error:
-        return MemorySubject(found, None, str(error))
+        found, missing = describe(source), source.missing_weights or ""
+        return MemorySubject(found, found.read_shape(), missing, source.is_configuration)
 
 
 def _of_case(key: str) -> MemorySubject:
     case = case_of(key)
     shape = shape_from_config(case.config)
-    model = ModelDescription(case.title, case.source, case.config, shape.architecture, False)
+    model = ModelDescription(case.title, case.source, case.config, shape.architecture, "")
     return MemorySubject(model, shape)
 
 
@@ -106,8 +97,7 @@ class Question:
 
     @property
     def shape(self) -> ModelShape:
-        """The shape of the subject. Raises UnknownFamily if there is none."""
-        return self.subject.known_shape()
+        return self.subject.shape
 
     @cached_property
     def plan(self) -> RunPlan:
@@ -117,7 +107,8 @@ class Question:
 
 def question_of(estimates: Estimates, asked: PlanRequest) -> Question:
     """The subject, plan and device of a request."""
-    return Question(estimates.subject(asked), asked.plan, device_of(asked.device))
+    subject = estimates.subject(asked)
+    return Question(subject, asked.plan, device_of(asked.device))
 
 
 def device_of(asked: RequestedDevice | None) -> Device | None:
@@ -127,10 +118,7 @@ def device_of(asked: RequestedDevice | None) -> Device | None:
         return None
     capacity = asked.capacity
     try:
-        if asked.name or capacity is None:
-            found = calibrated(find_device(asked.name or ""))
-        else:
-            found = device_of_memory(capacity)
+        found = calibrated(find_device(asked.name or ""))
     except UsageError:
         if capacity is None:
             raise

@@ -1,7 +1,8 @@
 """A trace in a process of its own: `python -m qtui.engine.estimator.tracing PID`.
 
-Reads {"config", "plan"} as JSON from stdin. Writes {"events", "origin"}, or {"error", "code"} with
-a sentence and its exit code, to the stdout with which it started; what libraries print goes to
+Reads {"config", "plan"} as JSON from stdin. Writes lines of JSON to the stdout with which it
+started: words that say what it is doing, then {"events", "origin"}, or {"error", "code"} with a
+sentence and its exit code; what libraries print goes to
 stderr. A trace changes torch for the whole process, so it has a process of its own. PID is the
 process that asked; when that ends, this one ends too.
 """
@@ -13,13 +14,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from qtui_core.errors import QtuiError
 from qtui_core.extras import EXTRAS, require
-from qtui_core.memory.formulas.size import factors_of
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.record import ALLOCATE, Event, Label
+from qtui_core.memory.replay.kept import written
 
 #: Seconds between two checks whether the process that asked still runs.
 _LOOK_SECONDS = 1.0
@@ -32,7 +33,11 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
-        json.dump(_trace(json.load(sys.stdin)), answer)
+
+        def tell(doing: str) -> None:
+            print(json.dumps(doing), file=answer, flush=True)
+
+        print(json.dumps(_trace(json.load(sys.stdin), tell)), file=answer)
 
 
 def _end_with(parent: int) -> None:
@@ -41,25 +46,17 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _trace(asked: dict[str, Any]) -> dict[str, Any]:
+def _trace(asked: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
     fields = asked["plan"]
     plan = RunPlan(**{**fields, "lora_targets": tuple(fields["lora_targets"])})
     try:
         require("A trace", *EXTRAS["torch"])
         from qtui_core.training.tracing.trace import record
 
-        recording = record(asked["config"], plan)
+        recording = record(asked["config"], plan, tell=tell)
     except QtuiError as error:
         return {"error": str(error), "code": error.exit_code}
-    return {"events": [_written(event) for event in recording.events], "origin": recording.origin}
-
-
-def _written(event: Event) -> list[Any]:
-    if event[0] != ALLOCATE:
-        return list(event)
-    label: Label = event[3]
-    component = label.component and label.component.value
-    return [*event[:3], label.what, component, factors_of(event[2])]
+    return written(recording)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from qtui_core.extras import MissingLibrary, importing
 from qtui_core.lab.catalog import experiment_named
 from qtui_core.lab.recording import LAB_LINES
 from qtui_core.lab.results import LabEvent, LabFault, LabResult
+from qtui_core.models.opening import open_model
 
 if TYPE_CHECKING:
     from qtui_core.lab.runner import LabRunner
@@ -54,6 +55,9 @@ class _LabWork:
             raise UsageError(f"The request for the experiment is malformed: {error}") from None
         experiment = experiment_named(asked.experiment)
         settings = experiment.settle(asked.settings)
+        if experiment.takes_model:
+            with open_model(asked.model) as source:  # torch takes long to import
+                source.require_weights()
         if asked.behind:
             os.nice(NICENESS)  # threads of torch are started by this one and take after it
         with _importing():

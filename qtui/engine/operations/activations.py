@@ -117,10 +117,7 @@ def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
             ways.append(static(scheme, MinMax(), recording.observed))
         else:
             ways.append(as_written(scheme))
-    extent = next(
-        (session.extent_of_model(task, s) for s in schemes if isinstance(s.granularity, PerModel)),
-        None,
-    )
+    extent = next((e for s in schemes if (e := session.extent_of_weights(task, s))), None)
     table = output_errors(
         x,
         weight,

@@ -9,7 +9,7 @@ from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import parameter_count
 from qtui_core.models import ModelSource
 from qtui_core.telemetry.device import read_devices
 

@@ -108,7 +108,7 @@ def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColu
     tensor, scheme, tries = session.tensor_of(task), task.asked.scheme, task.asked.tries
     if not 0 <= tries <= MOST_TRIES:
         raise UsageError(f"0 to {MOST_TRIES} columns are tried one by one.")
-    extent = session.extent_of_model(task, scheme)
+    extent = session.extent_of_model(task, scheme, tensor)
     steps = tries + 3.0
     found = session.remembered(
         task,
@@ -159,9 +159,8 @@ def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
     injected, also without it. Each is reported as progress."""
     scheme, tensor = task.asked.scheme, session.tensor_of(task)
     original = session.original_of(task)
-    subjects: list[tuple[str, SessionTensor]] = [("rows", tensor)]
-    if original.key != tensor.key:
-        subjects.insert(0, ("before", original))
+    before = [("before", original)] * (original.key != tensor.key)
+    subjects: list[tuple[str, SessionTensor]] = [*before, ("rows", tensor)]
     schemes, left_out = schemes_by_granularity(scheme, tensor.shape)
     rows: dict[str, list[GranularityRow]] = {"rows": [], "before": []}
     total, done = len(schemes) * len(subjects), 0

@@ -133,7 +133,7 @@ class Session:
         found = {key: self._findings[key] for key in keys if key in self._findings}
         missing = {key: r for key, r in zip(keys, reducers, strict=True) if key not in found}
         about = [r for r in missing.values() if isinstance(r, SchemeReducer)]
-        extents = [self.extent_of_model(task, reducer.scheme) for reducer in about]
+        extents = [self.extent_of_model(task, reducer.scheme, tensor) for reducer in about]
         plans = {r.scheme: self._plans.get((*of_tensor, str(r.scheme))) for r in about}
         if missing:
             scan(
@@ -198,7 +198,7 @@ class Session:
         all elements."""
         key = (task.asked.model, tensor.key, str(scheme))
         if key not in self._plans:
-            extent = self.extent_of_model(task, scheme)
+            extent = self.extent_of_model(task, scheme, tensor)
             elements, watch = elements_of(tensor), watched(task, start, stop)
             passes = first_passes(scheme, elements.shape, extent)
             plan = make_plan(
@@ -213,14 +213,17 @@ class Session:
         return self._plans[key]
 
     def extent_of_model(
-        self, task: Task[TensorRequest], scheme: Scheme
+        self, task: Task[TensorRequest], scheme: Scheme, tensor: SessionTensor
     ) -> tuple[float, float] | None:
-        """The smallest and largest value of the model, or of an activation on the calibration text;
-        None if the scheme does not need them."""
+        """The smallest and largest value of the model, or of an activation on the calibration text,
+        and of an outlier that is injected into the tensor; None if the scheme needs none."""
         asked = task.asked
-        if not isinstance(scheme.granularity, PerModel) or asked.source == "weight":
-            return self.extent_of_weights(task, scheme)
-        return self.captured.subject(asked.model, asked.tensor, asked.source).extent
+        extent = self.extent_of_weights(task, scheme) if asked.source == "weight" else None
+        if asked.source != "weight" and isinstance(scheme.granularity, PerModel):
+            extent = self.captured.subject(asked.model, asked.tensor, asked.source).extent
+        if extent and isinstance(tensor, Injected) and math.isfinite(tensor.value):
+            return min(extent[0], tensor.value), max(extent[1], tensor.value)
+        return extent
 
     def extent_of_weights(
         self, task: Task[ModelRequest], scheme: Scheme

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -22,12 +21,12 @@ from qtui_core.live.predict import predict, warning_of
 from qtui_core.loading.text import read_text
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.report import report_of_plan
-from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
+from qtui_core.memory.devices.device import Device, device_of_memory, find_device
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
-from qtui_core.memory.shape.description import ModelDescription, describe, stored_as
-from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
-from qtui_core.memory.shape.heads import LANGUAGE_MODELS
+from qtui_core.memory.shape.description import ModelDescription, describe
+from qtui_core.memory.shape.from_config import LANGUAGE_MODELS
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource, open_model
 from qtui_core.quantities import format_bytes, plural
 from qtui_core.telemetry.machine import Machine, read_machine
@@ -80,16 +79,18 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         config = model.config
         _check_language_model(config)
         alone, note = one_gpu(request.plan)
+        shape = model.read_shape()
         if request.usual:
-            alone = _within_positions(alone, config)
+            alone = within_positions(shape.learned_positions, alone)
             if placement.device.kind == "cpu":
                 alone = on_cpu(request.model, alone)
         # The size of workspaces depends on the installed version of torch.
         alone = replace(alone, torch=_release(torch_version()))
-        plan = resolve_for(stored_as(config), alone)
+        plan = resolve_for(shape, alone)
         check_runnable(plan, placement.device.kind)
-        predicted, why_not, advice, architecture = _predicted(source, model, plan, placement)
-        if not request.taking and predicted is not None and takes_from_others(predicted, placement):
+        _check_loaded(shape, plan)
+        predicted, advice = _predicted(model, shape, plan, placement)
+        if not request.taking and takes_from_others(predicted, placement):
             raise NotBegun(
                 f"{predicted.warning} The run was not begun, because other processes need that "
                 "memory."
@@ -101,7 +102,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     header = RecordingHeader(
         made=datetime.now().astimezone().isoformat(timespec="seconds"),
         model=source.id,
-        architecture=architecture,
+        architecture=model.architecture,
         parameters=source.parameters or None,
         device=placement.device,
         versions={"qtui": installed_version("qtui") or "", **versions},
@@ -109,7 +110,6 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         steps=request.steps,
         data=origin,
         predicted=predicted,
-        why_not=why_not,
     )
     order = Order(plan, placement, request.steps, request.data, request.text, request.ranges)
     settings = (
@@ -121,7 +121,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     shorter = DEMO_NOTE if DEMO_TOKENS == plan.sequence < request.plan.sequence else ""
     chosen = chosen_threads()
     bounded = f"It computes with at most {plural(chosen, 'thread')}." if chosen else ""
-    notes = (note, shorter, unused, bounded, predicted.warning if predicted else why_not)
+    notes = (note, shorter, unused, bounded, predicted.warning)
     return PreparedRun(
         source,
         order,
@@ -146,19 +146,25 @@ def _check_language_model(config: Mapping[str, Any]) -> None:
         )
 
 
+def _check_loaded(shape: ModelShape, plan: RunPlan) -> None:
+    """Raises UsageError for packed weights that transformers cannot unpack for the plan."""
+    packing = shape.packing
+    unpacked = packing is not None and shape.packing_under(plan.quant) is None
+    if packing and unpacked and (plan.quantized or not packing.dequantizes):
+        raise UsageError(
+            f"The checkpoint is stored as {packing.title}, and a run cannot load it for this plan; "
+            "take the checkpoint that it was made from."
+        )
+
+
 def _predicted(
-    source: ModelSource, model: ModelDescription, plan: RunPlan, placement: Placement
-) -> tuple[Predicted | None, str, Sequence[Advice], str]:
-    """(the estimate for the header, or None; why there is none; changes of the plan that would save
-    memory; the class of the model)."""
+    model: ModelDescription, shape: ModelShape, plan: RunPlan, placement: Placement
+) -> tuple[Predicted, Sequence[Advice]]:
+    """The estimate for the header, and changes of the plan that would save memory."""
     device = _device_of(placement)
     tensors, used = placement.device.kind == "cpu", placement.used_bytes
-    try:
-        shape = model.read_shape()
-        runs = plan_as_run(shape, plan, device)
-        report = report_of_plan(model, shape, runs, device, asked=plan, wanted=plan)
-    except UnknownFamily as error:
-        return None, str(error), (), source.architecture or "a model"
+    runs = plan_as_run(shape, plan, device)
+    report = report_of_plan(model, shape, runs, device, asked=plan, wanted=plan)
     predicted = predict(
         report.estimate,
         tensors=tensors,
@@ -167,10 +173,10 @@ def _predicted(
         memory=printed(report),
     )
     if tensors:
-        peak, weights = predicted.peak_allocated_bytes, source.parameters
+        peak, weights = predicted.peak_allocated_bytes, model.parameters
         warning = warning_on_host(peak, weights, plan.dtype or "fp32", read_machine())
         predicted = replace(predicted, warning=warning)
-    return predicted, "", report.advice, report.architecture
+    return predicted, report.advice
 
 
 def _device_of(placement: Placement) -> Device | None:
@@ -184,14 +190,6 @@ def _device_of(placement: Placement) -> Device | None:
     except UsageError:
         return None if capacity is None else device_of_memory(capacity)
     return found if capacity is None else replace(found, total=capacity, allocatable=None)
-
-
-def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
-    """The plan with its sequence lowered to the learned positions of the model, if its family is
-    known."""
-    with suppress(UnknownFamily):
-        return within_positions(shape_from_config(config), plan)
-    return plan
 
 
 def _release(version: str) -> str:

@@ -47,6 +47,8 @@ class _RunWork:
     def work(self, request: bytes) -> int:
         """Does the run of a request. Returns the exit code."""
         prepared = prepare_run(parse_request(request))
+        if not prepared.source.is_configuration:
+            prepared.source.require_weights()  # before torch is imported, which takes long
         self._tell(prepared.header)
         for note in prepared.notes:
             self._tell(LogMessage(self._seconds, note))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.report.document import Column, Document, Facts, Section, Table, Tone
+from qtui.report.document import Column, Document, Facts, Section, Table, Tone, figures
 from qtui.report.numbers import format_shape, format_value
 from qtui_core.codec import printed
 from qtui_core.inspection.adapters.conclude import ERASED
@@ -139,8 +139,7 @@ def _layers(report: AdapterReport) -> Table:
     return Table(
         columns=(
             Column("layer", key=True),
-            Column("weights", numeric=True),
-            Column("update", numeric=True),
+            *figures("weights", "update"),
             *(Column(way.way.name, numeric=True) for way in report.ways),
         ),
         rows=tuple(
@@ -171,9 +170,7 @@ def _weight_section(
             Table(
                 columns=(
                     Column("weight", key=True),
-                    Column("shape", numeric=True),
-                    Column("rank", numeric=True),
-                    Column("update", numeric=True),
+                    *figures("shape", "rank", "update"),
                     *(Column(way.way.name, numeric=True) for way in report.ways),
                 ),
                 rows=tuple(

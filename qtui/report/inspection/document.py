@@ -15,6 +15,7 @@ from qtui.report.document import (
     Section,
     Table,
     Tone,
+    figures,
 )
 from qtui.report.inspection.layers import layer_map
 from qtui.report.inspection.outliers import LISTED_OUTLIERS, outlier_sections
@@ -119,12 +120,7 @@ def _both(exact: str, short: str) -> str:
 def _dtypes(inspection: Inspection) -> Table:
     census = inspection.census
     return Table(
-        columns=(
-            Column("dtype", key=True),
-            Column("tensors", numeric=True),
-            Column("parameters", numeric=True),
-            Column("bytes", numeric=True),
-        ),
+        columns=(Column("dtype", key=True), *figures("tensors", "parameters", "bytes")),
         rows=tuple(
             (d.dtype, str(d.tensors), f"{d.parameters:,}", format_bytes(d.nbytes))
             for d in census.dtypes
@@ -141,10 +137,7 @@ def _schemes(inspection: Inspection) -> Table:
     return Table(
         columns=(
             Column("scheme", key=True),
-            Column("bits/param", numeric=True),
-            Column("bytes", numeric=True),
-            Column("relative MSE", numeric=True),
-            Column("SQNR dB", numeric=True),
+            *figures("bits/param", "bytes", "relative MSE", "SQNR dB"),
             *((Column("beyond range", numeric=True),) if beyond else ()),
             Column("Gaussian dB", numeric=True),
             Column("worst tensor"),

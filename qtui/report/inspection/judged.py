@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
+from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone, figures
 from qtui.report.numbers import format_value
 from qtui_core.codec import printed
 from qtui_core.evaluation.judgement import JudgedRow, Judgement
@@ -72,13 +72,7 @@ def _table(found: Judgement) -> Table:
     return Table(
         columns=(
             Column("weights", key=True),
-            Column("bits/param", numeric=True),
-            Column("bytes", numeric=True),
-            Column("KL", numeric=True),
-            Column("±", numeric=True),
-            Column("difference", numeric=True),
-            Column("±", numeric=True),
-            Column("errors", numeric=True),
+            *figures("bits/param", "bytes", "KL", "±", "difference", "±", "errors"),
         ),
         rows=tuple(_cells(row) for row in found.rows),
         tones=tuple(_tone(row, found) for row in found.rows),

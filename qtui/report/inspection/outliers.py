@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.report.document import Column, Facts, Section, Table
+from qtui.report.document import Column, Facts, Section, Table, figures
 from qtui.report.numbers import format_value
 from qtui_core.answers.tensors import OUTLIER_SIGMA, OutlierReport
 from qtui_core.inspection import Inspection
@@ -37,9 +37,7 @@ def _outlier_columns(matrices: list[_Named]) -> list[Section]:
     table = Table(
         columns=(
             Column("tensor", key=True),
-            Column("column", numeric=True),
-            Column("values beyond 6σ", numeric=True),
-            Column("of the tensor's", numeric=True),
+            *figures("column", "values beyond 6σ", "of the tensor's"),
         ),
         rows=rows,
         note=(
@@ -83,13 +81,7 @@ def outlier_sections(inspection: Inspection) -> list[Section]:
             for outlier, name in found[:LISTED_OUTLIERS]
         )
         table = Table(
-            columns=(
-                Column("tensor", key=True),
-                Column("row", numeric=True),
-                Column("column", numeric=True),
-                Column("value", numeric=True),
-                Column("sigmas", numeric=True),
-            ),
+            columns=(Column("tensor", key=True), *figures("row", "column", "value", "sigmas")),
             rows=rows,
             note=f"The largest of {plural(total, 'value')} of matrices beyond 6 sigma{sampled}.",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table
+from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table, figures
 from qtui.report.faces.plot import PlotSeries, curve_svg
 from qtui.report.numbers import format_decibels, format_value
 from qtui_core.codec import printed
@@ -116,8 +116,7 @@ def _uniform(found: Sensitivity) -> Table:
     return Table(
         columns=(
             Column("one scheme for all", key=True),
-            Column("bits/param", numeric=True),
-            Column("bytes", numeric=True),
+            *figures("bits/param", "bytes"),
             Column(_quality_title(found), numeric=True),
             Column("assigned, same bytes", numeric=True),
             Column("times less" if found.point.nats else "gain dB", numeric=True),
@@ -219,9 +218,7 @@ def _choices(found: Sensitivity, all_tensors: bool) -> Table:
         columns=(
             Column("tensor", key=True),
             Column("scheme"),
-            Column("bits/param", numeric=True),
-            Column("bytes", numeric=True),
-            Column("of the error", numeric=True),
+            *figures("bits/param", "bytes", "of the error"),
         ),
         rows=tuple(
             (

@@ -11,7 +11,7 @@ from qtui.report.document import Column, Document, Facts, Plotted, Section, Tabl
 from qtui.report.numbers import format_value
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
-from qtui_core.lab.catalog import EXPERIMENTS, Experiment
+from qtui_core.lab.catalog import EXPERIMENTS, Experiment, cost_text
 from qtui_core.lab.recording import LabRecording
 from qtui_core.lab.results import Cell, Findings, LabColumn, LabResult, Unit
 from qtui_core.lab.settings import Setting, Value
@@ -106,7 +106,7 @@ def findings_table(found: Findings) -> Table:
         rows=tuple(
             tuple(cell_text(row.get(c.key), c.unit) for c in found.columns) for row in found.rows
         ),
-        tones=tuple(_tone(row) for row in found.rows),
+        tones=tuple(_TONES.get(str(row.get("judged", "")), "") for row in found.rows),
     )
 
 
@@ -139,10 +139,6 @@ def cell_text(cell: Cell, unit: Unit) -> str:
     return f"{cell:,}" if isinstance(cell, int) else format_value(cell, 3)
 
 
-def _tone(row: Mapping[str, Cell]) -> Tone:
-    return _TONES.get(str(row.get("judged", "")), "")
-
-
 def findings_csv(found: Findings) -> Iterable[Sequence[object]]:
     """The table in raw numbers: a header and rows; an empty cell is a value that is not known."""
     yield tuple(f"{c.key}_{c.unit}" if c.unit else c.key for c in found.columns)
@@ -153,7 +149,7 @@ def findings_csv(found: Findings) -> Iterable[Sequence[object]]:
 def catalog_document() -> Document:
     """The list of experiments: the question of each, and what a run costs."""
     rows = tuple(
-        (each.name, each.question, cost_text(each), "yes" if each.takes_model else "no")
+        (each.name, each.question, cost_text(each.seconds), "yes" if each.takes_model else "no")
         for each in EXPERIMENTS
     )
     return Document(
@@ -170,7 +166,7 @@ def catalog_document() -> Document:
                             Column("on your model"),
                         ),
                         rows,
-                        note="Times are of a run with the default settings on two idle cores.",
+                        note="Times are of a default run, from two idle cores to two busy ones.",
                     ),
                 ),
             ),
@@ -178,11 +174,6 @@ def catalog_document() -> Document:
         "qtui lab NAME runs one; qtui lab NAME MODEL runs it on your model, where it takes one.",
         {"experiments": [_row(each) for each in EXPERIMENTS]},
     )
-
-
-def cost_text(experiment: Experiment) -> str:
-    """The time of an experiment's default run."""
-    return f"about {experiment.seconds} s"
 
 
 def _row(each: Experiment) -> dict[str, Any]:

@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qtui.report.document import Block, Column, Document, Facts, MadeWhenRead, Section, Table, Tone
-from qtui.report.memory.explain import explain_sections
+from qtui.report.document import (
+    Block,
+    Column,
+    Document,
+    Facts,
+    MadeWhenRead,
+    Section,
+    Table,
+    Tone,
+    figures,
+)
+from qtui.report.memory.explain import cache_section, explain_sections
 from qtui_core.codec import printed
 from qtui_core.memory.advice.capacity import Fit, Largest
 from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
-from qtui_core.memory.advice.conclude import conclude_memory
-from qtui_core.memory.advice.report import MemoryReport
-from qtui_core.memory.compute.totals import Compute
-from qtui_core.memory.devices.finding import DEVICES
+from qtui_core.memory.advice.report import MemoryReport, conclude_memory
+from qtui_core.memory.compute import Compute
+from qtui_core.memory.devices.device import DEVICES
 from qtui_core.memory.estimate import Estimate
 from qtui_core.quantities import format_bytes, format_count, plural, signed_bytes
 
+_ORIGINS = {
+    "tape": "a tape of the step",
+    "trace": "a trace of the real classes",
+    "bounds": "the nearest kind of decoder; activations are assumed",
+}
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
 
 
@@ -36,10 +50,10 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
     ]
     if explain:
         sections += explain_sections(estimate)
+        sections += cache_section(report)
     if report.largest is not None:
         sections.append(Section("The largest that fits", (_largest(report.largest, estimate),)))
-    if report.fits:
-        sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
+    sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
     if report.compute is not None:
         sections.append(Section("Compute", (compute_facts(report, report.compute),)))
     sections.append(Section("What would save memory", tuple(_advice(report))))
@@ -83,18 +97,14 @@ def without_memory(document: Document, reason: str) -> Document:
 def _plan(report: MemoryReport) -> Facts:
     estimate = report.estimate
     model, shape = report.architecture, estimate.shape
-    count = report.parameters
-    if shape is not None and count is not None:
-        layers = plural(len(shape.encoder) + len(shape.layers), "layer")
-        model += f", {count:,} parameters ({format_count(count)}), {layers}"
-    origin = "a tape of the step" if estimate.origin == "tape" else "a trace of the real classes"
-    return Facts(
-        (
-            ("model", model),
-            *estimate.plan.grouped(),
-            ("estimated from", origin),
-        )
-    )
+    if shape is not None:
+        count = report.parameters or 0
+        counted = f"about {format_count(count)} parameters"
+        if shape.known != "assumed":
+            counted = f"{count:,} parameters ({format_count(count)})"
+        model += f", {counted}, {plural(len(shape.layers), 'layer')}"
+    origin = ("estimated from", _ORIGINS[estimate.origin])
+    return Facts((("model", model), *estimate.plan.grouped(), origin))
 
 
 def _levels(estimate: Estimate) -> Facts:
@@ -133,13 +143,7 @@ def both(nbytes: int) -> str:
 def _components(estimate: Estimate) -> Table:
     peak = estimate.peak_allocated_bytes
     return Table(
-        columns=(
-            Column("component", key=True),
-            Column("bytes", numeric=True),
-            Column("", numeric=True),
-            Column("share", numeric=True),
-            Column("known"),
-        ),
+        columns=(Column("component", key=True), *figures("bytes", "", "share"), Column("known")),
         rows=tuple(
             (
                 term.name,
@@ -158,12 +162,7 @@ def _components(estimate: Estimate) -> Table:
 def _phases(estimate: Estimate) -> Table:
     peak = max((phase.allocated_bytes for phase in estimate.phases), default=0)
     return Table(
-        columns=(
-            Column("phase", key=True),
-            Column("bytes", numeric=True),
-            Column("", numeric=True),
-            Column("most at"),
-        ),
+        columns=(Column("phase", key=True), *figures("bytes", ""), Column("most at")),
         rows=tuple(
             (
                 phase.name,

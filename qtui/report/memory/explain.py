@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.report.document import Block, Column, Facts, Section, Table
+from qtui.report.document import Block, Column, Facts, Section, Table, figures
+from qtui_core.memory.advice.report import MemoryReport
+from qtui_core.memory.cached import explained
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.formulas.letters import MEANINGS
+from qtui_core.memory.formulas.size import MEANINGS
 from qtui_core.memory.formulas.terms import SLACK, Term, Terms
 from qtui_core.memory.replay.record import RESIDENT, Phase
 from qtui_core.quantities import format_bytes
@@ -39,13 +41,46 @@ def explain_sections(estimate: Estimate) -> list[Section]:
     ]
 
 
+def cache_section(report: MemoryReport) -> list[Section]:
+    """What each kind of layer keeps of the tokens, and what they sum to."""
+    if not report.cache:
+        return []
+    total = sum(kind.bytes for kind in report.cache)
+    names = Column("formula of a layer"), Column("numbers"), Column("known")
+    note, *sentences = explained(report.cache, report.estimate.plan)
+    table = Table(
+        columns=(
+            Column("kind of layer", key=True),
+            *figures("layers", "bytes", "tokens", "each, all layers"),
+            *names,
+        ),
+        rows=tuple(
+            (
+                kind.kind,
+                str(kind.layers),
+                f"{kind.bytes:,}",
+                "–" if kind.tokens is None else f"{kind.tokens:,}",
+                f"{kind.bytes_each:,} B a {kind.each}" if kind.numbers else "–",
+                kind.formula,
+                kind.numbers or "–",
+                kind.basis,
+            )
+            for kind in report.cache
+        ),
+        bars=tuple(kind.bytes / total if total else 0.0 for kind in report.cache),
+        bar_title="share",
+        note=note,
+    )
+    return [Section("Cache by kind of layer", (table, *sentences))]
+
+
 def _in_closed_form(estimate: Estimate) -> list[Section]:
     """Formulas for the saved tensors of a layer, and for the tensors at the peaks of phases."""
     shape, plan, timeline = estimate.shape, estimate.plan, estimate.timeline
     if shape is None or not plan.trains:
         return []
     blocks: list[Block] = []
-    layer = len(shape.encoder) + len(shape.layers) // 2
+    layer = len(shape.layers) // 2
     kept = next((s.start - 1 for s in timeline.spans if s.name == Phase.BACKWARD), None)
     fullest = timeline.fullest_of(layer)
     for number, what in (
@@ -55,7 +90,7 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
         alive = [] if number is None else timeline.alive_at(number, layer)
         held = [each for each in alive if each.component not in RESIDENT]
         if held:
-            blocks += [what, _forms(Terms(held, shape, plan.quantized).by_expression)]
+            blocks += [what, _forms(Terms(held, shape, plan.quant).by_expression)]
     tops: dict[str, tuple[int, int]] = {}
     for span, top in zip(timeline.spans, timeline.tops, strict=True):
         tops[span.name] = max(top, tops.get(span.name, top))
@@ -64,7 +99,7 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
             alive = timeline.alive_at(tops[phase][1])
             blocks += [
                 f"When the phase {phase} is at its fullest:",
-                _forms(Terms(alive, shape, plan.quantized).components),
+                _forms(Terms(alive, shape, plan.quant).components),
             ]
     return [Section("In closed form", tuple(blocks))] if blocks else []
 

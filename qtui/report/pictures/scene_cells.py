@@ -294,8 +294,8 @@ class _Plane:
         for span, text, at in zip(self.scene.spans, self.texts, self.notes, strict=True):
             first, whole, last = map(self._column, (span.low, span.whole, span.high))
             self.grid.put(row, 0, span.name[: self.left - 1].rjust(self.left - 1), "label")
-            self.grid.put(row, first, shades[2] * (whole - first), hue(1))
-            self.grid.put(row, whole, shades[4] * max(1, last - whole), hue(1))
+            self.grid.put(row, first, shades[2] * (whole - first), "label")
+            self.grid.put(row, whole, shades[4] * max(1, last - whole), "label")
             if at is None:
                 row += 1
             self.grid.put(row, self.left if at is None else at, text, "label")

@@ -134,10 +134,9 @@ def _scene(scene: Scene) -> str:
     for at, (span, note) in enumerate(zip(scene.spans, _span_notes(scene), strict=True)):
         y = HEIGHT + SPAN * at
         parts.append(_text(LEFT - 6, y + 4, span.name, "end"))
-        parts.append(_box(_px(span.low), y - 5, _px(span.whole) - _px(span.low), 10, HUES[1], 0.35))
-        parts.append(
-            _box(_px(span.whole), y - 5, _px(span.high) - _px(span.whole), 10, HUES[1], 0.9)
-        )
+        # A format is no series, so its bar has none of their colours.
+        for low, high, share in ((span.low, span.whole, 0.35), (span.whole, span.high, 0.9)):
+            parts.append(_box(_px(low), y - 5, _px(high) - _px(low), 10, "var(--soft)", share))
         parts.append(_text(WIDTH - RIGHT + 10, y + 4, note))
     return "".join([*parts, "</svg>"])
 

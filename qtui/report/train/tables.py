@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qtui.report.document import Column, Table, Tone
+from qtui.report.document import Column, Table, Tone, figures
 from qtui.report.numbers import format_value
 from qtui_core.live.compare import ComponentRow, PhaseRow
 from qtui_core.live.gap import GapPart, Level
@@ -28,14 +28,7 @@ def against_table(
     """Estimated and measured side by side, with the gap between them."""
     most = max((row.measured or 0 for row in rows), default=0)
     return Table(
-        columns=(
-            Column(title, key=True),
-            Column("estimate", numeric=True),
-            Column("", numeric=True),
-            Column("measured", numeric=True),
-            Column("", numeric=True),
-            Column("gap", numeric=True),
-        ),
+        columns=(Column(title, key=True), *figures("estimate", "", "measured", "", "gap")),
         rows=tuple(
             (
                 row.name,
@@ -76,12 +69,7 @@ def percent(gap: float | None) -> str:
 def gap_table(levels: Sequence[Level]) -> Table:
     parts = [(level, part) for level in levels for part in level.parts]
     return Table(
-        columns=(
-            Column("level", key=True),
-            Column("part", key=True),
-            Column("bytes", numeric=True),
-            Column("", numeric=True),
-        ),
+        columns=(Column("level", key=True), Column("part", key=True), *figures("bytes", "")),
         rows=tuple(
             (level.name, part.name, f"{part.bytes:+,}".replace("-", "−"), _plus(part))
             for level, part in parts
@@ -107,8 +95,7 @@ def steps_table(steps: Sequence[StepTaken]) -> Table:
     most = max(known, default=0.0)
     columns = [
         Column("step", numeric=True, key=True),
-        Column("seconds", numeric=True),
-        Column("tokens", numeric=True),
+        *figures("seconds", "tokens"),
     ]
     if not lossless:
         columns.append(Column("loss", numeric=True))

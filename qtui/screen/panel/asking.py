@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.reactive import reactive
 from textual.worker import Worker
 
-from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
+from qtui.engine.client import EngineClient, EngineLost, EngineState
 from qtui.screen.messages import ModelFailed
 from qtui.screen.panel.base import Panel
 from qtui.screen.panel.hooks import PaletteEntry
@@ -161,12 +161,10 @@ class AskingPanel(Panel):
         async def run() -> None:
             try:
                 await work()
-            except RequestCancelled:
-                pass  # a newer request replaced this one
             except EngineLost as error:
                 # `_engine_changed` has shown a loss that happened just now, but not one before this
-                # request. An engine that was closed or restarted is not lost.
-                if self.engine.state is EngineState.LOST:
+                # request, nor that another panel restarted the engine.
+                if self.busy or self.engine.state is EngineState.LOST:
                     self.engine_lost(str(error))
             except UsageError as error:
                 self.refused(str(error))
@@ -337,22 +335,22 @@ class AskingPanel(Panel):
 
     def show_view(self, view: View[Any]) -> None:
         """Shows a view, and removes a refusal of the previous one."""
-        self.qtui.visits.leaving(self)
         self.refusal = ""
         self.view = view
         self.tabs.active = self.views.index(view)
         view.opened()
         self.draw()
         self.focus_view()
+        self.refresh_bindings()  # the keys of this view, and their words
 
     def action_view(self, by: int) -> None:
         """Shows the view `by` places further; after the last comes the first."""
         self.show_view(self.views[(self.tabs.active + by) % len(self.views)])
 
     def action_in_view(self, title: str, action: str) -> None:
-        """Runs an action of the current view, whose title is `title`."""
+        """Runs an action of the view whose title is `title`, unless another one is shown by now."""
         _, name, own = parse(action)
-        getattr(self.view, f"action_{name}")(*own)
+        getattr(self.view, f"action_{name}", lambda *own: None)(*own)
 
     @on(ViewTabs.Clicked)
     def _tab_clicked(self, message: ViewTabs.Clicked) -> None:

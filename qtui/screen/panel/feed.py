@@ -12,8 +12,7 @@ T = TypeVar("T")
 
 
 class Feed:
-    """The requests of a panel to its process. Each may raise QtuiError (also EngineLost) and
-    RequestCancelled."""
+    """The requests of a panel to its process. Each may raise QtuiError (also EngineLost)."""
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine

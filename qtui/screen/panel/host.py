@@ -9,18 +9,10 @@ from qtui.screen.widgets.drawing import Drawing
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient
-    from qtui.screen.panel.base import Panel
-    from qtui.screen.plan.history import Choice, PlanHistory
+    from qtui.screen.plan.history import Choice, History
     from qtui.screen.tensors.subject import Subject
 
 Severity = Literal["information", "warning", "error"]
-
-
-class LastLooks(Protocol):
-    """The views that were on the screen."""
-
-    def leaving(self, panel: Panel | None) -> None:
-        """Another view comes next: what is on the screen is the last look at this panel."""
 
 
 class Host(Protocol):
@@ -34,11 +26,12 @@ class Host(Protocol):
     """The recording that the Train panel will open; None if there is none."""
     chosen: Choice | None
     """The plan and the GPU that the panels share; None until one is chosen."""
-    history: PlanHistory
+    plan_of: str
+    """The model that the plan was made for."""
+    history: History[Choice]
     """The changes of that plan."""
     looked_at: tuple[str, Subject] | None
     """The model and the subject that the Quantize panel shows; None if it shows none."""
-    visits: LastLooks
     farewell: str
     """The sentence that is printed after the app quits: where the last run is recorded."""
 

@@ -56,6 +56,15 @@ def reach_keys(
     return found
 
 
+def undo_keys(panel: str, what: str) -> list[Binding]:
+    """The keys that undo a change of `what` and make it again: the actions `undo` and `redo`."""
+    return [
+        panel_binding(panel, "u", "undo", "Undo", "undo", f"Undo the last change of {what}",
+                      show=True),
+        panel_binding(panel, "U", "redo", "Redo", "redo", "Do again what was undone"),
+    ]  # fmt: skip
+
+
 def line_end_keys(panel: str) -> list[Binding]:
     """The keys to the ends of a line of a grid: the action `line_end` of the panel."""
     return [

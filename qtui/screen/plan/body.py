@@ -9,7 +9,6 @@ from textual.widget import Widget
 from textual.widgets import Input, Label
 
 from qtui.screen.curve.picture import CurvePicture
-from qtui.screen.example import Example, centred_example
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import TypingField
@@ -174,9 +173,9 @@ class PlanBody(FormBody):
         self.picture.show(draw)
         self._share()
 
-    def show_message(self, text: str, example: Example | None = None) -> None:
-        """A message in place of the picture, and an example of what would stand there."""
-        self.show_text(centred(text) if example is None else centred_example(text, example))
+    def show_message(self, text: str) -> None:
+        """A message in place of the picture."""
+        self.show_text(centred(text))
         self.add_class("-told")
         self._share()
 

@@ -8,7 +8,7 @@ from qtui.screen.picker.devices import DeviceLine, device_picking
 from qtui.screen.picker.picking import Picking
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 
 
 def gpu_picking(shown: Shown, read: Callable[[str], GpuChoice | None]) -> Picking:

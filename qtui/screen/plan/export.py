@@ -9,7 +9,7 @@ from qtui.engine.estimator.answers import Answer
 from qtui.screen.curve.legend import PARTS
 from qtui.screen.plan.shown import Shown
 from qtui_core.codec import to_plain
-from qtui_core.memory.advice.claims import WorkedCase
+from qtui_core.memory.advice.cases import WorkedCase
 
 
 def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class MemoryFeed(Feed):
-    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost)."""
 
     async def open(self, shown: Shown) -> ModelFacts:
         """Reads the model's configuration."""
@@ -50,18 +50,18 @@ class MemoryFeed(Feed):
 
     async def first(self, shown: Shown) -> Answer:
         """The curve of tensors, within some milliseconds."""
-        return await self.ask(Answer, "first", PlanRequest(**_named(shown)), kind="estimate")
+        return await self.ask(Answer, "first", PlanRequest(**_named(shown)))
 
     async def full(self, shown: Shown) -> Answer:
         """The whole estimate."""
         params, key = PlanRequest(**_named(shown)), ("full", shown.asked)
-        return await self.ask(Answer, "full", params, key=key, kind="estimate")
+        return await self.ask(Answer, "full", params, key=key)
 
     async def trace(self, shown: Shown) -> tuple[Answer, Assessment]:
         """The estimate, and what surrounds it, from a trace of the transformers classes; takes ten
         seconds or more. From then on this is the answer for the plan."""
         asked = shown.asked
-        traced = await self.ask(Traced, "trace", _around(shown), kind="estimate")
+        traced = await self.ask(Traced, "trace", _around(shown))
         self.answers.put(("full", asked), traced.answer)
         self.answers.put(("around", asked), traced.around)
         return traced.answer, traced.around
@@ -102,6 +102,6 @@ def _named(shown: Shown) -> dict[str, Any]:
     return {
         "model": shown.model,
         "case": shown.case,
-        "plan": shown.plan,
+        "plan": shown.wanted,
         "device": None if shown.gpu is None else RequestedDevice(**shown.gpu.params),
     }

@@ -64,7 +64,7 @@ def changed(plan: RunPlan, name: str, value: Any) -> RunPlan:
         usual = (option.name for option in options_of(type(plan)) if option.default is None)
         changes |= dict.fromkeys(usual)
         if value != "inference":
-            changes["generate"] = 0
+            changes |= {"generate": 0, "kv_dtype": "auto"}
         if value == "inference" and plan.zero in (1, 2):
             changes["zero"] = 0
     if name == "gpus" and value == 1:
@@ -92,9 +92,9 @@ def change_words(before: Choice, after: Choice) -> str:
 def resolved(shown: Shown) -> RunPlan:
     """The plan with a value for every option, as far as possible."""
     try:
-        return resolve_for(shown.facts, shown.plan)
+        return resolve_for(shown.facts.stored if shown.facts else None, shown.wanted)
     except UsageError:
-        return shown.plan
+        return shown.wanted
 
 
 def form_fields(shown: Shown) -> list[FormField]:

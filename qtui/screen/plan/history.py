@@ -1,8 +1,8 @@
-"""The changes of a plan, so that they can be undone and done again."""
+"""The changes of a plan or of schemes, so that they can be undone and done again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from qtui.screen.plan.shown import GpuChoice
@@ -14,28 +14,31 @@ Choice = tuple["RunPlan", "GpuChoice | None"]
 REMEMBERED = 100
 
 
-class PlanHistory:
-    """The plans and GPUs before the current one, and those that were undone. The app has one for
-    the plan that its panels share."""
+T = TypeVar("T")
+
+
+class History(Generic[T]):
+    """The choices before the current one, and those that were undone. The app has one for the plan
+    that its panels share, and each panel with schemes one for these."""
 
     def __init__(self) -> None:
-        self._past: list[Choice] = []
-        self._undone: list[Choice] = []
+        self._past: list[T] = []
+        self._undone: list[T] = []
 
-    def record(self, before: Choice) -> None:
+    def record(self, before: T) -> None:
         """A change was made by hand; what was undone before it is gone."""
         self._past = [*self._past[1 - REMEMBERED :], before]
         self._undone.clear()
 
-    def undo(self, now: Choice) -> Choice | None:
+    def undo(self, now: T) -> T | None:
         """What was before `now`; None if nothing was."""
         return _step(now, self._past, self._undone)
 
-    def redo(self, now: Choice) -> Choice | None:
+    def redo(self, now: T) -> T | None:
         """What `undo` left; None if nothing was undone since the last change."""
         return _step(now, self._undone, self._past)
 
-    def refused(self, now: Choice) -> None:
+    def refused(self, now: T) -> None:
         """The last change proved impossible, and `now` is what was before it."""
         while self._past and self._past[-1] == now:
             self._past.pop()
@@ -49,7 +52,7 @@ class PlanHistory:
         return bool(self._undone)
 
 
-def _step(now: Choice, source: list[Choice], target: list[Choice]) -> Choice | None:
+def _step(now: T, source: list[T], target: list[T]) -> T | None:
     while source:
         found = source.pop()
         if found != now:

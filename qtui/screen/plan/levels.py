@@ -34,7 +34,7 @@ def level_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
         return []
     ellipsis = canvas.glyphs.ellipsis
     about = "tensors " if answer.stage == "first" else ""
-    about = "traced " if answer.origin == "trace" else about
+    about = {"trace": "traced ", "bounds": "assumed "}.get(answer.origin, about)
     place = f" in {answer.peak_phase}"
     if answer.peak_operation:
         place += f": {answer.peak_operation}"
@@ -92,13 +92,13 @@ def change_text(shown: Shown, minus: str) -> str:
     old = before.peak_allocated_bytes if whole else before.peak_live_bytes
     new = after.peak_allocated_bytes if whole else after.peak_live_bytes
     if old == new:
-        return f"{shown.change}: the peak stays the same"
+        return f"the peak stays the same: {shown.change}"
     level = "at the peak" if whole else "of tensors at the peak"
     ends = list(dict.fromkeys((format_bytes(old), format_bytes(new))))
-    text = f"{shown.change}: {signed(new - old, minus)} {level} ({' → '.join(ends)}"
+    text = f"{signed(new - old, minus)} {level} ({' → '.join(ends)}"
     if before.peak_phase != after.peak_phase:
         text += f", now in {after.peak_phase}"
-    return text + ")"
+    return f"{text}): {shown.change}"
 
 
 def headline(shown: Shown) -> tuple[str, tuple[str, ...]]:

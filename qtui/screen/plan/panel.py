@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
-from qtui.engine.estimator.answers import Answer, Assessment, ModelFacts
+from qtui.engine.estimator.answers import Answer, Assessment, MapCell
 from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
 from qtui.screen.panel.keys import moved
 from qtui.screen.plan.body import PlanBody
+from qtui.screen.plan.command import plan_words
 from qtui.screen.plan.devices import gpu_picking
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
@@ -30,14 +31,13 @@ from qtui.screen.plan.fields import (
     value_text,
 )
 from qtui.screen.plan.form import PlanForm
-from qtui.screen.plan.history import Choice, PlanHistory
+from qtui.screen.plan.history import Choice, History
 from qtui.screen.plan.shown import GpuChoice, Shown, as_it_is, catalogue
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import parse_memory
-from qtui_core.training.run.request import on_cpu
 
 #: Seconds until the whole estimate is requested: while a key is held down, only the last plan
 #: counts.
@@ -56,10 +56,10 @@ class PlanPanel(AskingPanel):
 
     def on_mount(self) -> None:
         self.feed = MemoryFeed(self.engine)
-        self.shown = Shown(self.qtui.model, gpus=catalogue())
+        self.shown = Shown(self.qtui.model, gpus=catalogue(), on_cpu=self.RUNS)
         self._possible: RunPlan | None = None
         """The last plan that was estimated; it replaces a plan that proves impossible."""
-        self._of_case = PlanHistory()
+        self._of_case: History[Choice] = History()
         self._undone = ""  # what the last key undid or did again, until the next change
         self._asked_live = False
 
@@ -73,8 +73,9 @@ class PlanPanel(AskingPanel):
 
     def _adopt(self) -> bool:
         """Adopts the choice of another panel; returns whether it differs."""
-        shown, chosen = self.shown, self.qtui.chosen
-        if shown.case or chosen is None or chosen == (shown.plan, shown.gpu):
+        shown = self.shown
+        chosen = self.qtui.chosen or (RunPlan(), shown.gpu)
+        if shown.case or chosen == (shown.plan, shown.gpu):
             return False
         self._undone = ""
         shown.plan, shown.gpu = chosen
@@ -97,6 +98,7 @@ class PlanPanel(AskingPanel):
         self.shown = Shown(
             model, plan=before.plan, gpu=before.gpu, gpus=before.gpus, live=before.live,
             knob=before.knob, cases=before.cases, figures=before.figures, cell=before.cell,
+            on_cpu=before.on_cpu,
         )  # fmt: skip
         self._adopt()
         self._open_subject()
@@ -114,37 +116,16 @@ class PlanPanel(AskingPanel):
         shown = self.shown
         shown.facts = await self.feed.open(shown)
         if not self._asked_live:
-            self._asked_live = True
             shown.live = await self.feed.live()
+            self._asked_live = True
             shown.gpus = (*shown.live, *shown.gpus)
+            shown.on_cpu = self.RUNS and not shown.live
             if shown.live and shown.gpu is None and self.qtui.chosen is None:
                 shown.gpu = shown.live[0]
             shown.gpu = as_it_is(shown.gpu, shown.live)
-        if shown.facts.unknown:
-            self.not_built_in(shown.facts)
-            return
-        longest = shown.facts.max_positions
-        if shown.plan == RunPlan() and longest and longest < shown.plan.sequence:
-            shown.plan = replace(shown.plan, sequence=longest)
-        short = on_cpu(shown.model, shown.plan)
-        if self.RUNS and not shown.live and shown.plan == RunPlan() != short:
-            self.history.record((shown.plan, shown.gpu))
-            shown.plan = short
-        self._choose()
+            if self.qtui.chosen is not None:
+                self._choose()
         self._estimate()
-
-    def not_built_in(self, facts: ModelFacts) -> None:
-        """The family of the model has no shape, so only a trace can estimate it. Earlier estimates
-        of the plan stay for comparison."""
-        self.give_up(ESTIMATE)
-        before, gpu_change = self.shown.before, self.shown.gpu_change
-        text = facts.unknown
-        if facts.traceable:
-            text += "\nr runs that trace here."
-            if before is not None:
-                text = "The trace was of another plan.\nr traces this one."
-        self.say(AskingPhase.FAILED, text)
-        self.shown.before, self.shown.gpu_change = before, gpu_change
 
     # Estimating
 
@@ -211,8 +192,8 @@ class PlanPanel(AskingPanel):
 
     @property
     def known(self) -> bool:
-        """Whether the model can be estimated."""
-        return self.shown.facts is not None and not self.shown.facts.unknown
+        """Whether it is known what is estimated."""
+        return self.shown.facts is not None
 
     def refused(self, sentence: str) -> None:
         """Goes back to the previous plan, as this one is impossible. Without a previous one, the
@@ -223,7 +204,7 @@ class PlanPanel(AskingPanel):
             self.speak()
             return
         self.refusal = sentence
-        self.shown.plan = self._possible
+        self.shown.plan, self.shown.as_long = self._possible, False
         self.history.refused((self.shown.plan, self.shown.gpu))
         self._choose()
         self.phase = AskingPhase.READY
@@ -250,13 +231,13 @@ class PlanPanel(AskingPanel):
         if option is None:
             self.action_gpu(by)
             return
-        value = getattr(resolved(self.shown), option.name)
-        after = stepped(option, value, by)
+        # Of a packed checkpoint LoRA runs as QLoRA; the next method is that after the chosen one.
+        plan = self.shown.plan if option.name == "method" else resolved(self.shown)
+        after = stepped(option, value := getattr(plan, option.name), by)
         if after == value:
             end = "last" if by > 0 else "first"
             more = ": Enter types another" if option.typed else ""
-            name = label_of(option)
-            self.tell(f"{value_text(value)} is the {end} value of {name} here{more}.")
+            self.tell(f"{value_text(value)} is the {end} value of {label_of(option)} here{more}.")
             return
         self._set(option.name, after)
 
@@ -271,16 +252,21 @@ class PlanPanel(AskingPanel):
         """Sets a field; returns whether the plan is possible with the value."""
         plan = changed(self.shown.plan, field, value)
         try:
-            resolve_for(self.shown.facts, plan)
+            resolve_for(self.shown.facts.stored if self.shown.facts else None, plan)
         except UsageError as error:
             self.tell(str(error))
             return False
-        self.change(plan, self.shown.gpu)
+        self.change(plan, self.shown.gpu, as_long=field == "sequence")
         return True
 
-    def change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
+    def change(
+        self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True, as_long: bool = False
+    ) -> None:
+        """Takes another plan or GPU. `remember`: it can be undone; `as_long`: its sequence length
+        was chosen, even if it is the usual one."""
         shown = self.shown
-        if (plan, gpu) == (shown.plan, shown.gpu):
+        as_long = as_long or (remember and shown.as_long)
+        if (plan, gpu, as_long) == (shown.plan, shown.gpu, shown.as_long):
             return
         self._undone = ""
         if remember:
@@ -294,18 +280,17 @@ class PlanPanel(AskingPanel):
         if gpu != shown.before_gpu:
             names = [each.label if each else "any" for each in (shown.before_gpu, gpu)]
             shown.gpu_change = f"GPU {' → '.join(names)}"
-        shown.plan, shown.gpu = plan, gpu
+        shown.plan, shown.gpu, shown.as_long = plan, gpu, as_long
         self._choose()
+        self.qtui.plan_of = shown.model
         self.refusal = ""
         if shown.facts is None:
             self.draw()  # draws the form; there is nothing to estimate
-        elif shown.facts.unknown:
-            self.not_built_in(shown.facts)
         else:
             self._estimate()
 
     @property
-    def history(self) -> PlanHistory:
+    def history(self) -> History[Choice]:
         """The changes of the plan that the panels share, or of that of a worked case."""
         return self._of_case if self.shown.case else self.qtui.history
 
@@ -328,13 +313,35 @@ class PlanPanel(AskingPanel):
 
     def speak(self) -> None:
         super().speak()
-        if self._undone and not self.refusal:
-            self.sentence = f"{self._undone} {self.sentence}".strip()
+        if not self.refusal:
+            self.sentence = f"{self._undone or self._of_another} {self.sentence}".strip()
+
+    @property
+    def _of_another(self) -> str:
+        """That the plan is not the usual one, and was made for another model."""
+        shown, made_for = self.shown, self.qtui.plan_of
+        words = " ".join(plan_words(shown.plan))
+        if shown.case or not words or made_for == shown.model:
+            return ""
+        return f"The plan was made for {printable(made_for) or 'another model'}: `{words}`."
 
     def tell(self, sentence: str) -> None:
         """Shows why nothing was changed."""
         self.refusal = sentence
         self.draw()
+
+    async def largest(self, batches: Sequence[int]) -> int:
+        """The largest of some batches, in order, with which the plan fits the GPU; 0 if none
+        does."""
+        fitting = 0
+
+        def on_cell(cell: MapCell) -> None:
+            nonlocal fitting
+            if cell.verdict == "fits":
+                fitting = max(fitting, cell.batch)
+
+        await self.feed.map(self.shown, on_cell, batches, (self.shown.wanted.sequence,))
+        return fitting
 
     # The GPU
 

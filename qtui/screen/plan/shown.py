@@ -9,13 +9,15 @@ from typing import Any
 from qtui.engine.estimator.answers import Answer, Assessment, MapCell, ModelFacts
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.claims import Figure, WorkedCase
-from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory, find_device
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.advice.cases import Figure, WorkedCase
+from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.plan.run_plan import RunPlan, within_positions
 from qtui_core.quantities import format_bytes
 from qtui_core.telemetry.device import GpuReading as LiveDevice
-from qtui_core.training.run.request import DEMO_NOTE, on_cpu
+from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, on_cpu
 
+#: The tokens of a sequence where nobody chose a length.
+USUAL_TOKENS = RunPlan().sequence
 #: Batches and sequences of the map.
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAP_SEQUENCES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -81,17 +83,20 @@ def catalogue() -> tuple[GpuChoice, ...]:
 class Shown:
     """The state is filled piece by piece; None or empty means not known yet.
 
-    `plan` is what was asked for, where None means the usual value. `answer` belongs to `answered`,
-    which differs from `plan` while that is being estimated. `before` is the last whole estimate
-    before the changes in `change` (`gpu_change`: the part of the change that is not in the plan).
-    `around` goes with a full answer. `figures` are those of the `cases` that have been computed, by
-    key.
+    `plan` is what was asked for, where None means the usual value; `as_long` says that even the
+    usual sequence length was asked for, and `on_cpu` that a CPU would run it. `answer` belongs to
+    `answered`, which differs from `asked` while that is being estimated. `before` is the last whole
+    estimate before the changes in `change` (`gpu_change`: the part of the change that is not in the
+    plan). `around` goes with a full answer. `figures` are those of the `cases` that have been
+    computed, by key.
     """
 
     model: str
     facts: ModelFacts | None = None
     case: str = ""
     plan: RunPlan = field(default_factory=RunPlan)
+    as_long: bool = False
+    on_cpu: bool = False
     gpu: GpuChoice | None = None
     gpus: tuple[GpuChoice, ...] = ()
     live: tuple[GpuChoice, ...] = ()
@@ -113,7 +118,17 @@ class Shown:
     @property
     def asked(self) -> tuple[Any, ...]:
         """What the answer should be about."""
-        return (self.subject, self.plan, self.gpu and self.gpu.label)
+        return (self.subject, self.wanted, self.gpu and self.gpu.label)
+
+    @property
+    def wanted(self) -> RunPlan:
+        """The plan that is estimated and run here. A sequence length that nobody chose is no longer
+        than the model's learned positions, and short for a run of the demo on a CPU; the plan that
+        the panels share stays as it is."""
+        if self.facts is None or self.case or self.as_long or self.plan.sequence != USUAL_TOKENS:
+            return self.plan
+        plan = within_positions(self.facts.learned_positions, self.plan)
+        return on_cpu(self.model, plan) if self.on_cpu else plan
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -126,14 +141,14 @@ class Shown:
 
     @property
     def remark(self) -> str:
-        """That the demo takes few tokens on a CPU, while it does; the panels share one plan."""
-        of_demo = self.plan == on_cpu(self.model, RunPlan()) != RunPlan() and not self.live
-        return DEMO_NOTE if of_demo and not self.case else ""
+        """That a run of the demo takes few tokens on a CPU, while it does."""
+        return DEMO_NOTE if self.wanted.sequence == DEMO_TOKENS < self.plan.sequence else ""
 
     @property
     def mapped(self) -> tuple[Any, ...]:
         """What the map is about; batch and sequence are its axes."""
-        return (self.subject, replace(self.plan, batch=1, sequence=1), self.gpu and self.gpu.label)
+        subject, plan, gpu = self.asked
+        return (subject, replace(plan, batch=1, sequence=1), gpu)
 
     def line_of(self, count: int) -> int:
         """The current line of a list with `count` lines, which may have become shorter."""

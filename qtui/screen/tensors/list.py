@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -18,6 +19,7 @@ from textual.strip import Strip
 
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_decibels
+from qtui.screen.picker.matching import Letters, folded
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui_core.models.quoting import printable
@@ -35,8 +37,8 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     """One line per tensor. Only visible lines are drawn, so that 100,000 tensors cost no more than
     40.
 
-    A filter is text that the name contains, in any case; of words separated by spaces all must be
-    there. After the filter is closed, `n` and `N` step through the matches.
+    A filter is letters that the name has in this order, in any case, as in the picker of tensors;
+    of words separated by spaces all must be there.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -94,8 +96,8 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self._shown: list[TensorEntry] = []
         self._order = TensorOrder.MODEL
         self._sqnr: Mapping[str, float | None] = {}
-        self._filter = ""
-        self._pattern = ""
+        self._folded: list[str] = []
+        self._filter = Letters("")
         self._index = 0
         self._told: TensorEntry | None = None
 
@@ -110,11 +112,6 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return self._order
 
     @property
-    def pattern(self) -> str:
-        """The text that `step_match` looks for: the last filter, even after it was dropped."""
-        return self._pattern
-
-    @property
     def shown(self) -> Sequence[TensorEntry]:
         """The tensors that the filter leaves, in the current order."""
         return self._shown
@@ -126,7 +123,8 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     def load(self, entries: Iterable[TensorEntry]) -> None:
         """Loads another model's tensors; resets filter and order."""
         self._entries = tuple(entries)
-        self._order, self._filter, self._pattern, self._sqnr = TensorOrder.MODEL, "", "", {}
+        self._folded = [folded(entry.name) for entry in self._entries]
+        self._order, self._filter, self._sqnr = TensorOrder.MODEL, Letters(""), {}
         self._index = 0
         self._told = None
         self._arrange(None)
@@ -141,9 +139,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     def set_filter(self, text: str) -> None:
         """Shows only the tensors whose names match; an empty text shows all. The cursor stays where
         it can, and the highlighted tensor stays the same until `open_current`."""
-        self._filter = text
-        if text:
-            self._pattern = text
+        self._filter = Letters(text)
         self._arrange(self.current if text else self._told)
 
     def open_current(self) -> bool:
@@ -160,19 +156,9 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
                 self._go(index)
                 return
 
-    def step_match(self, direction: int) -> bool:
-        """Moves to the next (1) or previous (-1) tensor that the last filter matches, wrapping
-        around at the end. False if none does."""
-        count = len(self._shown)
-        for distance in range(1, count + 1):
-            index = (self._index + direction * distance) % count
-            if _matches(self._shown[index].name, self._pattern):
-                self._go(index)
-                return True
-        return False
-
     def _arrange(self, keep: TensorEntry | None) -> None:
-        shown = [entry for entry in self._entries if _matches(entry.name, self._filter)]
+        found = sorted(self._filter.among(self._folded, range(len(self._folded))))
+        shown = [self._entries[at] for at in found]
         if self._order is TensorOrder.NAME:
             shown.sort(key=lambda entry: entry.name)
         elif self._order is TensorOrder.WORST:
@@ -266,7 +252,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return Strip(segments).adjust_cell_length(width, base).crop(0, width)
 
     def _no_match(self, width: int) -> Strip:
-        text = f"  no name has {printable(self._filter)}"
+        text = f"  no name has {printable(' '.join(self._filter.words))}"
         if len(text) > width:
             text = text[: width - 1] + self.drawing.glyphs.ellipsis
         quiet = self.get_component_rich_style("tensors--quiet")
@@ -282,37 +268,32 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return times.join(str(size) for size in entry.shape) or "scalar"
 
     def _name_segments(self, name: str, base: Style) -> list[Segment]:
-        """The name, with the matches of the filter marked."""
-        words = (self._filter or self._pattern).lower().split()
-        at = name.lower().find(words[0]) if words else -1
-        if at < 0:
-            return [Segment(name, base)]
-        end = at + len(words[0])
+        """The name, with the letters of the filter marked."""
+        marked = self._filter.marks(folded(name))
         found = self.get_component_rich_style("tensors--match")
         match = base + Style(bold=found.bold, underline=found.underline)
         if not base.reverse:  # reversed, the match's colour would become its background
             match += Style(color=found.color)
-        parts = [(name[:at], base), (name[at:end], match), (name[end:], base)]
-        return [Segment(text, style) for text, style in parts if text]
+        return [
+            Segment("".join(name[at] for at in places), match if of_filter else base)
+            for of_filter, places in groupby(range(len(name)), marked.__contains__)
+        ]
 
 
 def shorten(name: str, room: int, ellipsis: str) -> str:
-    """A tensor's name in `room` characters. First the final "weight" is dropped, then parts at the
-    start, which distinguish tensors least."""
+    """A tensor's name in `room` characters. First the final "weight" is dropped, then the parts
+    before the number of the layer, which are the same in all layers, then those after it."""
     if len(name) <= room:
         return name
-    name = name.removesuffix(".weight")
-    if len(name) <= room:
-        return name
-    parts = name.split(".")
-    while len(parts) > 1 and len(ellipsis) + len(".".join(parts)) > room:
-        del parts[0]
-    return (ellipsis + ".".join(parts))[: max(0, room)]
-
-
-def _matches(name: str, text: str) -> bool:
-    lowered = name.lower()
-    return all(word in lowered for word in text.lower().split())
+    parts = name.removesuffix(".weight").split(".")
+    layer = next((at for at, part in enumerate(parts[:-1]) if part.isdigit()), None)
+    head, last = ellipsis, len(parts) - 1
+    texts = [".".join(parts)]
+    for at in range(1, last + 1):
+        if layer is not None and at > layer:
+            head = f"{ellipsis}{parts[layer]}{ellipsis}"
+        texts.append(head + ".".join(parts[at:]))
+    return next((text for text in texts if len(text) <= room), texts[-1][: max(0, room)])
 
 
 def sqnr_key(sqnr: float | None) -> tuple[bool, float]:

@@ -8,6 +8,7 @@ from textual import on
 from textual.containers import Container
 
 from qtui.screen.panel.asking import AskingPanel, AskingPhase
+from qtui.screen.plan.history import History
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.picking import tensor_picking
 from qtui.screen.tensors.side import TensorSide
@@ -39,12 +40,12 @@ class TensorBody(Container):
 
     @property
     def can_leave(self) -> bool:
-        """Whether Escape leaves a text field or the list."""
-        return self.typing or self.listing
+        """Whether Escape leaves a text field, a filter or the list."""
+        return self.typing or self.listing or self.side.filtering
 
     def leave(self) -> None:
-        """Leaves the text field, or else the list; the typed text is dropped."""
-        if self.side.typing:
+        """Leaves the text field or the filter, whose text is dropped, or else the list."""
+        if self.side.typing or self.side.filtering:
             self.side.drop_filter()
         else:
             self.show_picture()
@@ -60,6 +61,25 @@ class TensorPanel(AskingPanel):
 
     body: TensorBody
     shown: Any
+    #: What `u` goes back to: the schemes, and what belongs to them.
+    choice: Any
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.history: History[Any] = History()
+
+    def take_choice(self, choice: Any) -> None:
+        """Shows what `choice` was at an earlier time."""
+
+    def action_undo(self) -> None:
+        self._go_to(self.history.undo(self.choice))
+
+    def action_redo(self) -> None:
+        self._go_to(self.history.redo(self.choice))
+
+    def _go_to(self, choice: Any) -> None:
+        if choice is not None:
+            self.take_choice(choice)
 
     def look(self, *, pause: bool = False) -> None:
         """Reads the chosen tensor; with `pause` only if no other is chosen in PAUSE_SECONDS."""
@@ -101,6 +121,8 @@ class TensorPanel(AskingPanel):
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         if action in ("filter", "schemes"):
             return not self.body.typing
+        if action in ("undo", "redo"):
+            return self.history.undoes if action == "undo" else self.history.redoes
         if action == "tensors":
             return bool(self.body.side.list.entries) and not self.body.typing
         if action == "back":

@@ -40,7 +40,7 @@ class TensorSide(Vertical):
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()
-        self.field = Field(compact=True, placeholder="part of a name", id="tensor-filter")
+        self.field = Field(compact=True, placeholder="letters of a name", id="tensor-filter")
         self.list = TensorList(drawing)
         self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
@@ -83,6 +83,11 @@ class TensorSide(Vertical):
     @property
     def typing(self) -> bool:
         return self.field.takes_keys
+
+    @property
+    def filtering(self) -> bool:
+        """Whether the list has the focus and shows only what a filter leaves."""
+        return self.list.has_focus and bool(self.field.value)
 
     def start_filter(self) -> None:
         self.add_class("-filtering")

@@ -27,6 +27,7 @@ class LastSession:
         first: whether there was no file: nobody used the app before.
         remark: a sentence about a file that was not used, or a model that is gone; "" for none.
         went_on: whether the model was that of the last session.
+        last: the model of the last session; "" if none is known.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -42,6 +43,7 @@ class LastSession:
                     self._file = None
         self.first = file is not None and found is None and not self.remark
         self.state = self._kept = found or AppState()
+        self.last = self.state.model
 
     @classmethod
     def of(cls, settings: Settings, *, goes_on: bool = True) -> LastSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from qtui_core.inspection.adapters.report import (
@@ -78,9 +79,11 @@ def _overflow(lost: Sequence[UpdateSurvival]) -> str:
 def _by_weights(report: AdapterReport, finite: Sequence[UpdateSurvival], unread: str) -> str:
     most = WHOLE * max(way.kept or 0.0 for way in finite)
     best = min(finite, key=lambda way: ((way.kept or 0.0) < most, way.error or 0.0))
+    size = f"under a rounding error {_size(best.error)}"
+    error = size if best.error else "without a rounding error"
     said = (
         f"Merged and quantized to {best.way.name}, {_kept(best)} of the update is left in the "
-        f"weights, {_under(best.error)}"
+        f"weights, {error}"
     )
     more = f"{_erased(best, finite)}{_beside(report, best)}{_rounded(report)}"
     end = f". {unread}" if unread else "; give --text FILE to measure what the model loses."
@@ -175,13 +178,13 @@ def _advice(best: DivergenceRow, apart: DivergenceRow, found: MergedDivergence) 
 
 
 def _larger(best: DivergenceRow, merged: Sequence[DivergenceRow], base: float | None) -> str:
-    """A merged model of more bits that loses much less, and less than leaving out the adapter."""
+    """A merged model of more bits that loses much less, beyond the standard errors of both, and
+    less than leaving out the adapter."""
+    most = min((best.kl_mean or 0.0) / 2, math.inf if base is None else base)
     found = [
         row
         for row in merged
-        if row.nbytes > best.nbytes
-        and (row.kl_mean or 0.0) < (best.kl_mean or 0.0) / 2
-        and (base is None or (row.kl_mean or 0.0) < base)
+        if row.nbytes > best.nbytes and (row.kl_mean or 0.0) < most and _beats(row, best)
     ]
     if not found:
         return ""
@@ -190,6 +193,13 @@ def _larger(best: DivergenceRow, merged: Sequence[DivergenceRow], base: float | 
         f", or merge with {row.name}, which at {row.bits_per_parameter:.2f} bits loses "
         f"{_less(row.kl_mean or 0.0, best.kl_mean or 0.0)}"
     )
+
+
+def _beats(row: DivergenceRow, other: DivergenceRow) -> bool:
+    """Whether a row lies below by more than twice the sum of both standard errors, which is the
+    most that the error of the difference may be."""
+    errors = [math.inf if e is None else e for e in (row.kl_stderr, other.kl_stderr)]
+    return (other.kl_mean or 0.0) - (row.kl_mean or 0.0) > 2 * sum(errors)
 
 
 def _less(one: float, other: float) -> str:
@@ -208,10 +218,6 @@ def _kept(way: UpdateSurvival) -> str:
     if kept < 0.0005:  # rounding may even move the weights the other way
         return "none"
     return f"all ({kept:.1%})" if kept > 1.0005 else f"{min(kept, 1.0):.1%}"
-
-
-def _under(error: float | None) -> str:
-    return f"under a rounding error {_size(error)}" if error else "without a rounding error"
 
 
 def _size(size: float | None) -> str:

@@ -217,39 +217,23 @@ def _unmerged(reader: _SampleReader, kept: Float32, target: Float32) -> Float32:
 
 
 def _scaled(sums: SurvivalSums, scale: float) -> SurvivalSums:
-    return SurvivalSums(
-        scale * sums.update,
-        scale * sums.trained,
-        scale * sums.along,
-        scale * sums.error,
-        scale * sums.apart,
-        sums.lost,
-    )
+    update, trained, along = scale * sums.update, scale * sums.trained, scale * sums.along
+    return SurvivalSums(update, trained, along, scale * sums.error, scale * sums.apart, sums.lost)
 
 
 def _product(one: Float32, other: Float32, less: Float32 | None = None) -> float:
     """The sum of one · (other - less), in float64."""
     total = 0.0
-    flat = [np.ascontiguousarray(each).reshape(-1) for each in (one, other)]
-    taken = None if less is None else np.ascontiguousarray(less).reshape(-1)
-    for start in range(0, flat[0].size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        x, y = (each[part].astype(np.float64) for each in flat)
-        if taken is not None:
-            y -= taken[part]
-        total += float(x @ y)
+    flat = [np.ravel(e) for e in (one, other, *([] if less is None else [less]))]
+    for start in range(0, one.size, _CHUNK):
+        x, y, *taken = (each[start : start + _CHUNK].astype(np.float64) for each in flat)
+        total += float(x @ (y - sum(taken)))
     return total
 
 
 def _squared(one: Float32, other: Float32) -> float:
     """The sum of (one - other)², in float64."""
-    total = 0.0
-    a, b = (np.ascontiguousarray(each).reshape(-1) for each in (one, other))
-    for start in range(0, a.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        x = a[part].astype(np.float64) - b[part]
-        total += float(x @ x)
-    return total
+    return _product(one, one, other) - _product(other, one, other)
 
 
 def _badness(weight: ChangedWeight) -> tuple[int, float]:

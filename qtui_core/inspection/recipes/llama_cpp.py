@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.inspection.recipes.recipe import RecipeTensor, StandIn, ToolRecipe, is_plain
 from qtui_core.models.files.ggml_types import BY_NAME
-from qtui_core.schemes.scheme import Family, Scheme
+from qtui_core.schemes.scheme import Family
 
 #: Schemes that equal a type of ggml, except that ggml stores 16-bit scales and breaks ties
 #: otherwise.
@@ -85,7 +85,7 @@ def llama_quantize(tensors: Sequence[RecipeTensor], model_type: str | None) -> T
         "\n".join(lines) + "\n",
         "llama-quantize --tensor-type-file FILE model-bf16.gguf model.gguf Q4_0",
         tuple(left),
-        ("ggml keeps scales in 16 bits; qtui counts 32.",),
+        ("ggml keeps scales in 16 bits, which the budget counts; errors are those of 32.",),
     )
 
 
@@ -101,6 +101,11 @@ def _type_of(tensor: RecipeTensor) -> str:
     return next((k for k in fitting if tensor.columns % BY_NAME[k.upper()].block == 0), "f16")
 
 
+def ggml_bytes(tensor: RecipeTensor) -> int:
+    """The bytes of a tensor in the type that llama-quantize is told for it."""
+    return int(tensor.rows * tensor.columns * _bits(_type_of(tensor)) / 8)
+
+
 def _bits(kind: str) -> float:
     """Bits per parameter of a type of ggml."""
     found = BY_NAME[kind.upper()]
@@ -112,17 +117,13 @@ def _stands_in(tensor: RecipeTensor, kind: str, own: str) -> list[StandIn]:
     assert scheme is not None
     if kind != own:
         why = "experts of a layer are one tensor in GGUF, which has one type"
-    elif _is_same(scheme, kind):
+    elif is_plain(scheme) and _SAME.get(str(scheme)) == kind:
         return []
     elif kind == "f16" and scheme.family is not Family.CAST:
         why = f"no type has blocks that divide rows of {tensor.columns}"
     else:
         why = "the nearest type of ggml"
     return [StandIn(tensor.name, str(scheme), kind, why)]
-
-
-def _is_same(scheme: Scheme, kind: str) -> bool:
-    return is_plain(scheme) and _SAME.get(str(scheme)) == kind
 
 
 def has_gguf_name(name: str) -> bool:

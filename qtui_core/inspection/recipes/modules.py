@@ -43,7 +43,7 @@ def llm_compressor(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         if arguments is None:
             ignored.append(tensor.module)
         else:
-            groups.setdefault(_flow(arguments), []).append(tensor.module)
+            groups.setdefault(json.dumps(arguments).replace('"', ""), []).append(tensor.module)
     kinds = {name: weights for weights, names in groups.items() for name in names}
     kinds |= dict.fromkeys(ignored, UNQUANTIZED)
     lines = ["quant_stage:", "  quant_modifiers:", "    QuantizationModifier:"]
@@ -59,11 +59,6 @@ def llm_compressor(tensors: Sequence[RecipeTensor]) -> ToolRecipe:
         tuple(left),
         vllm_note(kinds),
     )
-
-
-def _flow(arguments: dict[str, Any]) -> str:
-    """A mapping as YAML on one line."""
-    return json.dumps(arguments).replace('"', "")
 
 
 def _compressed(tensor: RecipeTensor) -> tuple[dict[str, Any] | None, str, str]:

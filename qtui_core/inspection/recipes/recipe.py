@@ -130,16 +130,16 @@ def tensors_of(infos: Iterable[TensorInfo], found: Sensitivity) -> tuple[RecipeT
     stored."""
     chosen = {choice.name: choice.scheme for choice in found.choices}
     return tuple(
-        RecipeTensor(
-            info.name,
-            Scheme.parse(text) if (text := chosen.get(info.name)) else None,
-            *info.matrix,
-            info.dtype,
-            info.reading,
-        )
+        recipe_tensor(info, chosen.get(info.name))
         for info in infos
         if info.reading is not Reading.VECTOR and info.role is Role.VALUES
     )
+
+
+def recipe_tensor(info: TensorInfo, scheme: str | None) -> RecipeTensor:
+    """A matrix with the text of its scheme."""
+    parsed = Scheme.parse(scheme) if scheme else None
+    return RecipeTensor(info.name, parsed, *info.matrix, info.dtype, info.reading)
 
 
 def fused_modules(names: Iterable[str]) -> list[list[str]]:

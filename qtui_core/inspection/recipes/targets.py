@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import require
-from qtui_core.inspection.recipes.llama_cpp import has_gguf_name, llama_quantize
+from qtui_core.inspection.recipes.llama_cpp import ggml_bytes, has_gguf_name, llama_quantize
 from qtui_core.inspection.recipes.modules import gptqmodel, llm_compressor, torchao
-from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe
+from qtui_core.inspection.recipes.recipe import RecipeTensor, ToolRecipe, recipe_tensor
 from qtui_core.inspection.recipes.skip_lists import bitsandbytes, vllm
+from qtui_core.inspection.sensitivity.relaxation import Option
+from qtui_core.inspection.sensitivity.weighing import Weighing
+from qtui_core.models import TensorInfo
 from qtui_core.models.quoting import quoted
 
 
@@ -24,6 +28,7 @@ class RecipeTarget:
         make: the recipe for tensors and the model_type of the config.
         library: what making it takes.
         of_gguf: whether it takes models by the names of GGUF. Others know those of transformers.
+        nbytes: of a tensor as the tool stores it, where that is not what its scheme takes here.
     """
 
     name: str
@@ -31,6 +36,7 @@ class RecipeTarget:
     make: Callable[[Sequence[RecipeTensor], str | None], ToolRecipe]
     library: str = ""
     of_gguf: bool = False
+    nbytes: Callable[[RecipeTensor], int] | None = None
 
     def check(self) -> None:
         """Raises MissingLibrary without the library."""
@@ -46,6 +52,18 @@ class RecipeTarget:
                 f"model has those of GGUF: name the checkpoint that it was converted from."
             )
 
+    def counted(self, weighing: Weighing, infos: Mapping[str, TensorInfo]) -> Weighing:
+        """The same options with the bytes that the tool stores."""
+        nbytes = self.nbytes
+        if nbytes is None:
+            return weighing
+        tensors = []
+        for each in weighing.tensors:
+            stored = (nbytes(recipe_tensor(infos[each.name], scheme)) for scheme in each.schemes)
+            options = zip(each.options, stored, strict=True)
+            tensors.append(replace(each, options=tuple(Option(n, o.error) for o, n in options)))
+        return replace(weighing, tensors=tuple(tensors))
+
     def recipe(
         self, tensors: Sequence[RecipeTensor], config: Mapping[str, Any] | None
     ) -> ToolRecipe:
@@ -57,7 +75,7 @@ class RecipeTarget:
 TARGETS: Final = {
     target.name: target
     for target in (
-        RecipeTarget("llama-quantize", ".txt", llama_quantize, "gguf", of_gguf=True),
+        RecipeTarget("llama-quantize", ".txt", llama_quantize, "gguf", True, ggml_bytes),
         RecipeTarget("llm-compressor", ".yaml", lambda tensors, _: llm_compressor(tensors)),
         RecipeTarget("torchao", ".json", lambda tensors, _: torchao(tensors)),
         RecipeTarget("bitsandbytes", ".json", lambda tensors, _: bitsandbytes(tensors)),

@@ -30,12 +30,13 @@ CURVE_POINTS = 160
 ROOM = 1.1
 
 
-def default_budget(inspection: Inspection) -> int:
+def default_budget(inspection: Inspection, weighing: Weighing) -> int:
     """Bytes: a tenth more than the single scheme takes that an inspection recommends for all
     tensors."""
     measured = [t for t in inspection.schemes if t.relative_mse is not None]
     best = choose_total(measured, sum(t.info.nbytes for t in inspection.tensors))
-    return int(ROOM * best.nbytes)
+    options = [t.options[t.schemes.index(str(best.scheme))] for t in weighing.tensors]
+    return int(ROOM * (weighing.kept_bytes + sum(option.nbytes for option in options)))
 
 
 def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:

@@ -327,8 +327,8 @@ def _verdict(
         cost += f", at lr {rates[best]:g} instead of {settings['lr']:g}"
     if enough:
         said = (
-            f"{best} is the smallest adapter that is enough: in {at} it reaches "
-            f"{shares[best]:.0%} of {whole} {cost}."
+            f"{best} is the smallest adapter tried that is enough: in {at} it "
+            f"reaches {shares[best]:.0%} of {whole} {cost}."
         )
     else:
         said = (

@@ -8,7 +8,8 @@ down. It always has an effect if a > 2^-(p+1). Only `a` matters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -44,6 +45,7 @@ class LabTerm:
         moved: the share of the numbers that it changed.
         reached, true: the mean of the numbers at the end, and its true value.
         course: that mean over the steps, and its true value.
+        cured: whether the same term, stored in fp32, acts as it should.
     """
 
     name: str
@@ -54,6 +56,7 @@ class LabTerm:
     true: float
     course: tuple[float, ...]
     due: tuple[float, ...]
+    cured: bool = True
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -74,30 +77,20 @@ def thresholds(mantissa_bits: int) -> tuple[float, float]:
 
 
 def terms(
-    see: See,
-    *,
-    store: str,
-    lr: float,
-    decay: float,
-    beta2: float,
-    ema: float,
-    accumulation: int,
+    see: See, *, store: str, lr: float, decay: float, beta2: float, ema: float, accumulation: int
 ) -> tuple[LabTerm, ...]:
-    """The four terms, each run as in an optimizer."""
-    storage = unscaled(STORAGES[store])
-    assert storage.mantissa_bits is not None
-    least, _ = thresholds(storage.mantissa_bits)
+    """The four terms, each run as in an optimizer, in the format and in fp32."""
+    makers: tuple[Callable[[Storage], LabTerm], ...] = (
+        lambda storage: _decay(storage, lr * decay),
+        lambda storage: _second_moment(storage, beta2),
+        lambda storage: _average(storage, ema),
+        lambda storage: _accumulation(storage, accumulation),
+    )
     found = []
-    for number, make in enumerate(
-        (
-            lambda: _decay(storage, lr * decay, least),
-            lambda: _second_moment(storage, beta2, least),
-            lambda: _average(storage, ema),
-            lambda: _accumulation(storage, accumulation),
-        )
-    ):
-        see(number, 4, None)
-        found.append(make())
+    for number, make in enumerate(makers):
+        see(number, len(makers), None)
+        cured = judged(make(STORAGES["fp32"])) in ("fine", "off")
+        found.append(replace(make(unscaled(STORAGES[store])), cured=cured))
     return tuple(found)
 
 
@@ -106,7 +99,7 @@ def _spread() -> torch.Tensor:
     return 1 + torch.arange(_COPIES) / _COPIES
 
 
-def _decay(storage: Storage, a: float, least: float) -> LabTerm:
+def _decay(storage: Storage, a: float) -> LabTerm:
     """Weights w <- w(1 - lr·decay), as PyTorch's AdamW multiplies the stored weight."""
     start = weight = storage.nearest(_spread())
     course, due = [1.0], [1.0]
@@ -115,10 +108,10 @@ def _decay(storage: Storage, a: float, least: float) -> LabTerm:
         course.append(_mean(weight) / _mean(start))
         due.append((1 - a) ** step)
     moved = float((weight != start).float().mean())
-    return LabTerm("decay", a, least, moved, course[-1], due[-1], *_thin(course, due))
+    return _term("decay", a, thresholds(storage.mantissa_bits or 0)[0], moved, course, due)
 
 
-def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
+def _second_moment(storage: Storage, beta2: float) -> LabTerm:
     """v <- beta2·v + (1-beta2)·g², from 1, with gradients of standard deviation 0.1, over three
     times the time constant 1/(1-beta2)."""
     a = 1 - beta2
@@ -134,7 +127,7 @@ def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
         course.append(_mean(v))
         due.append(float(exact.mean()))
     moved = float((v != start).float().mean())
-    return LabTerm("second moment", a, least, moved, course[-1], due[-1], *_thin(course, due))
+    return _term("second moment", a, thresholds(storage.mantissa_bits or 0)[0], moved, course, due)
 
 
 def _average(storage: Storage, decay: float) -> LabTerm:
@@ -148,7 +141,7 @@ def _average(storage: Storage, decay: float) -> LabTerm:
         true += a * (1 - true)
         course.append(float(at))
         due.append(true)
-    return LabTerm("average", a, None, float(at > 0), course[-1], due[-1], *_thin(course, due))
+    return _term("average", a, None, float(at > 0), course, due)
 
 
 def _accumulation(storage: Storage, count: int) -> LabTerm:
@@ -160,16 +153,25 @@ def _accumulation(storage: Storage, count: int) -> LabTerm:
         total = storage.nearest(total + gradient)
         course.append(_mean(total / gradient) / count)
         due.append(done / count)
-    return LabTerm("accumulation", 1 / count, None, 1.0, course[-1], 1.0, *_thin(course, due))
+    return _term("accumulation", 1 / count, None, 1.0, course, due)
 
 
 def _mean(x: torch.Tensor) -> float:
     return float(x.double().mean())
 
 
-def _thin(course: list[float], due: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _term(
+    name: str,
+    a: float,
+    threshold: float | None,
+    moved: float,
+    course: list[float],
+    due: list[float],
+) -> LabTerm:
+    """A term of a whole course, with every so many-th point of it."""
     every = max(1, math.ceil(len(course) / _POINTS))
-    return tuple(course[::every]), tuple(due[::every])
+    thinned = tuple(course[::every]), tuple(due[::every])
+    return LabTerm(name, a, threshold, moved, course[-1], due[-1], *thinned)
 
 
 def judged(term: LabTerm) -> str:
@@ -187,12 +189,6 @@ def judged(term: LabTerm) -> str:
 
 #: The judgements, worst first.
 _ORDER: Final = ("dead", "biased", "fine", "off")
-_CURES: Final = {
-    "decay": "weights or masters in fp32, or stochastic rounding",
-    "second moment": "the second moment in fp32",
-    "average": "the average in fp32",
-    "accumulation": "gradients accumulated in fp32",
-}
 _CALLED: Final = {
     "decay": "lr × decay",
     "second moment": "1 − beta2",
@@ -216,6 +212,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("judged", "judged"),
         LabColumn("cure", "cure"),
     )
+    cured = [term for term in found if judged(term) in ("dead", "biased") and term.cured]
     rows: list[dict[str, Cell]] = [
         {
             "term": term.name,
@@ -226,7 +223,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "reached": term.reached,
             "true": term.true,
             "judged": judged(term),
-            "cure": _CURES[term.name] if judged(term) in ("dead", "biased") else None,
+            "cure": f"{_KEPT[term.name]} in fp32" if term in cured else None,
         }
         for term in found
     ]
@@ -240,10 +237,12 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         )
         for term in worst
     )
-    return Findings(columns, tuple(rows), pictures, _verdict(settings, found))
+    return Findings(columns, tuple(rows), pictures, _verdict(settings, found, cured))
 
 
-def _verdict(settings: Mapping[str, Any], found: tuple[LabTerm, ...]) -> str:
+def _verdict(
+    settings: Mapping[str, Any], found: tuple[LabTerm, ...], cured: Sequence[LabTerm]
+) -> str:
     """The cure with its bytes, then one clause for all dead terms, then what is biased: as short as
     the least terminal shows it whole."""
     if not found:
@@ -264,7 +263,7 @@ def _verdict(settings: Mapping[str, Any], found: tuple[LabTerm, ...]) -> str:
         said.append(_biased(term) + ("" if said else f" in {name}"))
     # Two that stop on their way are one clause too.
     whole = "; ".join(said).replace("; gradients stop at", ", gradients at")
-    return f"{_cure(dead + biased, settings['store'])} {whole[0].upper()}{whole[1:]}."
+    return f"{_cure(cured, settings['store'])}{whole[0].upper()}{whole[1:]}."
 
 
 #: What a dead term does.
@@ -274,7 +273,7 @@ _DEAD: Final = {
 }
 #: What is kept in fp32 instead.
 _KEPT: Final = {
-    "decay": "masters",
+    "decay": "weights",
     "second moment": "second moment",
     "average": "average",
     "accumulation": "gradients",
@@ -282,11 +281,10 @@ _KEPT: Final = {
 
 
 def _cure(terms: Sequence[LabTerm], store: str) -> str:
-    """What to keep in fp32, and the bytes: a master is there besides, the others in the place of
-    what is stored."""
-    more = [4 if term.name == "decay" else 4 - STORAGES[store].nbytes for term in terms]
-    kept = phrase([_KEPT[term.name] for term in terms])
-    return f"Keep {kept} in fp32 (+{sum(more):g} bytes a parameter)."
+    """What to keep in fp32 in the place of what is stored, and the bytes; "" if nothing helps."""
+    more = len(terms) * (STORAGES["fp32"].nbytes - STORAGES[store].nbytes)
+    kept = phrase([_KEPT[term.name] for term in terms]) if terms else ""
+    return f"Keep {kept} in fp32 (+{more:g} bytes a parameter). " * bool(terms)
 
 
 def _biased(term: LabTerm) -> str:

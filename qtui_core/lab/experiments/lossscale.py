@@ -186,7 +186,7 @@ def _format_rows(seen: LabGradients | None, measured: ScaleErrors | None) -> lis
     for stored, (number, power) in itertools.product(STORED, enumerate(SCALES)):
         row: dict[str, Cell] = {"what": _title(stored), "scale": power}
         if seen is not None:
-            body, head = _body(seen), _head(seen)
+            body, head = _gradients(seen, False), _gradients(seen, True)
             row["flushed"] = flushed(stored, body, power)
             row["head"] = flushed(stored, head, power) if head.there else None
             row["best"] = best_scale(stored, _largest(seen))
@@ -212,12 +212,8 @@ def _run_row(key: str, run: ScalerRun) -> dict[str, Cell]:
     }
 
 
-def _body(seen: LabGradients) -> Magnitudes:
-    return together(found for name, found in seen.outputs.items() if not is_head(name))
-
-
-def _head(seen: LabGradients) -> Magnitudes:
-    return together(found for name, found in seen.outputs.items() if is_head(name))
+def _gradients(seen: LabGradients, head: bool) -> Magnitudes:
+    return together(found for name, found in seen.outputs.items() if is_head(name) == head)
 
 
 def _largest(seen: LabGradients) -> float:
@@ -228,7 +224,7 @@ def _histogram(settings: Mapping[str, Any], seen: LabGradients) -> Picture | Non
     best = best_scale(settings["store"], _largest(seen))
     return histogram(
         "gradients by their power of two",
-        (("of what layers put out", _body(seen)), ("of weights", seen.weights)),
+        (("of what layers put out", _gradients(seen, False)), ("of weights", seen.weights)),
         ("fp32", "bf16", *STORED),
         float(best or 0),
     )
@@ -242,7 +238,7 @@ def _needed(store: str, seen: LabGradients | None) -> str:
     """Which scale to use, and what it improves."""
     if seen is None:
         return ""
-    body, name = _body(seen), _title(store)
+    body, name = _gradients(seen, False), _title(store)
     best = best_scale(store, _largest(seen))
     if best is None:
         return "Every gradient is zero here, so there is nothing to scale."

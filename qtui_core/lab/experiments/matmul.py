@@ -223,14 +223,20 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         for name, errors in spoilt.errors.items():
             rows.append(_row(f"{name}, one channel of X x100", errors))
     timed: tuple[KernelSpeed, ...] = outcomes.get("kernels", ())
-    rows += [{"scheme": one.kernel, "speed": one.speed} for one in timed if one.speed is not None]
+    rows += [
+        {"scheme": one.kernel, "speed": one.speed, "low": one.low, "high": one.high}
+        for one in timed
+        if one.speed is not None
+    ]
     if any(one.speed is not None for one in timed):
-        columns = (*columns, LabColumn("speed", "speed over BF16's"))
+        names = {"speed": "speed over BF16's", "low": "at least", "high": "at most"}
+        columns = (*columns, *(LabColumn(key, title) for key, title in names.items()))
     notes = [one.fault for one in timed if one.fault]
     if timed:
         notes.append(
             "Errors are of emulated products, which are not timed. A speed is that of a kernel of "
-            "this CPU on a product alone, without the rounding before it."
+            "this CPU on a product alone, without the rounding before it: the best of seven, and "
+            "the least and the most of seven pairs, which a busy machine drives apart."
         )
     verdict = _verdict(table, ways)
     return Findings(columns, tuple(rows), tuple(pictures), verdict, notes=tuple(notes))

@@ -95,7 +95,7 @@ def measured(exact: torch.Tensor, errors: torch.Tensor, tokens: int) -> Noise:
     """The noise from the inner products of the exact gradients and those of their errors, each `[N,
     N]`."""
     fixed, fixed_error = _jackknife(errors, _off_diagonal)
-    batch, batch_error = _jackknife(exact, _variance)
+    batch, batch_error = _jackknife(exact, lambda g: float(g.diagonal().mean()) - _off_diagonal(g))
     averaged = float(errors.diagonal().mean()) - fixed
     norm = math.sqrt(max(0.0, _off_diagonal(exact)))
     return Noise(tokens, batch, batch_error, fixed, fixed_error, averaged, norm)
@@ -104,10 +104,6 @@ def measured(exact: torch.Tensor, errors: torch.Tensor, tokens: int) -> Noise:
 def _off_diagonal(gram: torch.Tensor) -> float:
     count = gram.shape[0]
     return float((gram.sum() - gram.diagonal().sum()) / (count * (count - 1)))
-
-
-def _variance(gram: torch.Tensor) -> float:
-    return float(gram.diagonal().mean()) - _off_diagonal(gram)
 
 
 def _jackknife(gram: torch.Tensor, of: Any) -> tuple[float, float]:
@@ -143,12 +139,11 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("fixed", "fixed / batch's"),
         LabColumn("tokens", "usable batch, tokens"),
         LabColumn("low", "at least"),
-        LabColumn("high", "at most"),
         LabColumn("stalls", "gradient / noise"),
     )
     rows: list[dict[str, Cell]] = []
     for scheme, one in found.items():
-        at, low, high = usable(one)
+        at, low, _ = usable(one)
         added = one.fixed + one.averaged
         rows.append(
             {
@@ -157,7 +152,6 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
                 "fixed": one.fixed / one.batch if one.batch else None,
                 "tokens": None if at is None else round(at),
                 "low": None if low is None else round(low),
-                "high": None if high is None else round(high),
                 "stalls": one.norm / math.sqrt(added) if added > 0 else None,
             }
         )
@@ -199,13 +193,12 @@ def _verdict(found: Mapping[str, Noise]) -> str:
             )
         return "Every gradient is zero here, so no format adds noise to it."
     for scheme, one in found.items():
-        at, low, high = usable(one)
+        at, low, _ = usable(one)  # the upper end is another one with every text
         if at is None or low is None:
             unseen.append(scheme)
             continue
-        end = "no end seen" if high is None else _tokens(high)
         tokens = "" if ends else " tokens"
-        ends.append(f"{_tokens(at)}{tokens} [{_tokens(low)}, {end}] in {scheme}")
+        ends.append(f"{_tokens(at)}{tokens} (at least {_tokens(low)}) in {scheme}")
     said = []
     if ends:
         said.append(

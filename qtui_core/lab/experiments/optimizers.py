@@ -243,14 +243,10 @@ def _read_off(runs: Sequence[TrainedRun]) -> dict[str, Cell]:
         "each": nbytes / facts["parameters"] if facts.get("parameters") else None,
         "entropy_m": facts.get("entropy m"),
         "entropy_v": facts.get("entropy v"),
-        "unused_v": _whole(facts.get("unused v")),
+        "unused_v": int(facts["unused v"]) if "unused v" in facts else None,
         "drifted": facts.get("drifted"),
         "drift": facts.get("drift"),
     }
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
 
 
 def _parts_heat(twin: TrainedRun) -> Heat | None:

@@ -30,6 +30,10 @@ STUCK: Final = 2.0
 #: If float32 itself is still above this share of the earlier level, it has hardly fallen.
 _FALLEN: Final = 0.5
 _POINTS: Final = 120
+_SHARED: Final = (
+    "Quiet elements lie among loud ones here, in the same blocks; where a whole block falls quiet, "
+    "its scale follows, and so does v."
+)
 MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "fp8 expanded", "4-bit")
 
 
@@ -150,7 +154,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     title = f"v of the half that fell quiet, beta2 {settings['beta2']:g}"
     picture = LabChart(title, "step", "v", tuple(lines), log_y=True)
     verdict = "" if exact is None else _verdict(settings, ratios, exact, peak)
-    return Findings(columns, tuple(rows), (picture,) if lines else (), verdict)
+    notes = (_SHARED,) if verdict else ()
+    return Findings(columns, tuple(rows), (picture,) if lines else (), verdict, notes=notes)
 
 
 def _judged(ratio: float, exact: float) -> str:
@@ -191,7 +196,8 @@ def _verdict(
         return f"At beta2 {beta2:g} {alike} as fp32 does.{below}"
     worst = max(stuck, key=stuck.__getitem__)
     # What stands near where it was has not fallen at all; other maps stop on their way.
-    how = "rises and does not fall" if _unmoved(stuck, peak) else "stops before it is down"
+    unmoved = all(ratio * QUIET**2 > _FALLEN * peak for ratio in stuck.values())
+    how = "rises and does not fall" if unmoved else "stops before it is down"
     follow = [f"{n} ({_nbytes(n):g})" for n in falls]
     follow.insert(0, f"fp32 ({_nbytes('fp32'):g} bytes an element)")
     said = (
@@ -202,11 +208,6 @@ def _verdict(
     if beta2 > 0.95:
         said += " A beta2 of 0.95 may let it fall too, at no byte more: --beta2 0.95 tries it."
     return said
-
-
-def _unmoved(stuck: Mapping[str, float], peak: float) -> bool:
-    """Whether each of the maps still has more than half of the most that it had."""
-    return all(ratio * QUIET**2 > _FALLEN * peak for ratio in stuck.values())
 
 
 def _nbytes(name: str) -> float:

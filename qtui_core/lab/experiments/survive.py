@@ -15,39 +15,31 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.lab.experiments.dead import thresholds
-from qtui_core.lab.experiments.underflow import ENOUGH, kept_text
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import LabTask, subject_of
 from qtui_core.lab.training.twins import See
-from qtui_core.lab.training.updates import reach, wanted_updates
+from qtui_core.lab.training.updates import (
+    ENOUGH,
+    RATES,
+    UpdateShares,
+    cures_of,
+    drawn_share,
+    enough_from,
+    kept_text,
+    kept_words,
+    shares_of,
+    too_little,
+    wanted_updates,
+)
 from qtui_core.models.opening import open_model
-from qtui_core.quantities import phrase
 
 STORED: Final = ("bf16", "fp16", "e4m3")
-#: The learning rates that are tried: four per decade.
-RATES: Final = tuple(round(10 ** (-6 + i / 4), 10) for i in range(17))
 #: In a model with more parameters than this only some layers are tried.
 _WHOLE: Final = 100_000_000
 #: How many elements of each tensor are tried.
 _ELEMENTS: Final = 1 << 16
-_BYTES: Final = {"stochastic rounding": 0, "Kahan summation": 2, "fp32 masters": 4}
-
-
-@dataclass(frozen=True)
-class UpdateShares:
-    """The shares of one tensor's update in one format: kept and lost, at each of RATES and at the
-    learning rate of the run."""
-
-    tensor: str
-    stored: str
-    matrix: bool
-    elements: int
-    kept: tuple[float, ...]
-    lost: tuple[float, ...]
-    kept_here: float
-    lost_here: float
 
 
 @dataclass(frozen=True)
@@ -58,36 +50,28 @@ class Survival:
         looked_at: how many tensors were tried.
         tensors: how many the model has.
         shares: of each tensor and format.
+        drawn: by format, the share of a step that all of them keep with stochastic rounding.
         dtype: in which the gradients were computed.
     """
 
     looked_at: int
     tensors: int
     shares: tuple[UpdateShares, ...]
+    drawn: Mapping[str, float]
     dtype: str = "fp32"
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """One job: most of the work is the gradients."""
-    names = ("text", "lr", "beta1", "beta2", "batch", "sequence")
-    arguments = {name: settings[name] for name in names} | {"model": model}
+    betas = settings["beta1"], settings["beta2"]
+    task = LabTask("prose", settings["batch"], settings["sequence"], None, False, betas=betas)
+    arguments = {"model": model, "text": settings["text"], "lr": settings["lr"], "task": task}
     return [Job("tensors", tensors, arguments, Survival, 6)]
 
 
-def tensors(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    batch: int,
-    sequence: int,
-) -> Survival:
+def tensors(see: See, *, model: str, text: str | None, lr: float, task: LabTask) -> Survival:
     """The shares of each tensor. In a large model only the first, the last and every eighth layer,
     and the tensors outside of layers, are tried."""
-    task = LabTask("prose", batch, sequence, None, False, betas=(beta1, beta2))
     large = open_model(model).parameters > _WHOLE
     subject = subject_of(task, model, text, large)
     parameters = dict(subject.start().named_parameters())
@@ -98,8 +82,9 @@ def tensors(
         see(number, len(wanted), None)
         if not bool(torch.isfinite(weight).all()):
             raise UsageError(f"{name} holds numbers that are not finite, so nothing can be said.")
-        shares += _shares(name, parameters[name], weight, u, lr)
-    return Survival(len(wanted), len(parameters), tuple(shares), subject.dtype)
+        shares += [shares_of(name, parameters[name], weight, u, lr, at) for at in STORED]
+    drawn = {at: drawn_share(STORAGES[at], [*wanted.values()], lr) for at in STORED}
+    return Survival(len(wanted), len(parameters), tuple(shares), drawn, subject.dtype)
 
 
 def _some_layers(names: list[str]) -> Callable[[str], bool]:
@@ -113,34 +98,6 @@ def _some_layers(names: list[str]) -> Callable[[str], bool]:
 def layer_of(name: str) -> int | None:
     """The number of the layer that a parameter belongs to: the first number in its name."""
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
-
-
-def _shares(
-    name: str, parameter: torch.Tensor, weight: torch.Tensor, u: torch.Tensor, lr: float
-) -> list[UpdateShares]:
-    """What each format keeps of the update `lr * u` of the elements `weight` of a parameter."""
-    found = []
-    values = parameter.detach().float()
-    for stored in STORED:
-        kept, lost = [], []
-        scale = STORAGES[stored].scale_of(values)
-        for rate in (*RATES, lr):
-            wanted, missed, arrived, whole = reach(STORAGES[stored], weight, -rate * u, scale)
-            kept.append(arrived / whole if whole else 1.0)
-            lost.append(missed / wanted if wanted else 0.0)
-        found.append(
-            UpdateShares(
-                name,
-                stored,
-                parameter.dim() > 1,
-                parameter.numel(),
-                tuple(kept[:-1]),
-                tuple(lost[:-1]),
-                kept[-1],
-                lost[-1],
-            )
-        )
-    return found
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -163,7 +120,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             "stored": share.stored,
             "kept": share.kept_here,
             "lost": share.lost_here,
-            "enough": _enough(share),
+            "enough": enough_from([share]),
         }
         for share in order
     ]
@@ -186,58 +143,42 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     return Findings(columns, tuple(rows), pictures, verdict, notes=tuple(notes))
 
 
-def _enough(share: UpdateShares) -> float | None:
-    """The lowest rate from which on enough is always kept; None if there is none."""
-    least = None
-    for rate, kept in zip(reversed(RATES), reversed(share.kept), strict=True):
-        if kept <= ENOUGH:
-            break
-        least = rate
-    return least
-
-
 def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
     lr, stored = settings["lr"], settings["store"]
     name = stored.upper()
-    matrices = [s for s in found.shares if s.stored == stored and s.matrix]
-    if not matrices:
+    shares = [s for s in found.shares if s.stored == stored]
+    if not any(share.matrix for share in shares):
         return "No matrix of the model is trained, so there is nothing to survive."
     if not lr:
         return "At lr 0 no weight changes, so there is nothing to survive."
-    dead = _dead(settings, stored)
-    worst = min(matrices, key=lambda s: s.kept_here)
-    if worst.kept_here > ENOUGH and not dead:
+    short, dead = too_little(shares), _dead(settings, stored)
+    if not short and not dead:
         return (
-            f"The run survives {name} weights at lr {lr:g}: every matrix keeps "
-            f"{kept_text(worst.kept_here)} of a step or more. {_of_states(settings, stored)}"
+            f"The run survives {name} weights at lr {lr:g}: every tensor keeps "
+            f"{kept_text(min(s.kept_here for s in shares))} of a step or more. "
+            f"{_of_states(settings, stored)}"
         ).rstrip()
-    said = []
-    if worst.kept_here <= ENOUGH:
-        said.append(f"{worst.tensor} keeps {kept_text(worst.kept_here)} of a step")
-    said += dead
-    rates = [_enough(share) for share in matrices]
-    known = [rate for rate in rates if rate is not None]
+    said = [kept_words(short)] if short else []
     from_lr = ""
-    if worst.kept_here <= ENOUGH:
-        from_lr = (
-            f" From lr {max(known):.2g} on every matrix keeps {ENOUGH:.0%}."
-            if len(known) == len(rates)
-            else f" No lr up to {RATES[-1]:g} is enough for every matrix."
-        )
-    cures = [f"{cure} ({nbytes})" for cure, nbytes in _BYTES.items()]
-    cures[0] = cures[0].replace(")", " bytes more a parameter)").capitalize()
+    if short:
+        least = enough_from(shares)
+        from_lr = f" No lr up to {RATES[-1]:g} is enough for every tensor."
+        if least is not None:
+            from_lr = f" From lr {least:.2g} on every tensor keeps {ENOUGH:.0%}."
+    # A decay that multiplies the stored weight, as PyTorch's AdamW does, is rounded away before
+    # any update is rounded stochastically.
+    few = [] if dead or found.looked_at < found.tensors else short
+    cures = cures_of(shares, few, stored, None if dead else found.drawn[stored])
+    would = "" if _dead(settings, "fp32") else f"; {cures} would do"
     return (
-        f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}. "
-        f"{phrase(cures, 'or')} would do.{from_lr}"
+        f"At lr {lr:g} the run does not survive {name} weights: {', and '.join(said + dead)}"
+        f"{would}.{from_lr}"
     )
 
 
 def _of_states(settings: Mapping[str, Any], stored: str) -> str:
     """Whether the second moment can fall: PyTorch's AdamW stores it in the format of the weight."""
-    bits = STORAGES[stored].mantissa_bits
-    assert bits is not None
-    least, _ = thresholds(bits)
-    share = 1 - settings["beta2"]
+    share, least = 1 - settings["beta2"], _never_acts(stored)
     if not 0 < share < least:
         return ""
     more = 2 * (STORAGES["fp32"].nbytes - STORAGES[stored].nbytes)
@@ -249,10 +190,12 @@ def _of_states(settings: Mapping[str, Any], stored: str) -> str:
 
 def _dead(settings: Mapping[str, Any], stored: str) -> list[str]:
     """Sentences, without full stops, on the terms that have no effect."""
-    bits = STORAGES[stored].mantissa_bits
-    assert bits is not None
-    least, _ = thresholds(bits)
-    share = settings["lr"] * settings["decay"]
+    share, least = settings["lr"] * settings["decay"], _never_acts(stored)
     if not 0 < share < least:
         return []
     return [f"weight decay does nothing (lr × decay = {share:.2g}, less than {least:.2g})"]
+
+
+def _never_acts(stored: str) -> float:
+    """The share below which a term that multiplies a number of this format has no effect."""
+    return thresholds(STORAGES[stored].mantissa_bits or 0)[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Final
 
 import torch
@@ -40,13 +39,21 @@ from qtui_core.lab.training.twins import (
     stored_weights,
     train,
 )
-from qtui_core.lab.training.updates import Sums, reach, wanted_updates
-from qtui_core.quantities import phrase
+from qtui_core.lab.training.updates import (
+    ENOUGH,
+    RATES,
+    Sums,
+    UpdateShares,
+    cures_of,
+    enough_from,
+    kept_text,
+    kept_words,
+    reach,
+    shares_of,
+    too_little,
+    wanted_updates,
+)
 
-#: A format counts as good enough if it keeps this share of a step.
-ENOUGH: Final = 0.9
-#: The rates among which the lowest one is searched at which a format is good enough.
-LADDER: Final = tuple(round(10 ** (at / 4), 9) for at in range(-24, -7))
 _STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: The number of cells of the picture, and the ranges of its axes: log2|w| and log2|delta|.
 _COLUMNS, _ROWS = 60, 40
@@ -75,12 +82,11 @@ class Reach:
 @dataclass(frozen=True)
 class Updates:
     """What formats keep of the updates after ten batches, and how many weights lie where over |w|
-    and |delta|, at one rate. `enough` has for each format the rates of LADDER from which on it
-    keeps ENOUGH."""
+    and |delta|, at one rate; `shares` are of each tensor in the format that it is about."""
 
     reaches: tuple[Reach, ...]
     counts: tuple[tuple[int, ...], ...]
-    enough: Mapping[str, float] = field(default_factory=dict)
+    shares: tuple[UpdateShares, ...] = ()
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
@@ -88,7 +94,7 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     shared = {"model": model, "text": settings["text"]}
     run = shared | {"steps": settings["steps"], "lr": settings["lr"], "store": settings["store"]}
     found = [
-        Job("updates", updates, shared | {"lr": settings["lr"]}, Updates, 6),
+        Job("updates", updates, shared | {n: settings[n] for n in ("lr", "store")}, Updates, 6),
         Job("one weight", one_weight, {}, tuple[OneWeight, ...], 2),
         Job("scales", grown_scales, {}, GrownScales, 1),
     ]
@@ -100,8 +106,9 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     return found
 
 
-def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
-    """Lost and kept shares by format and rate, and at `lr` also by part of the model."""
+def updates(see: See, *, model: str, text: str | None, lr: float, store: str) -> Updates:
+    """Lost and kept shares by format and rate, and at `lr` also by part of the model; those of each
+    tensor in the format `store`."""
     subject = subject_of(TASKS["prose"], model, text)
     wanted = wanted_updates(subject, see)
     rates = sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True)
@@ -115,20 +122,8 @@ def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
                 if rate == lr:
                     groups.setdefault(group_of(name, weight), []).append(found)
             reaches += [_summed(stored, rate, group, parts) for group, parts in groups.items()]
-    ladder = {stored: _enough(stored, wanted) for stored in _STORED}
-    enough = {stored: least for stored, least in ladder.items() if least is not None}
-    return Updates(tuple(reaches), _plane(wanted, lr), enough)
-
-
-def _enough(stored: str, wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> float | None:
-    """The lowest rate of LADDER from which on a format keeps ENOUGH; None without one."""
-    found = None
-    for rate in reversed(LADDER):
-        parts = [reach(STORAGES[stored], weight, -rate * u) for weight, u in wanted.values()]
-        if _summed(stored, rate, "all", parts).kept <= ENOUGH:
-            break
-        found = rate
-    return found
+    shares = tuple(shares_of(name, w, w, u, lr, store) for name, (w, u) in wanted.items())
+    return Updates(tuple(reaches), _plane(wanted, lr), shares)
 
 
 def group_of(name: str, weight: torch.Tensor) -> str:
@@ -137,21 +132,13 @@ def group_of(name: str, weight: torch.Tensor) -> str:
         return "norms and biases"
     if "embed" in name:
         return "embedding"
-    if name.startswith("lm_head") or "lm_head" in name:
-        return "output"
-    return "matrices"
+    return "output" if "lm_head" in name else "matrices"
 
 
 def _summed(stored: str, lr: float, group: str, parts: list[Sums]) -> Reach:
     elements, lost, arrived, wanted = (sum(column) for column in zip(*parts, strict=True))
-    return Reach(
-        stored,
-        lr,
-        group,
-        lost / elements if elements else 0.0,
-        arrived / wanted if wanted else 0.0,
-        int(elements),
-    )
+    shares = lost / (elements or 1), arrived / (wanted or 1)
+    return Reach(stored, lr, group, *shares, int(elements))
 
 
 def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -> Any:
@@ -273,6 +260,9 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         return "No weight has a gradient here, so no update can be lost."
     name = store.upper()
     said = f"At lr {lr:g} {name} weights keep {kept_text(here.kept)} of each step"
+    short = too_little(found.shares)
+    if short and here.kept > ENOUGH:
+        said += f", but {kept_words(short)}"
     gain = runs.share_of_gain("nearest")
     if broken := runs.broken:
         return f"{said}. {broken}"
@@ -288,30 +278,17 @@ def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -
         )
     elif gain is not None:
         said += f", and {steps_counted(settings)} {_of_gain(gain)}"
-    if here.kept > ENOUGH and how not in ("worse", "diverged"):
+    if not short and how not in ("worse", "diverged"):
         return f"{said}: {name} weights are good enough here."
-    cures = {"Kahan summation": "2"} if store == "bf16" else {}
-    cures["fp32 masters"] = "4"
     drawn = runs.share_of_gain("stochastic")
-    if _cures(drawn, runs):
-        cures = {"stochastic rounding": "0"} | cures
-    first = next(iter(cures))
-    cures[first] += " bytes more a parameter"
-    if first == "stochastic rounding" and drawn is not None:
-        cures[first] += f", kept {min(drawn, 1.0):.0%}"
-    words = [f"{name} ({nbytes})" for name, nbytes in cures.items()]
-    said = f"{said}; {phrase(words, 'or')} would help."
-    if here.kept > ENOUGH:
+    if drawn is None and "stochastic" in runs.compared:
+        drawn = float(runs.seen("stochastic") in ("no difference", "better"))
+    said = f"{said}; {cures_of(found.shares, short, store, drawn)} would help."
+    if not short:
         return said
-    alone = found.enough.get(store)
-    if alone is None:
-        return f"{said} {name} alone keeps {ENOUGH:.0%} at no lr up to {LADDER[-1]:g}."
-    return f"{said} {name} alone keeps {ENOUGH:.0%} from lr {alone:.2g} on."
-
-
-def kept_text(share: float) -> str:
-    """A share that says 100% only if it is all."""
-    return f"{share if share >= 1 else min(share, 0.99):.0%}"
+    least = enough_from(found.shares)
+    rates = f"at no lr up to {RATES[-1]:g}" if least is None else f"from lr {least:.2g} on"
+    return f"{said} {name} alone keeps {ENOUGH:.0%} of every tensor {rates}."
 
 
 def _of_gain(share: float) -> str:
@@ -319,13 +296,6 @@ def _of_gain(share: float) -> str:
     if share < 0.005:
         return "kept nothing of what fp32 gained"
     return "gained as much as fp32" if share > 0.995 else f"kept {share:.0%} of what fp32 gained"
-
-
-def _cures(drawn: float | None, runs: LabComparison) -> bool:
-    """Whether stochastic rounding helps, which the run decides if it has a figure."""
-    if drawn is not None:
-        return drawn > ENOUGH
-    return "stochastic" not in runs.compared or runs.seen("stochastic") not in ("worse", "diverged")
 
 
 def _picture(found: Updates, lr: float, store: str) -> Density:
@@ -337,14 +307,6 @@ def _picture(found: Updates, lr: float, store: str) -> Density:
         xs = tuple(_LEFT + (_RIGHT - _LEFT) * i / 200 for i in range(200))
         ys = tuple(math.log2(threshold(storage, 2.0**x)) for x in xs)
         lines.append(LabLine(f"{name} loses what is below", ys, xs))
-    return Density(
-        f"updates at lr {lr:g} over the weights they move",
-        "log2 |weight|",
-        "log2 |update|",
-        _LEFT,
-        _RIGHT,
-        _LOW,
-        _HIGH,
-        found.counts,
-        tuple(lines),
-    )
+    title = f"updates at lr {lr:g} over the weights they move"
+    axes = ("log2 |weight|", "log2 |update|", _LEFT, _RIGHT, _LOW, _HIGH)
+    return Density(title, *axes, found.counts, tuple(lines))

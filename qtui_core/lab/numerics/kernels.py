@@ -28,14 +28,18 @@ class KernelSpeed:
 
     Attributes:
         kernel: PyTorch's name, and its operands.
-        speed: relative to BF16 in the same run, the product alone, the best of seven; None if the
-            kernel does not run or is wrong.
+        speed: relative to BF16, the product alone: the best of seven over the best of seven, timed
+            in turn; None if the kernel does not run or is wrong.
         fault: why there is no speed, as a sentence; else empty.
+        low, high: the same of two products that were timed one after the other, at its least and
+            at its most: far apart on a busy machine.
     """
 
     kernel: str
     speed: float | None
     fault: str = ""
+    low: float | None = None
+    high: float | None = None
 
 
 def kernels(see: See) -> tuple[KernelSpeed, ...]:
@@ -45,37 +49,34 @@ def kernels(see: See) -> tuple[KernelSpeed, ...]:
     random = torch.Generator().manual_seed(0)
     x, w = (torch.randn(n, inputs, generator=random) for n in (tokens, outputs))
     a, b = x.bfloat16(), w.bfloat16().T
-    plain = _best(lambda: a @ b)
     found = []
     for number, (name, (make, bound)) in enumerate(_KERNELS.items()):
         see(number, len(_KERNELS), None)
-        found.append(_measured(name, make, bound, x, w, plain))
+        found.append(_measured(name, make, bound, x, w, lambda: a @ b))
     return tuple(found)
 
 
 def _measured(
-    name: str, make: _Make, bound: float, x: torch.Tensor, w: torch.Tensor, plain: float
+    name: str, make: _Make, bound: float, x: torch.Tensor, w: torch.Tensor, plain: Product
 ) -> KernelSpeed:
     try:
         run, exact = make(x, w)
         off = float((run().double() - exact).norm() / exact.norm())
         if not off <= bound:
             return KernelSpeed(name, None, f"{name} is wrong here: its product is {off:.2g} off.")
-        return KernelSpeed(name, plain / _best(run))
+        pairs = [(_seconds(plain), _seconds(run)) for _ in range(_TIMES + 1)][1:]  # one to warm up
+        ratios = [one / other for one, other in pairs]
+        best, own = map(min, zip(*pairs, strict=True))
+        return KernelSpeed(name, best / own, "", min(ratios), max(ratios))
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         return KernelSpeed(name, None, f"{name} does not run here: {first}.")
 
 
-def _best(run: Product) -> float:
-    """Seconds of the fastest of several runs, after one to warm up."""
+def _seconds(run: Product) -> float:
+    began = time.perf_counter()
     run()
-    taken = []
-    for _ in range(_TIMES):
-        began = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - began)
-    return max(min(taken), 1e-9)
+    return max(time.perf_counter() - began, 1e-9)
 
 
 def _integers(x: torch.Tensor, w: torch.Tensor) -> tuple[Product, torch.Tensor]:

@@ -220,10 +220,6 @@ class LabComparison:
                 found.append(abs(fmean(pairs)) + error)
         return max(found, default=None)
 
-    def _floor_of(self, name: str) -> float | None:
-        own = self._apart(f"{name} {AGAIN}", name)
-        return self.floor if self.floor is None or own is None else max(self.floor, own)
-
     def beside(self, name: str, other: str = TWIN) -> Compared | None:
         """A recipe compared with another one on the same batches; None if either has no run."""
         runs, differences, held, diverged = [], [], [], ""
@@ -245,7 +241,8 @@ class LabComparison:
         if not runs:
             return None
         error = stdev(steps) / len(steps) ** 0.5 if len(steps) >= FEWEST else None
-        floor = self._floor_of(name)
+        own = self._apart(f"{name} {AGAIN}", name)
+        floor = self.floor if self.floor is None or own is None else max(self.floor, own)
         return Compared(name, tuple(differences), tuple(held), error, floor, diverged, tuple(runs))
 
 

@@ -178,10 +178,6 @@ def _weight_only(model: nn.Module, lr: float) -> Any:
     return within(made, eagerly)
 
 
-def _weight_only_nearest(model: nn.Module, lr: float) -> Any:
-    return within(_weight_only(model, lr), to_nearest)
-
-
 def within(optimizer: Any, context: Callable[[], AbstractContextManager[Any]]) -> Any:
     """The same optimizer, whose steps run in a context."""
     step = optimizer.step
@@ -354,7 +350,10 @@ RECIPES: Final[dict[str, LowBitRecipe]] = {
     ),
     "int8 weights nearest": LowBitRecipe(
         "torchao",
-        _quantized_training("int8_weight_only_quantized_training", _weight_only_nearest),
+        _quantized_training(
+            "int8_weight_only_quantized_training",
+            lambda model, lr: within(_weight_only(model, lr), to_nearest),
+        ),
         cure="int8 weights",
     ),
     "int8 tiles": LowBitRecipe("emulated", _products("int8 tile"), cure="int8 mixed"),

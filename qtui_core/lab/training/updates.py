@@ -1,17 +1,20 @@
-"""What AdamW wants to change after a few real batches, and how much of it a format lets through."""
+"""What AdamW wants to change after a few real batches, how much of it a format lets through, and
+whether that is enough: the one rule of `underflow` and `survive`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.lab.numerics.rounding import Storage
+from qtui_core.lab.numerics.rounding import STORAGES, Storage
 from qtui_core.lab.training.tasks import LabSubject, loss_of
 from qtui_core.lab.training.twins import Recipe, See, first_not_finite
+from qtui_core.quantities import format_bytes, phrase, plural
 
 #: The number of batches from which u is computed, and eps of AdamW.
 UPDATE_STEPS: Final = 10
@@ -19,6 +22,27 @@ EPSILON: Final = 1e-8
 #: (Number of elements with a wanted update, number of those that do not change, sum of
 #: (w'-w)·delta, sum of delta²).
 Sums = tuple[int, int, float, float]
+#: A format is good enough for a run if every tensor keeps more than this share of a step.
+ENOUGH: Final = 0.9
+#: The learning rates that are tried: four per decade.
+RATES: Final = tuple(round(10 ** (-6 + i / 4), 10) for i in range(17))
+#: Tensors with at most this share of the elements are worth keeping in fp32 alone.
+_FEW: Final = 0.1
+
+
+@dataclass(frozen=True)
+class UpdateShares:
+    """The shares of one tensor's update in one format: kept and lost, at each of RATES and at the
+    learning rate of the run."""
+
+    tensor: str
+    stored: str
+    matrix: bool
+    elements: int
+    kept: tuple[float, ...]
+    lost: tuple[float, ...]
+    kept_here: float
+    lost_here: float
 
 
 def wanted_updates(
@@ -80,12 +104,15 @@ def reach(
     weight: torch.Tensor,
     update: torch.Tensor,
     scale: torch.Tensor | None = None,
+    drawn: torch.Generator | None = None,
 ) -> Sums:
     """How much of one tensor's update arrives, with the weight first rounded to the format: by its
-    own scale, or by the one given for a part of a tensor."""
+    own scale, or by the one given for a part of a tensor. With `drawn` stochastically."""
     scale = storage.scale_of(weight) if scale is None else scale
     stored = storage.nearest(weight, scale)
-    arrived = (storage.nearest(stored + update, scale) - stored).double()
+    moved = stored + update
+    after = storage.stochastic(moved, drawn, scale) if drawn else storage.nearest(moved, scale)
+    arrived = (after - stored).double()
     wanted = update != 0
     lost = wanted & (arrived == 0)
     delta = update.double()
@@ -95,3 +122,77 @@ def reach(
         float((arrived * delta).sum()),
         float((delta * delta).sum()),
     )
+
+
+def shares_of(
+    name: str, whole: torch.Tensor, weight: torch.Tensor, u: torch.Tensor, lr: float, stored: str
+) -> UpdateShares:
+    """What a format keeps of the update `lr * u` of the elements `weight` of a `whole` tensor."""
+    scale = STORAGES[stored].scale_of(whole.detach().float())
+    kept, lost = [], []
+    for rate in (*RATES, lr):
+        wanted, missed, arrived, due = reach(STORAGES[stored], weight, -rate * u, scale)
+        kept.append(arrived / due if due else 1.0)
+        lost.append(missed / (wanted or 1))
+    rates, here = (tuple(kept[:-1]), tuple(lost[:-1])), (kept[-1], lost[-1])
+    return UpdateShares(name, stored, whole.dim() > 1, whole.numel(), *rates, *here)
+
+
+def drawn_share(
+    storage: Storage, wanted: Sequence[tuple[torch.Tensor, torch.Tensor]], lr: float
+) -> float:
+    """The share of a step of all (weight, u) that arrives with stochastic rounding."""
+    generator = torch.Generator().manual_seed(0)
+    sums = [reach(storage, weight, -lr * u, None, generator) for weight, u in wanted]
+    whole = sum(each[3] for each in sums)
+    return sum(each[2] for each in sums) / whole if whole else 1.0
+
+
+def enough_from(shares: Sequence[UpdateShares]) -> float | None:
+    """The lowest of RATES from which on every tensor keeps ENOUGH; None if there is none."""
+    found = None
+    for at in reversed(range(len(RATES))):
+        if any(share.kept[at] <= ENOUGH for share in shares):
+            break
+        found = RATES[at]
+    return found
+
+
+def too_little(shares: Sequence[UpdateShares]) -> list[UpdateShares]:
+    """The tensors that keep too little at the rate of the run."""
+    return [share for share in shares if share.kept_here <= ENOUGH]
+
+
+def kept_words(short: Sequence[UpdateShares]) -> str:
+    """What tensors keep that keep too little, as `lm_head.weight keeps 5% of a step`: the worst
+    matrix, and all norms and biases together."""
+    matrices = sorted((s for s in short if s.matrix), key=lambda s: s.kept_here)
+    said = [f"{matrices[0].tensor} keeps {kept_text(matrices[0].kept_here)}"] if matrices else []
+    if matrices[1:]:
+        said[0] += f" (the least of {plural(len(matrices), 'matrix', 'matrices')})"
+    if vectors := [s.kept_here for s in short if not s.matrix]:
+        many = plural(len(vectors), "norm or bias", "norms and biases")
+        most = "" if max(vectors) < 0.005 else " or less"
+        said.append(f"{many} {'keep' if vectors[1:] else 'keeps'} {kept_text(max(vectors))}{most}")
+    return f"{phrase(said)} of a step"
+
+
+def kept_text(share: float) -> str:
+    """A share that says 100% only if it is all."""
+    return f"{share if share >= 1 else min(share, 0.99):.0%}"
+
+
+def cures_of(
+    shares: Sequence[UpdateShares], short: Sequence[UpdateShares], stored: str, drawn: float | None
+) -> str:
+    """What was run and is enough where `stored` is not, with its bytes: the tensors that are short
+    in fp32, if they are few; stochastic rounding, which kept the share `drawn`; fp32 weights."""
+    more = STORAGES["fp32"].nbytes - STORAGES[stored].nbytes
+    few = sum(s.elements for s in short)
+    found = []
+    if short and few <= _FEW * sum(s.elements for s in shares):
+        what = short[0].tensor if len(short) == 1 else f"those {len(short)}"
+        found.append(f"{what} in fp32 ({format_bytes(int(more * few))} more)")
+    if drawn is not None and drawn > ENOUGH:
+        found.append(f"stochastic rounding (no byte more, kept {min(drawn, 1.0):.0%})")
+    return phrase([*found, f"fp32 weights ({more:g} bytes more a parameter)"], "or")

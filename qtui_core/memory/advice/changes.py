@@ -15,10 +15,10 @@ from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.replay.allocator_native import AllocatorSettings
+from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.record import Phase
-from qtui_core.memory.shape.model_shape import Attention, ModelShape
+from qtui_core.memory.shape.model_shape import ModelShape
 
 if TYPE_CHECKING:
     from qtui_core.memory.estimate import Estimate
@@ -106,15 +106,6 @@ def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
     return tuple(a for a in advice if a.saves_bytes * _WORTH >= peak)
 
 
-def weighed_plans(shape: ModelShape, plan: RunPlan) -> list[RunPlan]:
-    """The plans that a report will estimate: the plan as it runs on its device, its changes for the
-    advice, and the plan with the attention that older GPUs use instead of flash attention."""
-    found = [plan]
-    if plan.attention == "sdpa":
-        found.append(replace(plan, attention="efficient"))
-    return [*found, *(changed for changed, _ in changed_plans(shape, plan))]
-
-
 def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, str]]:
     """(changed plan, its cost) for all changes that might save memory and are possible in a plan
     with a value for every option."""
@@ -126,107 +117,81 @@ def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, s
 def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     """(options to change, the cost) for all changes that might save memory: from the rows of the
     options, and those that depend on the model or change several options."""
-    causal = not shape.is_encoder and not shape.encoder
     for option in options_of(type(plan)):
-        if not option.counts(plan) or (option.name == "loss" and not causal):
+        if not option.counts(plan) or (option.name == "loss" and shape.is_encoder):
             continue
         value = getattr(plan, option.name)
         for cheaper in option.cheaper:
             if value != cheaper.value and cheaper.where(plan):
                 yield {option.name: cheaper.value}, cheaper.cost
-    if plan.trains:
-        if plan.dtype == "fp32" and not plan.autocast:
-            yield {"autocast": True}, "products in 16 bits"
-        yield from _of_weights(shape, plan)
-    else:
-        if shape.packing is not None:
-            yield from _of_packing(shape, plan)
-        elif plan.quant is None:
-            yield {"quant": "nf4-dq"}, "accuracy of 4-bit weights; dequantizing takes time"
-            yield {"quant": "int8"}, "accuracy of 8-bit weights; slower products"
-        if plan.generate:
-            yield {"generate": plan.generate // 2}, "half the answer"
-    if plan.batch > 1:
-        yield from _smaller_batch(plan)
-    if plan.sequence > 256:
-        yield {"sequence": plan.sequence // 2}, "half the context"
-    if plan.attention == "eager" and not _needs_eager(shape):
-        yield {"attention": "sdpa"}, "nothing: the same result, and faster"
-    if plan.attention in ("eager", "efficient") and plan.padding_mask:
-        yield {"attention": "sdpa", "padding_mask": False}, "packed sequences instead of padded"
-    elif plan.padding_mask and plan.attention == "sdpa":
-        yield {"padding_mask": False}, "packed sequences instead of padded ones"
-    if plan.dtype == "fp32" and not plan.adapts:
-        yield {"dtype": "bf16", "autocast": False}, "precision of bfloat16 throughout"
-    yield from _of_sharding(plan)
+    yield from ((changes, cost) for holds, changes, cost in _rows(shape, plan) if holds)
 
 
-def _of_packing(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    """The change for a quantized checkpoint that is unpacked: keep it as stored. It cannot be
-    quantized in another way."""
-    if not plan.quantized:
-        yield {"quant": shape.packed_as}, "nothing that the checkpoint has not already cost"
-
-
-def _of_weights(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    if plan.method == "full":
-        yield {"method": "lora"}, "trains low-rank adapters and not the weights"
-    if plan.method in ("full", "lora") and shape.packing is not None:
-        cost = "trains adapters over the weights as the checkpoint stores them"
-        yield {"method": "qlora", "quant": shape.packed_as, "kbit_prep": None}, cost
-    elif plan.method in ("full", "lora"):
-        yield (
-            {
-                "method": "qlora",
-                "quant": "nf4-dq",
-                "kbit_prep": "all",
-                "autocast": True,
-                "checkpointing": True,
-            },
-            "trains adapters over 4-bit weights",
-        )
-    if plan.quant in ("nf4", "fp4") and shape.packing is None:
-        yield {"quant": f"{plan.quant}-dq"}, "hardly any accuracy"
-    if plan.quant == "int8" and shape.packing is None:
-        yield {"quant": "nf4-dq"}, "accuracy of 4-bit weights"
-    if plan.kbit_prep == "all":
-        yield {"kbit_prep": "norms"}, "embeddings and head stay in 16 bits"
-    if plan.kbit_prep in ("all", "norms"):
-        left = "embeddings, head, " if plan.kbit_prep == "all" else ""
-        yield {"kbit_prep": "none"}, f"{left}norms and residual stream stay in 16 bits"
-
-
-def _smaller_batch(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    half = plan.batch // 2
-    if not plan.trains:
-        yield {"batch": half}, "half as many at once"
-    elif plan.batch % 2 == 0:
-        yield (
-            {"batch": half, "accumulation": plan.accumulation * 2},
-            "nothing in the result; smaller products are a little slower",
-        )
-    if plan.trains and plan.batch > 2:
-        yield (
-            {"batch": 1, "accumulation": plan.accumulation * plan.batch},
-            "nothing in the result; small products are slower",
-        )
-
-
-def _of_sharding(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+def _rows(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[object, dict[str, Any], str]]:
+    """(whether it is a change of this plan, options to change, the cost)."""
+    trains, packing, half = plan.trains, shape.packing, plan.batch // 2
+    whole = plan.method in ("full", "lora")  # weights that are not quantized, mostly
+    stored = whole and packing is not None and not packing.untrained
+    plain = shape.packing_under(plan.quant) is None
+    reenters = plan.checkpointing and plan.reentrant
+    left = "embeddings, head, " if plan.kbit_prep == "all" else ""
+    eager = any(getattr(layer.attention, "eager", False) for layer in shape.layers[:2])
     gathers = "weights are gathered for every layer, forward and backward"
-    if plan.data_parallel > 1 and plan.four_bits and plan.quant_storage not in FLOATING:
-        yield {"zero": 3, "quant_storage": "bf16"}, gathers
-    elif plan.data_parallel > 1 and plan.zero < 3:
-        yield {"zero": 3}, gathers
-    if plan.data_parallel > 1 and plan.trains and plan.zero < 2:
-        yield {"zero": 2}, "gradients are scattered to their owners"
-
-
-def _needs_eager(shape: ModelShape) -> bool:
-    return any(
-        isinstance(layer.attention, Attention) and layer.attention.softcap
-        for layer in shape.layers[:2]
-    )
+    shards = plan.data_parallel > 1
+    unsharded = shards and plan.four_bits and plan.quant_storage not in FLOATING
+    # fmt: off
+    if trains:
+        yield (plan.dtype == "fp32" and not plan.autocast, {"autocast": True},
+               "products in 16 bits")
+        yield (plan.method == "full", {"method": "lora"},
+               "trains low-rank adapters and not the weights")
+        yield (stored, {"method": "qlora", "quant": shape.packed_as, "kbit_prep": None},
+               "trains adapters over the weights as the checkpoint stores them")
+        yield (whole and not stored,
+               {"method": "qlora", "quant": "nf4-dq", "kbit_prep": "all", "autocast": True,
+                "checkpointing": True},
+               "trains adapters over 4-bit weights")
+        yield (plan.quant in ("nf4", "fp4") and plain, {"quant": f"{plan.quant}-dq"},
+               "hardly any accuracy")
+        yield (plan.quant == "int8" and plain, {"quant": "nf4-dq"}, "accuracy of 4-bit weights")
+        # MatMul8bitLt keeps its input on `ctx` itself, where the hooks of the newer way of
+        # checkpointing do not see it; the older way runs it without a graph.
+        yield (plan.quant == "int8" and not reenters, {"checkpointing": True, "reentrant": True},
+               "the older way of checkpointing"
+               + ", a third more compute" * (not plan.checkpointing))
+        yield (plan.kbit_prep == "all", {"kbit_prep": "norms"},
+               "embeddings and head stay in 16 bits")
+        yield (plan.kbit_prep in ("all", "norms"), {"kbit_prep": "none"},
+               f"{left}norms and residual stream stay in 16 bits")
+    else:
+        # A quantized checkpoint cannot be quantized in another way, only be kept as it is.
+        yield (packing is not None and not plan.quantized, {"quant": shape.packed_as},
+               "nothing that the checkpoint has not already cost")
+        bare = packing is None and plan.quant is None
+        yield (bare, {"quant": "nf4-dq"}, "accuracy of 4-bit weights; dequantizing takes time")
+        yield (bare, {"quant": "int8"}, "accuracy of 8-bit weights; slower products")
+        yield (plan.generate, {"generate": plan.generate // 2}, "half the answer")
+        yield (plan.batch > 1, {"batch": half}, "half as many at once")
+    yield (trains and half and plan.batch % 2 == 0,
+           {"batch": half, "accumulation": plan.accumulation * 2},
+           "nothing in the result; smaller products are a little slower")
+    yield (trains and plan.batch > 2,
+           {"batch": 1, "accumulation": plan.accumulation * plan.batch},
+           "nothing in the result; small products are slower")
+    yield plan.sequence > 256, {"sequence": plan.sequence // 2}, "half the context"
+    yield (plan.attention == "eager" and not eager, {"attention": "sdpa"},
+           "nothing: the same result, and faster")
+    yield (plan.attention in ("eager", "efficient") and plan.padding_mask,
+           {"attention": "sdpa", "padding_mask": False}, "packed sequences instead of padded")
+    yield (plan.attention == "sdpa" and plan.padding_mask, {"padding_mask": False},
+           "packed sequences instead of padded ones")
+    yield (plan.dtype == "fp32" and not plan.adapts, {"dtype": "bf16", "autocast": False},
+           "precision of bfloat16 throughout")
+    yield unsharded, {"zero": 3, "quant_storage": "bf16"}, gathers
+    yield shards and not unsharded and plan.zero < 3, {"zero": 3}, gathers
+    yield (shards and trains and plan.zero < 2, {"zero": 2},
+           "gradients are scattered to their owners")
+    # fmt: on
 
 
 #: Where memory runs out -> how that shows.

@@ -1,27 +1,43 @@
-"""Everything that a memory report shows of an estimate."""
+"""Everything that a memory report shows of an estimate, and the sentences that say what it means
+and what to do about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
+from typing import Any, Final
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.advice.capacity import Fit, Knob, Largest, fit_on, fits, largest
+from qtui_core.memory.advice.capacity import (
+    Fit,
+    Knob,
+    Largest,
+    OnDevice,
+    fit_on,
+    fits,
+    largest,
+    remedy,
+    smallest_again,
+)
 from qtui_core.memory.advice.changes import Advice, Cure, advise, cures, worthwhile
 from qtui_core.memory.advice.notes import notes_of
-from qtui_core.memory.advice.remedy import OnDevice, remedy, smallest_again
-from qtui_core.memory.compute.totals import Compute, compute_of
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.finding import DEVICES
+from qtui_core.memory.cached import CacheKind, cache_of
+from qtui_core.memory.compute import Compute, compute_of
+from qtui_core.memory.devices.device import DEVICES, Device
 from qtui_core.memory.estimate import Estimate, estimate, estimate_as_run, estimate_peaks
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.replay.curve import Peaks, grouped
 from qtui_core.memory.shape.description import ModelDescription
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import parameter_count
+from qtui_core.memory.shape.model_shape import ModelShape, parameter_count
+from qtui_core.quantities import format_bytes
 
+#: Figures of the estimate.
+_FIGURES: Final = (
+    "origin", "plan", "resident_bytes", "peak_live_bytes", "peak_allocated_bytes", "peak_phase",
+    "peak_operation", "peak_reserved_bytes", "process_bytes", "uncertainty_bytes", "retries",
+)  # fmt: skip
 #: A term of the peak, and the component that it is part of.
 _PART = ("component", *Term.PRINTED)
 #: The operations of a step, and the bound on its time on the requested GPU.
@@ -39,6 +55,22 @@ _COMPUTE = (
 )
 
 
+def _range(found: Estimate) -> dict[str, Any]:
+    """The least and the most of each figure, where activations are assumed."""
+    below, above = found.spread
+    figures = {
+        "peak_live_bytes": found.peak_live_bytes,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "process_bytes": found.process_bytes,
+    }
+    if not above:
+        return {}
+    return {
+        "low": {name: nbytes - below for name, nbytes in figures.items()},
+        "high": {name: nbytes + above for name, nbytes in figures.items()},
+    }
+
+
 @dataclass(frozen=True)
 class MemoryReport:
     """Everything that a memory report shows.
@@ -51,6 +83,7 @@ class MemoryReport:
         advice: changes that save memory, best first.
         cures: for each way to run out of memory.
         compute: None if the model has no shape.
+        cache: what an inference keeps of its tokens, by kind of layer.
         largest: the largest batch or sequence, if requested.
         remedy: the change that makes the run fit the requested GPU; None if it fits or none was
             found.
@@ -69,6 +102,7 @@ class MemoryReport:
     advice: tuple[Advice, ...]
     cures: tuple[Cure, ...]
     compute: Compute | None
+    cache: tuple[CacheKind, ...] = ()
     largest: Largest | None = None
     remedy: Advice | None = None
     notes: tuple[str, ...] = ()
@@ -78,17 +112,8 @@ class MemoryReport:
         "model",
         "architecture",
         "parameters",
-        ("origin", "estimate.origin"),
-        ("plan", "estimate.plan"),
-        ("resident_bytes", "estimate.resident_bytes"),
-        ("peak_live_bytes", "estimate.peak_live_bytes"),
-        ("peak_allocated_bytes", "estimate.peak_allocated_bytes"),
-        ("peak_phase", "estimate.peak_phase"),
-        ("peak_operation", "estimate.peak_operation"),
-        ("peak_reserved_bytes", "estimate.peak_reserved_bytes"),
-        ("process_bytes", "estimate.process_bytes"),
-        ("uncertainty_bytes", "estimate.uncertainty_bytes"),
-        ("retries", "estimate.retries"),
+        *((name, f"estimate.{name}") for name in _FIGURES),
+        ("", lambda report: _range(report.estimate)),
         ("components", "estimate.components"),
         ("terms", lambda report: [printed(term, _PART) for term in report.estimate.terms]),
         ("beyond_allocated", "estimate.beyond"),
@@ -98,6 +123,7 @@ class MemoryReport:
         "advice",
         "cures",
         ("compute", lambda report: report.compute and printed(report, _COMPUTE)),
+        ("", lambda report: {"cache": report.cache} if report.cache else {}),
         "largest",
         "notes",
     )
@@ -126,6 +152,7 @@ def report_of(
     asked: RunPlan | None = None,
     wanted: RunPlan | None = None,
     again: OnDevice | None = None,
+    why: str = "",
 ) -> MemoryReport:
     """The report on an estimate of a model, on its device if it has one.
 
@@ -137,6 +164,7 @@ def report_of(
         wanted: the same with a value for every option, before the device changed anything.
         again: makes a whole estimate of a plan on a device, which takes longer. With it, the remedy
             and the smallest suitable GPU are checked before they are reported.
+        why: why a trace was made, if its family is not built in.
     """
     advice: tuple[Advice, ...] = () if peaks is None else advise(found, peaks)
     cured = cures(found, advice)
@@ -164,9 +192,10 @@ def report_of(
         advice=worthwhile(advice, found.peak_allocated_bytes),
         cures=cured,
         compute=None if found.shape is None else compute_of(found.shape, found.plan),
+        cache=() if found.plan.trains else cache_of(found.shape or model.read_shape(), found.plan),
         largest=largest,
         remedy=remedied,
-        notes=tuple(notes_of(model, found, asked, weighed=peaks is not None)),
+        notes=tuple(notes_of(model, found, asked, weighed=peaks is not None, why=why)),
         weighed=peaks is not None,
     )
 
@@ -180,20 +209,18 @@ def report_of_plan(
     *,
     asked: RunPlan,
     wanted: RunPlan,
-    peaks: Callable[[RunPlan], Peaks] | None = None,
 ) -> MemoryReport:
     """The report on a plan as it runs on a device, if there is one (`plan_as_run`); with a `knob`,
-    also the largest value of it that fits. `asked`, `wanted` and `peaks` are as in `report_of`; by
-    default `peaks` uses the tape."""
-    peaks = peaks or peaks_on(shape, device)
+    also the largest value of it that fits. `asked` and `wanted` are as in `report_of`."""
     found = estimate_as_run(shape, plan, device)
+    others = peaks_on(shape, device)
     most = None
     if knob is not None and device is not None:
         most = largest(shape, wanted, knob, device)
     return report_of(
         model,
         found,
-        peaks,
+        lambda changed: found.peaks if changed == plan else others(changed),
         largest=most,
         asked=asked,
         wanted=wanted,
@@ -203,9 +230,120 @@ def report_of_plan(
 
 def peaks_on(shape: ModelShape, device: Device | None) -> Callable[[RunPlan], Peaks]:
     """The peaks of changed plans; each plan is estimated once."""
+    return cache(partial(estimate_peaks, shape, device=device))
 
-    @cache
-    def peaks(changed: RunPlan) -> Peaks:
-        return estimate_peaks(shape, changed, device)
 
-    return peaks
+def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
+    """What the run needs and where, whether it fits, and the most valuable change. Names the
+    largest component of the peak, or with `by_group` the largest group of components, if the report
+    beside the sentence lists groups."""
+    estimate = report.estimate
+    peak, phase = format_bytes(estimate.peak_allocated_bytes), estimate.peak_phase
+    below, above = estimate.spread
+    low, high = estimate.process_bytes - below, estimate.process_bytes + above
+    between = f" ({format_bytes(low)} to {format_bytes(high)}: assumed)" if above else ""
+    need = (
+        f"The run needs {format_bytes(estimate.process_bytes)}{between} on {_gpu(estimate)}; its "
+        f"peak of {peak} is in the {phase if phase.endswith('steps') else f'{phase} phase'}"
+    )
+    parts = [(term.name, term.bytes) for term in estimate.components]
+    if by_group:
+        parts = [(group.name, nbytes) for group, nbytes in grouped(parts)]
+    if parts and estimate.peak_allocated_bytes:
+        name, nbytes = max(parts, key=lambda part: part[1])
+        need += f", {nbytes / estimate.peak_allocated_bytes:.0%} of it {name}"
+    asked = next((fit for fit in report.fits if fit.gpu == report.asked), None)
+    sentence = f"{need}. "
+    if asked is not None:
+        sentence += _verdict(asked, report)
+    else:
+        sentence += _smallest(report)
+    if report.largest is not None:
+        sentence += _at_most(report.largest)
+    return sentence + _what_to_do(report, asked)
+
+
+def _gpu(estimate: Estimate) -> str:
+    plan = estimate.plan
+    if plan.gpus == 1:
+        return "the GPU"
+    # The stages of a pipeline differ; the estimate is of the fullest stage.
+    return f"{'the fullest' if plan.pipeline_parallel > 1 else 'each'} of {plan.gpus:,} GPUs"
+
+
+def _verdict(fit: Fit, report: MemoryReport) -> str:
+    gpu, left = fit.gpu, format_bytes(abs(fit.headroom_bytes))
+    if fit.verdict == "fits":
+        return f"It fits {gpu} with {left} to spare. "
+    if fit.verdict == "tight" and report.estimate.retries:
+        return (
+            f"It is tight on {gpu}: memory runs out there until the allocator frees its cache, "
+            "which takes time. "
+        )
+    if fit.verdict == "tight" and fit.headroom_bytes >= 0:
+        return f"It is tight on {gpu}: {left} to spare is less than the estimate may be off. "
+    if fit.verdict == "tight":
+        what = "with what the allocator keeps"
+        if report.estimate.plan.optimizer.startswith("paged"):
+            what += " and the paged states"
+        return f"It is tight on {gpu}: its tensors fit, and {what} it is {left} too much. "
+    return f"It does not fit {gpu}: {left} too much. "
+
+
+def _smallest(report: MemoryReport) -> str:
+    fitting = [fit for fit in report.fits if fit.verdict == "fits"]
+    tight = [fit for fit in report.fits if fit.verdict == "tight"]
+    if not fitting and not tight:
+        return "No GPU of the catalogue holds it. "
+    small = min(fitting or tight, key=lambda fit: fit.capacity_bytes)
+    if not fitting:
+        return f"No GPU of the catalogue surely holds it; {small.gpu} is the smallest that may. "
+    of = "of the catalogue" if small.gpu in {device.name for device in DEVICES} else "known here"
+    return f"The smallest GPU {of} that holds it is {small.gpu}. "
+
+
+def _at_most(largest: Largest) -> str:
+    if largest.value is None:
+        return f"Not even {largest.option} {largest.step} fits. "
+    return (
+        f"The largest that fits is {largest.option} {largest.value}, which needs "
+        f"{format_bytes(largest.process_bytes)}. "
+    )
+
+
+def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
+    plan = report.estimate.plan
+    if not report.weighed:
+        return "What changes would save is not known: a trace covers one plan."
+    if asked is not None and asked.verdict != "fits":
+        return _towards(report, asked)
+    if not report.advice:
+        return "No single change of the plan would save much."
+    same = [advice for advice in report.advice if plan.trains_like(advice.plan)]
+    if same and plan.trains:
+        saved = format_bytes(same[0].saves_bytes)
+        return f"`{same[0].change}` would save most of what trains the same: {saved}."
+    best = report.advice[0]
+    return f"`{best.change}` would save most, {format_bytes(best.saves_bytes)}{_cost(best, plan)}."
+
+
+def _towards(report: MemoryReport, asked: Fit) -> str:
+    """Which change would make a run fit that does not, or how far the best change goes."""
+    plan, change = report.estimate.plan, report.remedy
+    if change is not None:
+        saves = f"save {format_bytes(change.saves_bytes)} and " if change.saves_bytes else ""
+        return f"`{change.change}` would {saves}make it fit{_cost(change, plan)}."
+    if not report.advice:
+        return "No single change of the plan would save much."
+    best = report.advice[0]
+    most = f"`{best.change}` saves most, {format_bytes(best.saves_bytes)}{_cost(best, plan)}"
+    if best.saves_bytes < -asked.headroom_bytes:
+        return f"No single change saves that; {most}."
+    if best.saves_bytes < report.estimate.uncertainty_bytes - asked.headroom_bytes:
+        return f"No single change is surely enough; {most}."
+    return f"{most}."
+
+
+def _cost(advice: Advice, plan: RunPlan) -> str:
+    """What a change costs, in parentheses; nothing if it trains the same."""
+    return "" if plan.trains and plan.trains_like(advice.plan) else f" ({advice.cost})"

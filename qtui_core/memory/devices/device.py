@@ -1,12 +1,18 @@
-"""What is known of one GPU: memory, bandwidth, operations a second."""
+"""GPUs: those of gpus.csv by name, and what is known of one: memory, bandwidth, operations a
+second."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.quantities import shortened
 
 #: The share of nvidia-smi's total that cudaMemGetInfo gives, where this is not known. Known shares
 #: are 98.0 % (RTX 4090) to 99.6 % (H200); the lower is taken.
@@ -125,3 +131,120 @@ class Device:
                 f"The {self.name} does not compute in {dtype}; it does in {', '.join(self.rates)}."
             )
         return self.rates[dtype]
+
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+#: The columns with rates.
+_DTYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
+
+
+def _rows() -> Iterator[Mapping[str, str]]:
+    text = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8")
+    return csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _device(row: Mapping[str, str]) -> Device:
+    """A row, whose units the head of the file names, in bytes and operations a second."""
+    major, _, minor = row["capability"].partition(".")
+    registers, l1, shared = (int(row[name]) * KIB for name in ("registers", "l1", "shared"))
+    rates = {dtype: float(row[dtype]) * 1e12 for dtype in _DTYPES if row[dtype]}
+    return Device(
+        name=row["name"],
+        vendor=row["vendor"],
+        architecture=row["architecture"],
+        capability=(int(major), int(minor)) if major else None,
+        multiprocessors=int(row["multiprocessors"]),
+        multiprocessor=Multiprocessor(registers, l1, shared),
+        boost_mhz=int(row["boost_mhz"]),
+        memory_gb=int(row["memory_gb"]),
+        total=int(row["total"]) * MIB if row["total"] else None,
+        allocatable=int(row["allocatable"]) if row["allocatable"] else None,
+        bandwidth=round(float(row["bandwidth"]) * 10**9),
+        l2=round(float(row["l2"]) * MIB),
+        rates=MappingProxyType(rates),
+        source=row["source"],
+        note=row["note"],
+        aliases=tuple(row["aliases"].split("; ")) if row["aliases"] else (),
+    )
+
+
+#: All devices, in the order of the file.
+DEVICES: Final = tuple(_device(row) for row in _rows())
+
+
+#: Words that do not distinguish one device from another.
+_COMMON = frozenset(
+    ("nvidia", "amd", "geforce", "tesla", "quadro", "instinct", "gpu", "generation", "rtx")
+)
+
+
+def find_device(name: str) -> Device:
+    """The device with a name: in any case, with or without vendor, "GeForce", "Tesla", spaces and
+    dashes, as the driver reports it or as people write it ("4090", "a100-80", "H100").
+
+    If several devices match, the first in the catalogue is taken, which is the most common. Raises
+    UsageError for an unknown name, with the nearest known ones.
+    """
+    known: dict[str, Device] = {}
+    for device in DEVICES:
+        for label in (device.name, *device.aliases):
+            known.setdefault(_key(label), device)
+    key = _key(name)
+    if key in known:
+        return known[key]
+    words = _words(name)
+    for device in DEVICES:
+        if words and any(words <= _words(label) for label in (device.name, *device.aliases)):
+            return device
+    # Imported only if a name is not found.
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, known, n=4, cutoff=0.5)
+    offered = list(dict.fromkeys(known[match].name for match in near))
+    if not words:  # "RTX" is part of many names
+        text = name.strip().lower()
+        offered = [device.name for device in DEVICES if text and text in device.name.lower()][:6]
+    near_it = f"Near it: {', '.join(offered)}."
+    if not offered:
+        near_it = f"It has {', '.join(device.name for device in DEVICES[:6])}, and others."
+    raise UsageError(
+        f"There is no GPU {shortened(name)!r} in the catalogue. {near_it} "
+        "For another one, give its memory instead, as in --vram 24GiB."
+    )
+
+
+def _words(name: str) -> frozenset[str]:
+    """The words of a name that distinguish devices; "80GB" gives "80", "RTX4090" gives "rtx",
+    "4090"."""
+    text = re.sub(r"(?<=\d)\s*gi?b\b", "", name.lower())
+    text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", text)
+    words = re.findall(r"[a-z0-9]+", text)
+    return frozenset(words) - _COMMON
+
+
+def _key(name: str) -> str:
+    return " ".join(sorted(_words(name)))
+
+
+def device_of_memory(nbytes: int) -> Device:
+    """A GPU of which only the bytes that processes can have are known."""
+    power, unit = (30, "GiB") if nbytes >= 1 << 30 else (20, "MiB")
+    amount = nbytes / (1 << power)
+    return Device(
+        name=f"a GPU of {amount:.2f}".rstrip("0").rstrip(".") + f" {unit}",
+        vendor="",
+        architecture="",
+        capability=None,
+        multiprocessors=0,
+        multiprocessor=Multiprocessor(0, 0, 0),
+        boost_mhz=0,
+        memory_gb=round(nbytes / 10**9),
+        total=None,
+        allocatable=nbytes,
+        bandwidth=0,
+        l2=0,
+        rates={},
+        source="as given",
+    )

@@ -9,7 +9,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.device import Calibration, Device
+from qtui_core.memory.devices.device import Device
 
 MIB: Final = 1 << 20
 
@@ -68,27 +68,27 @@ class Workspace:
         return self.each * self.threads if self.kept else 0
 
 
-def cublas_workspace(
-    torch: str, device: Device | None = None, *, trains: bool = True, config: str | None = None
-) -> Workspace:
+def cublas_workspace(torch: str, device: Device | None = None, *, trains: bool = True) -> Workspace:
     """The workspaces of a run with a torch version ("2.13") on a device; without a device, on GPUs
     before Hopper.
 
-    `config` is CUBLAS_WORKSPACE_CONFIG, if set. Source: parseChosenWorkspaceSize and
-    setWorkspaceForHandle in aten/src/ATen/cuda/CublasHandlePool.cpp. That training has two is
-    concluded from the code; 21 published runs on A100 agree with two of 8,519,680 bytes to 0.24 %.
+    Source: parseChosenWorkspaceSize and setWorkspaceForHandle in
+    aten/src/ATen/cuda/CublasHandlePool.cpp, without CUBLAS_WORKSPACE_CONFIG. That training has two
+    is concluded from the code; 21 published runs on A100 agree with two of 8,519,680 bytes to
+    0.24 %.
 
-    Raises UsageError for a version or configuration that cannot be parsed.
+    Raises UsageError for a version that cannot be parsed.
     """
     version = parse_version(torch)
-    known = None if device is None or config is not None else device.calibration
+    known = None if device is None else device.calibration
     if known is not None and known.torch == version:
-        return _measured_workspace(known, trains)
+        # The first product makes the workspace of its thread, so what a backward pass adds is that
+        # of other threads.
+        each = known.workspace_forward or known.workspace_training
+        threads = round(known.workspace_training / each) if trains and each else 1
+        return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, known.source)
     source = f"CublasHandlePool.cpp of torch {version[0]}.{version[1]}"
-    if config is not None:
-        each = parse_workspace_config(config)
-        source = "CUBLAS_WORKSPACE_CONFIG"
-    elif device is not None and device.vendor == "AMD":
+    if device is not None and device.vendor == "AMD":
         each = _INSTINCT_WORKSPACE if device.architecture == "CDNA 3" else LARGE_WORKSPACE
     else:
         major = device.capability[0] if device is not None and device.capability else 8
@@ -98,32 +98,10 @@ def cublas_workspace(
     return Workspace(each, 2 if trains else 1, kept, source)
 
 
-def _measured_workspace(known: Calibration, trains: bool) -> Workspace:
-    """The workspaces as measured here. The first product makes the workspace of its thread, so what
-    a backward pass adds is that of other threads."""
-    each = known.workspace_forward or known.workspace_training
-    threads = round(known.workspace_training / each) if trains and each else 1
-    return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, known.source)
-
-
-def parse_workspace_config(config: str) -> int:
-    """Bytes that ":SIZE:COUNT[:SIZE:COUNT...]" asks for, with sizes in KiB.
-
-    Raises UsageError for any other form; torch would warn and use its default.
-    """
-    if re.fullmatch(r"(:\d{1,9}:\d{1,9})+", config.strip()) is None:
-        raise UsageError(
-            f"CUBLAS_WORKSPACE_CONFIG {config!r} is not of the form :SIZE:COUNT with sizes in KiB, "
-            "as in :4096:8."
-        )
-    numbers = [int(number) for number in config.strip().split(":")[1:]]
-    return sum(size * 1024 * count for size, count in zip(numbers[::2], numbers[1::2], strict=True))
-
-
 def parse_version(torch: str) -> tuple[int, int]:
-    """(major, minor) of a version such as "2.13" or "2.13.0+cu130". Raises UsageError if it is
-    none."""
-    match = re.match(r"(\d{1,4})\.(\d{1,4})", torch.strip())
+    """(major, minor) of a version such as "2.13", "2.13.0+cu130" or "2.13a0". Raises UsageError if
+    it is none."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})([.+a-z]\S*)?", torch.strip())
     if match is None:
         raise UsageError(f"{torch!r} is no version of torch; write it as in 2.13.")
     return int(match[1]), int(match[2])
@@ -137,28 +115,22 @@ def parse_version(torch: str) -> tuple[int, int]:
 _CONTEXT: Final = Calibrated(
     450 * MIB, 270 * MIB, 640 * MIB, "published processes, 274 to 636 MiB; measure with the driver"
 )
-_CONTEXT_ADA: Final = Calibrated(
-    426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
-)
-#: What the driver counted for runs on an A100 beyond simulated segments: 521 to 529 MiB in seven
-#: runs with LoRA or full fine-tuning, 453 MiB with 4-bit weights, in one session
-#: (fms-a100_80gb_liger 102, 104 to 106, 108 to 110; 112, 116), and 1628 to 1754 MiB in another
-#: (fms-a100_80gb 8, 32, 34, 56, 58), all with torch 2.4. What else was in memory in the second
-#: session is unknown.
-_CONTEXT_A100: Final = Calibrated(
-    523 * MIB, 453 * MIB, 1754 * MIB, "two sessions on an A100 SXM4 80GB with torch 2.4"
-)
-#: The same 140.875 MiB after a training step in 69 runs on a T4, in two sessions with torch 2.10
-#: (CUDA 12.8) and 2.14 (CUDA 13.0); 104.875 MiB before the first kernel (measurements that
-#: fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured has 57 of them).
-_CONTEXT_T4: Final = Calibrated(
-    147_718_144, 104 * MIB, 141 * MIB, "69 runs on a T4, torch 2.10 and 2.14"
-)
-
 _CONTEXTS: Final = {
-    "A100 SXM4 80GB": _CONTEXT_A100,
-    "RTX 6000 Ada": _CONTEXT_ADA,
-    "T4": _CONTEXT_T4,
+    # What the driver counted for runs on an A100 beyond simulated segments: 521 to 529 MiB in seven
+    # runs with LoRA or full fine-tuning, 453 MiB with 4-bit weights, in one session
+    # (fms-a100_80gb_liger 102, 104 to 106, 108 to 110; 112, 116), and 1628 to 1754 MiB in another
+    # (fms-a100_80gb 8, 32, 34, 56, 58), all with torch 2.4. What else was in memory in the second
+    # session is unknown.
+    "A100 SXM4 80GB": Calibrated(
+        523 * MIB, 453 * MIB, 1754 * MIB, "two sessions on an A100 SXM4 80GB with torch 2.4"
+    ),
+    "RTX 6000 Ada": Calibrated(
+        426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
+    ),
+    # The same 140.875 MiB after a training step in 69 runs on a T4, in two sessions with torch 2.10
+    # (CUDA 12.8) and 2.14 (CUDA 13.0); 104.875 MiB before the first kernel (measurements that
+    # fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured has 57 of them).
+    "T4": Calibrated(147_718_144, 104 * MIB, 141 * MIB, "69 runs on a T4, torch 2.10 and 2.14"),
 }
 
 
@@ -203,12 +175,4 @@ def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> C
         context.low + nccl.low,
         context.high + nccl.high,
         f"{context.source}; {nccl.source}" if groups else context.source,
-    )
-
-
-def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:
-    """What the driver counts for a process whose peak of reserved bytes is `reserved`."""
-    context = context_bytes(device)
-    return Calibrated(
-        reserved + context.bytes, reserved + context.low, reserved + context.high, context.source
     )

@@ -13,8 +13,15 @@ from fractions import Fraction
 from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.formulas.expression import Expression, letter, number, total, with_numbers
-from qtui_core.memory.formulas.size import expression_of, letters_in
+from qtui_core.memory.formulas.size import (
+    Expression,
+    expression_of,
+    letters_in,
+    number,
+    symbol,
+    total,
+    with_numbers,
+)
 from qtui_core.memory.replay.record import RESIDENT, Component
 from qtui_core.memory.replay.timeline import STACK, Allocation
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -28,7 +35,7 @@ class Term:
 
     Attributes:
         name: what the bytes are for.
-        formula: in the letters of `letters.MEANINGS`, in bytes.
+        formula: in the letters of `size.MEANINGS`, in bytes.
         basis: "exact" if the bytes follow from the configuration; "derived" if they follow from the
             operations of a step and the rules of autograd and the allocator; "calibrated" if they
             were measured; "assumed" if it is unknown how a checkpoint stores them.
@@ -97,7 +104,7 @@ class Held(NamedTuple):
 
 
 class Terms:
-    """The terms of some buffers of a model; `quantized` says whether the run packs its weights.
+    """The terms of some buffers of a model; `quant` is that of its plan (`RunPlan.quant`).
 
     Attributes:
         held: the buffers, by component and then by bytes.
@@ -105,12 +112,12 @@ class Terms:
     """
 
     def __init__(
-        self, alive: Iterable[Allocation], shape: ModelShape | None, quantized: bool
+        self, alive: Iterable[Allocation], shape: ModelShape | None, quant: str | None
     ) -> None:
         self.held = _held(alive)
         self.letters = letters_in(held.size for held in self.held)
         self._shape = shape
-        self._packing = None if shape is None or not quantized else shape.packing
+        self._packing = None if shape is None else shape.packing_under(quant)
         self._layers = 0 if shape is None else len(shape.layers)
         if self._layers > 1:
             self.letters["L"] = self._layers
@@ -147,7 +154,7 @@ class Terms:
         """The term of some buffers and the others like them, which have `times` names."""
         expression = expression_of(held.size)
         if held.bytes != held.copies * held.size:
-            expression = letter(f"r512({expression.text})", held.bytes // held.copies)
+            expression = symbol(f"r512({expression.text})", held.bytes // held.copies)
         expression = expression.times(self._count(held.copies)).times(number(times))
         nbytes, count = times * held.bytes, times * held.copies
         return self._made(held.component, name, expression.text, nbytes, count, held.component)
@@ -181,9 +188,9 @@ class Terms:
         """The count of buffers, as a formula in the number of layers if possible."""
         layers = self._layers
         if layers > 1 and count % layers == 0:
-            return letter("L", layers).times(number(count // layers))
+            return symbol("L", layers).times(number(count // layers))
         if layers > 2 and count == layers - 1:
-            return letter("(L - 1)", count)
+            return symbol("(L - 1)", count)
         return number(count)
 
     def _known_of(self, component: Component) -> tuple[Basis, str]:

@@ -1,5 +1,5 @@
-"""A row of the table of plan options. The command line, the form, the text and the JSON of a plan,
-its check, its notes and its advice all read it.
+"""A row of the table of plan options, and the values that rows can have. The command line, the
+form, the text and the JSON of a plan, its check, its notes and its advice all read it.
 
 The row is the default of the option's field in the class of plans (`RunPlan`). The functions below
 make rows of the four kinds.
@@ -7,16 +7,90 @@ make rows of the four kinds.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.memory.devices.outside_torch import parse_version
+from qtui_core.memory.shape.packings import STORED
 
 if TYPE_CHECKING:
     from qtui_core.memory.plan.options import RunPlan
+
+Method = Literal["full", "lora", "qlora", "inference"]
+Optimizer = Literal[
+    "adamw", "adamw-fused", "adamw8bit", "paged-adamw8bit", "paged-adamw", "adamw4bit", "sgd"
+]
+KbitPrep = Literal["none", "norms", "all"]
+AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
+Loop = Literal["trainer", "manual"]
+Segments = Literal["native", "expandable"]
+Kernels = Literal["torch", "fused", "liger"]
+Loss = Literal["stock", "stock-4.48", "tiled", "fused", "in-place", "in-place-4.48"]
+
+METHODS: Final = get_args(Method)
+OPTIMIZERS: Final = get_args(Optimizer)
+KBIT_PREPARATIONS: Final = get_args(KbitPrep)
+ATTENTION_KERNELS: Final = get_args(AttentionKernel)
+LOOPS: Final = get_args(Loop)
+SEGMENTS: Final = get_args(Segments)
+KERNELS: Final = get_args(Kernels)
+LOSSES: Final = get_args(Loss)
+#: How bitsandbytes can store frozen weights; "-dq" also quantizes the block absmaxes.
+QUANTS: Final = ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8")
+#: Types in which bitsandbytes can store packed 4-bit weights (bnb_4bit_quant_storage), its default
+#: first.
+QUANT_STORAGES: Final = ("uint8", "bf16", "fp16", "fp32")
+#: These, and a checkpoint that another library packed.
+STORAGES: Final = (*QUANTS, STORED)
+#: Types of a key-value cache, first that of activations (vLLM calls it auto, too).
+KV_DTYPES: Final = ("auto", "bf16", "fp8", "int8", "int4")
+#: A quantized checkpoint that is unpacked while it is loaded.
+UNPACKED: Final = "none"
+#: All linear layers except the one that gives logits.
+ALL_LINEAR: Final = "all-linear"
+
+
+def parse_targets(text: str) -> tuple[str, ...]:
+    """The modules that get adapters: names separated by commas, or "all-linear".
+
+    Raises UsageError for an empty list, for something that is no name, and for all-linear beside
+    names.
+    """
+    names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    if not names:
+        raise UsageError(
+            f"No module is named to put adapters on; write {ALL_LINEAR}, or names with commas "
+            "between, such as q_proj,v_proj."
+        )
+    if ALL_LINEAR in names and len(names) > 1:
+        raise UsageError(
+            f"{ALL_LINEAR} already takes every linear layer; leave out "
+            f"{', '.join(name for name in names if name != ALL_LINEAR)}."
+        )
+    for name in names:
+        if name != ALL_LINEAR and not name.replace(".", "_").isidentifier():
+            raise UsageError(
+                f"{name!r} is no name of a module; names are like q_proj or mlp.down_proj."
+            )
+    return names
+
+
+def parse_torch(text: str) -> str:
+    """The canonical text of a torch version. Raises UsageError if it is not a version."""
+    parse_version(text)
+    return text.strip()
+
+
+def without_logits(loss: str) -> bool:
+    """Whether a loss takes the head's input and weight, so that the logits of all tokens are never
+    computed at once."""
+    return loss in ("tiled", "fused")
+
 
 #: The headings of options, in order.
 GROUPS: Final = ("run", "numbers", "adapters", "step", "machine")
@@ -28,8 +102,13 @@ Kind = Literal["choice", "switch", "whole", "share", "text", "names"]
 _MOST_DIGITS: Final = 12
 
 
-#: `counts` of an option that matters in every plan.
+#: `counts` of an option that matters in every plan, as `bool` of any plan is True.
 ALWAYS: Final = bool
+
+
+def any_value(one: Any, other: Any) -> bool:
+    """`alike` of an option that changes memory and time, and nothing that is learned."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -66,6 +145,8 @@ class PlanOption:
         refused: why its value is impossible in a plan in which every option has a value, empty if
             it is possible; None if it always is.
         cheaper: values that save memory.
+        alike: whether two of its values train the same parameters to the same numbers, but for the
+            order of sums.
         name, default: of its field.
     """
 
@@ -87,6 +168,7 @@ class PlanOption:
     idle: str = ""
     refused: Callable[[RunPlan], str] | None = None
     cheaper: tuple[Cheaper, ...] = ()
+    alike: Callable[[Any, Any], bool] = operator.eq
     name: str = ""
     default: Any = None
 
@@ -123,67 +205,34 @@ class PlanOption:
                 )
 
 
-def _row(default: Any, row: PlanOption) -> Any:
-    return field(default=default, metadata={"option": row})
+def _row(default: Any, flag: str, help: str, kind: Kind, *, group: Group, **more: Any) -> Any:
+    return field(default=default, metadata={"option": PlanOption(flag, help, group, kind, **more)})
 
 
-def choice(
-    default: str | None,
-    flag: str,
-    allowed: Sequence[str],
-    help: str,
-    *,
-    noun: str,
-    group: Group,
-    steps: Sequence[str] = (),
-    **more: Any,
-) -> Any:
+def choice(default: str | None, flag: str, allowed: Sequence[str], help: str, **more: Any) -> Any:
     """The row of an option whose values are names. The form steps through all, or through
     `steps`."""
     names = tuple(allowed)
-    row = PlanOption(flag, help, group, "choice", noun, names, tuple(steps) or names, **more)
-    return _row(default, row)
+    return _row(default, flag, help, "choice", **{"allowed": names, "steps": names} | more)
 
 
-def switch(default: bool | None, flag: str, help: str, *, group: Group, **more: Any) -> Any:
+def switch(default: bool | None, flag: str, help: str, **more: Any) -> Any:
     """The row of an option that is on or off."""
-    return _row(default, PlanOption(flag, help, group, "switch", steps=(False, True), **more))
+    return _row(default, flag, help, "switch", steps=(False, True), **more)
 
 
-def whole(
-    default: int,
-    flag: str,
-    help: str,
-    *,
-    noun: str,
-    group: Group,
-    least: int = 1,
-    most: int,
-    steps: Sequence[int],
-    typed: bool = True,
-    **more: Any,
-) -> Any:
+def whole(default: int, flag: str, help: str, *, most: int, **more: Any) -> Any:
     """The row of an option that is a whole number. `most` is far above what anyone runs, and low
     enough to catch typing errors."""
-    row = PlanOption(
-        flag, help, group, "whole", noun, steps=tuple(steps), least=least, most=most,
-        read=whole_number, typed=typed, metavar="N", **more,
-    )  # fmt: skip
-    return _row(default, row)
+    usual: dict[str, Any] = {"least": 1, "read": whole_number, "typed": True, "metavar": "N"}
+    return _row(default, flag, help, "whole", most=most, **usual | more)
 
 
 def text(
-    default: Any,
-    flag: str,
-    metavar: str,
-    help: str,
-    *,
-    group: Group,
-    kind: Kind = "text",
-    **more: Any,
+    default: Any, flag: str, metavar: str, help: str, *, kind: Kind = "text", **more: Any
 ) -> Any:
     """The row of an option of any other kind."""
-    return _row(default, PlanOption(flag, help, group, kind, metavar=metavar, **more))
+    return _row(default, flag, help, kind, metavar=metavar, **more)
 
 
 def options_of(plans: type) -> tuple[PlanOption, ...]:

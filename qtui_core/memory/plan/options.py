@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import FLOATING, dtype_of
-from qtui_core.memory.plan.choices import (
+from qtui_core.memory.plan.option import (
     ALL_LINEAR,
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
     KERNELS,
+    KV_DTYPES,
     LOOPS,
+    LOSSES,
     METHODS,
     OPTIMIZERS,
     QUANT_STORAGES,
@@ -21,21 +24,21 @@ from qtui_core.memory.plan.choices import (
     STORAGES,
     UNPACKED,
     AttentionKernel,
+    Cheaper,
     KbitPrep,
     Kernels,
     Loop,
+    Loss,
     Method,
     Optimizer,
-    Segments,
-    parse_loss,
-    parse_targets,
-    parse_torch,
-)
-from qtui_core.memory.plan.option import (
-    Cheaper,
     PlanOption,
+    Segments,
+    any_value,
     choice,
     grouped_options,
+    options_of,
+    parse_targets,
+    parse_torch,
     powers,
     share,
     switch,
@@ -49,56 +52,18 @@ _SEQUENCES: Final = (
     128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
     49152, 65536, 98304, 131072,
 )  # fmt: skip
-_LOSSES: Final = (
-    "stock", "stock-4.48", "tiled", "chunked:256", "fused", "in-place", "in-place-4.48",
-)  # fmt: skip
-_TARGETS: Final = (
-    (ALL_LINEAR,),
-    ("q_proj", "v_proj"),
-    ("q_proj", "k_proj", "v_proj", "o_proj"),
-)
+_TARGETS: Final = ((ALL_LINEAR,), ("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj"))
+_SAME_STATES: Final = ({"adamw", "adamw-fused"}, {"adamw8bit", "paged-adamw8bit"})
 _NO_ADAPTERS: Final = "only lora and qlora have adapters"
+_TRAINS: Final = attrgetter("trains")
+_ADAPTS: Final = attrgetter("adapts")
+_SHARES: Final = attrgetter("shares")
 
 
-def _trains(plan: RunPlan) -> bool:
-    return plan.trains
-
-
-def _adapts(plan: RunPlan) -> bool:
-    return plan.adapts
-
-
-def _on_gpus(plan: RunPlan) -> bool:
-    return plan.gpus > 1
-
-
-def _no_share(plan: RunPlan) -> str:
-    if 0 <= plan.lora_dropout < 1:
-        return ""
-    return f"Dropout is a share from 0 to below 1; {plan.lora_dropout} is not. 0.05 is usual."
-
-
-def _no_flash(plan: RunPlan) -> str:
-    if plan.attention != "flash" or plan.dtype != "fp32" or plan.autocast:
-        return ""
-    return (
-        "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or --attention sdpa."
-    )
-
-
-def _not_fused(plan: RunPlan) -> str:
-    if plan.kernels != "fused" or not plan.quantized or plan.kbit_prep == "none":
-        return ""
-    return (
-        "Fused kernels write the gradient of a 4-bit layer over its 16-bit input, which k-bit "
-        "preparation makes float32; use --kbit-prep none, or --kernels torch."
-    )
-
-
-def _no_autocast(plan: RunPlan) -> str:
-    if plan.autocast_dtype != "fp32":
-        return ""
-    return "Autocast runs in 16 bits; use bf16 or fp16 for it, or --no-autocast."
+def _same_states(one: Optimizer, other: Optimizer) -> bool:
+    """Whether two optimizers keep states of the same precision and make the same updates of them:
+    a fused kernel, or pages that the host may take, change neither."""
+    return one == other or {one, other} in _SAME_STATES
 
 
 @dataclass(frozen=True)
@@ -113,10 +78,10 @@ class RunPlan:
         "qlora", "--method", METHODS, "What is trained, or that nothing is.", noun="method",
         group="run",
     )
-    # Of a micro batch.
+    # Of a micro batch; `trains_like` compares its product with accumulation.
     batch: int = whole(
         1, "--batch", "Sequences in a micro batch.", noun="The batch", group="run",
-        most=1 << 20, steps=BATCHES,
+        most=1 << 20, steps=BATCHES, alike=any_value,
     )
     sequence: int = whole(
         2048, "--seq", "Tokens in a sequence; where none are given, no more than a model has "
@@ -135,8 +100,12 @@ class RunPlan:
     )
     autocast_dtype: str = text(
         "bf16", "--autocast-dtype", "TYPE", "The 16-bit type of autocast.", group="numbers",
-        label="autocast to", steps=("bf16", "fp16"), read=dtype_of, refused=_no_autocast,
-        counts=lambda plan: plan.autocast is True, idle="autocast is off",
+        label="autocast to", steps=("bf16", "fp16"), read=dtype_of, idle="autocast is off",
+        counts=lambda plan: plan.autocast is True,
+        refused=lambda plan: (
+            "Autocast runs in 16 bits; use bf16 or fp16 for it, or --no-autocast."
+            * (plan.autocast_dtype == "fp32")
+        ),
     )
     # How frozen weights are quantized; None means not at all. "stored" keeps a quantized checkpoint
     # as it is, "none" unpacks it while it is loaded.
@@ -147,13 +116,28 @@ class RunPlan:
         noun="way to store weights", group="numbers", steps=QUANTS,
         counts=lambda plan: plan.method in ("qlora", "inference"),
     )
+    kv_dtype: str = choice(
+        KV_DTYPES[0], "--kv-dtype", KV_DTYPES, "Of the key-value cache of an inference: auto is "
+        "that of activations; fp8, int8 and int4 quantize it.", noun="type of a cache",
+        group="numbers", label="cache in", counts=lambda plan: not plan.trains,
+        refused=lambda plan: (
+            "A step of training keeps no cache of keys and values; use --method inference, or "
+            "leave out --kv-dtype." * (plan.trains and plan.kv_dtype != KV_DTYPES[0])
+        ),
+        cheaper=(
+            Cheaper(
+                "fp8", "accuracy of an 8-bit cache (QuantizedCache of transformers, or vLLM's)",
+                lambda plan: not plan.recasts_cache,
+            ),
+        ),
+    )
     # FSDP shards weights that are packed into a floating-point type, but not into "uint8".
     quant_storage: str = choice(
         "uint8", "--quant-storage", QUANT_STORAGES, "Type that 4-bit weights are packed into "
         "(bnb_4bit_quant_storage): --zero 3 shards them only in a floating-point one.",
         noun="type to pack 4-bit weights into", group="numbers", label="packed into",
         counts=lambda plan: plan.four_bits and plan.zero == 3,
-        idle="it decides what --zero 3 shards of 4-bit weights",
+        idle="it decides what --zero 3 shards of 4-bit weights", alike=any_value,
     )
     # "norms" is what older TRL does, "all" is peft's prepare_model_for_kbit_training.
     kbit_prep: KbitPrep | None = choice(
@@ -164,35 +148,40 @@ class RunPlan:
     )
     lora_rank: int = whole(
         16, "--lora-rank", "Rank of the adapters.", noun="The rank of the adapters",
-        group="adapters", label="rank", most=1 << 16, steps=powers(1, 512), counts=_adapts,
+        group="adapters", label="rank", most=1 << 16, steps=powers(1, 512), counts=_ADAPTS,
         idle=_NO_ADAPTERS,
         cheaper=(Cheaper(8, "adapters of a lower rank", lambda plan: plan.lora_rank > 8),),
     )
-    # Names of linear modules, or "all-linear".
+    # Names of linear modules and, as in "experts.down_proj", of stacked experts, or "all-linear".
     lora_targets: tuple[str, ...] = text(
-        (ALL_LINEAR,), "--lora-targets", "NAME,NAME", "Modules that get adapters.", kind="names",
-        group="adapters", label="targets", steps=_TARGETS, read=parse_targets, typed=True,
-        counts=_adapts, idle=_NO_ADAPTERS,
+        (ALL_LINEAR,), "--lora-targets", "NAME,NAME", "Modules and experts that get adapters.",
+        kind="names", group="adapters", label="targets", steps=_TARGETS, read=parse_targets,
+        typed=True, counts=_ADAPTS, idle=_NO_ADAPTERS,
     )
     lora_dropout: float = text(
         0.0, "--lora-dropout", "SHARE", "Dropout before each adapter.", kind="share",
         group="adapters", label="dropout", steps=(0.0, 0.05, 0.1), read=share, typed=True,
-        counts=_adapts, idle=_NO_ADAPTERS, refused=_no_share,
+        counts=_ADAPTS, idle=_NO_ADAPTERS,
+        refused=lambda plan: (
+            f"Dropout is a share from 0 to below 1; {plan.lora_dropout} is not. 0.05 is usual."
+            * (not 0 <= plan.lora_dropout < 1)
+        ),
         cheaper=(Cheaper(0.0, "no dropout before adapters"),),
     )
     adapter_dtype: str | None = text(
         None, "--adapter-dtype", "TYPE", "Of the adapters.  [default: fp32, as peft makes them]",
-        group="adapters", steps=FLOATING, read=dtype_of, counts=_adapts, idle=_NO_ADAPTERS,
+        group="adapters", steps=FLOATING, read=dtype_of, counts=_ADAPTS, idle=_NO_ADAPTERS,
         cheaper=(
             Cheaper(
-                "bf16", "adapters lose updates that are small beside them",
+                "bf16", "adapters lose small updates",
                 lambda plan: plan.adapter_dtype == "fp32",
             ),
         ),
     )
     optimizer: Optimizer = choice(
         "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's, on lists of tensors (foreach).",
-        noun="optimizer", group="step", counts=_trains, idle="an inference has no optimizer",
+        noun="optimizer", group="step", counts=_TRAINS, idle="an inference has no optimizer",
+        alike=_same_states,
         cheaper=(
             Cheaper(
                 "adamw-fused", "nothing: the same result, and faster",
@@ -210,15 +199,15 @@ class RunPlan:
     )
     checkpointing: bool | None = switch(
         None, "--checkpointing", "Recompute each layer in the backward pass. "
-        "[default: on for qlora]", group="step", counts=_trains,
+        "[default: on for qlora]", group="step", counts=_TRAINS,
         idle="an inference keeps nothing for a backward pass",
-        cheaper=(Cheaper(True, "about a third more compute"),),
+        cheaper=(Cheaper(True, "about a third more compute"),), alike=any_value,
     )
     # use_reentrant=True, the default of the Trainer in transformers 4.
     reentrant: bool = switch(
         False, "--reentrant", "Checkpoint in the older way, the default of transformers 4.",
         group="step", counts=lambda plan: plan.checkpointing is True,
-        idle="nothing is checkpointed",
+        idle="nothing is checkpointed", alike=any_value,
     )
     # "fused" takes norms, rotary embeddings and adapters over 4-bit weights from Unsloth, which
     # work in place where they can (fms-acceleration's fused-ops-and-kernels); norm weights are then
@@ -226,20 +215,29 @@ class RunPlan:
     kernels: Kernels = choice(
         "torch", "--kernels", KERNELS, "Which kernels replace torch's: fused takes norms, "
         "rotations and 4-bit adapters from Unsloth, liger norms, rotations and SwiGLU from Liger.",
-        noun="set of kernels", group="step", refused=_not_fused,
+        noun="set of kernels", group="step",
+        refused=lambda plan: (
+            "Fused kernels write the gradient of a 4-bit layer over its 16-bit input, which k-bit "
+            "preparation makes float32; use --kbit-prep none, or --kernels torch."
+            * (plan.kernels == "fused" and plan.quantized and plan.kbit_prep != "none")
+        ),
     )
     # "sdpa" is flash attention where possible; "flash" the flash-attn package or that backend;
     # "efficient" the memory-efficient backend (for a T4 or a padding mask); "eager" computes the
     # matrix of scores.
     attention: AttentionKernel = choice(
         "sdpa", "--attention", ATTENTION_KERNELS, "sdpa lets torch choose the kernel.",
-        noun="attention", group="step", refused=_no_flash,
+        noun="attention", group="step", alike=any_value,
+        refused=lambda plan: (
+            "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or --attention "
+            "sdpa." * (plan.attention == "flash" and plan.dtype == "fp32" and not plan.autocast)
+        ),
     )
     # As in transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral, Qwen
     # 2 and Phi-3.
     repeat_kv: bool = switch(
         False, "--repeat-kv", "Grouped keys and values are copied to all heads, as in transformers "
-        "before 4.48.", group="step", label="repeat k, v",
+        "before 4.48.", group="step", label="repeat k, v", alike=any_value,
     )
     padding_mask: bool = switch(
         False, "--padding-mask", "Sequences of a batch are padded to one length.", group="step",
@@ -247,39 +245,34 @@ class RunPlan:
     # "stock" is the installed transformers; "in-place" a kernel that overwrites the logits with
     # their gradient (Unsloth's, in place of CrossEntropyLoss); "in-place-4.48" the same in place of
     # the loss function that transformers has had since 4.46.
-    loss: str = text(
-        "stock", "--loss", "LOSS", "How the loss is computed: stock, stock-4.48 (upcasts logits), "
-        "tiled (TRL from 1.15 on), chunked:256 (TRL to 1.12), fused (Liger), in-place or "
-        "in-place-4.48 (its gradient is written over the logits).", group="step",
-        steps=_LOSSES, read=parse_loss, typed=True,
-        counts=_trains, idle="an inference has no loss",
+    loss: Loss = choice(
+        "stock", "--loss", LOSSES, "How the loss is computed: stock, stock-4.48 (upcasts logits), "
+        "tiled (TRL from 1.15 on), fused (Liger), in-place or in-place-4.48 (its gradient is "
+        "written over the logits).", noun="loss", group="step",
+        counts=_TRAINS, idle="an inference has no loss", alike=any_value,
         cheaper=(
             Cheaper("tiled", "nothing in the result; a little time (TRL from 1.15 on)"),
-            Cheaper(
-                "chunked:256", "nothing in the result; a little time (TRL to 1.12)",
-                lambda plan: not plan.loss.startswith("chunked"),
-            ),
             Cheaper("fused", "a kernel to install (Liger)"),
         ),
     )
     accumulation: int = whole(
         1, "--accumulation", "Micro batches in a step.", noun="Accumulation", group="run",
-        most=1 << 20, steps=powers(1, 256), counts=_trains,
-        idle="an inference has no gradients to accumulate",
+        most=1 << 20, steps=powers(1, 256), counts=_TRAINS,
+        idle="an inference has no gradients to accumulate", alike=any_value,
         cheaper=(Cheaper(1, "a smaller batch in all", lambda plan: plan.method == "full"),),
     )
     # How long the outputs are held: "trainer" releases them before the backward pass; "manual", a
-    # step written as a function, holds them until it returns; "script", a loop at the top level of
-    # a program, until the next forward pass has made new ones.
+    # step written as a function, holds them until it returns.
     loop: Loop = choice(
-        "trainer", "--loop", LOOPS, "manual holds the model's outputs through the backward pass, "
-        "script longer.", noun="loop", group="run", last=True, counts=_trains,
-        idle="an inference has no backward pass",
+        "trainer", "--loop", LOOPS, "manual holds the model's outputs through the backward pass.",
+        noun="loop", group="run", last=True, counts=_TRAINS,
+        idle="an inference has no backward pass", alike=any_value,
         cheaper=(Cheaper("trainer", "nothing: `del outputs` before loss.backward()"),),
     )
     segments: Segments = choice(
         "native", "--segments", SEGMENTS, "Kind of memory segments of torch's CUDA allocator.",
         noun="kind of segments", group="machine", last=True,
+        alike=any_value,
     )
     gpus: int = whole(
         1, "--gpus", "How many GPUs train; figures are of one of them.", noun="The number of GPUs",
@@ -289,16 +282,18 @@ class RunPlan:
     zero: int = whole(
         0, "--zero", "What ZeRO or FSDP shards: 1 optimizer states, 2 gradients too, 3 weights "
         "too.", noun="The ZeRO stage", group="machine", label="ZeRO", least=0, most=3,
-        steps=(0, 1, 2, 3), typed=False, counts=_on_gpus,
+        steps=(0, 1, 2, 3), typed=False, counts=_SHARES,
+        alike=any_value,
     )
     tensor_parallel: int = whole(
         1, "--tensor-parallel", "GPUs that share each layer.", noun="Tensor parallelism",
-        group="machine", label="tensor par.", most=1 << 10, steps=powers(1, 64), counts=_on_gpus,
+        group="machine", label="tensor par.", most=1 << 10, steps=powers(1, 64), counts=_SHARES,
+        alike=any_value,
     )
     pipeline_parallel: int = whole(
         1, "--pipeline-parallel", "GPUs among which the layers are divided.",
         noun="Pipeline parallelism", group="machine", label="pipeline par.", most=1 << 10,
-        steps=powers(1, 64), counts=_on_gpus,
+        steps=powers(1, 64), counts=_SHARES, alike=any_value,
     )
     # The cache must have room for them.
     generate: int = whole(
@@ -311,7 +306,7 @@ class RunPlan:
     # weights.
     torch: str = text(
         "2.13", "--torch", "VERSION", "The version of PyTorch that runs, for its workspaces.",
-        group="machine", last=True, read=parse_torch,
+        group="machine", last=True, read=parse_torch, alike=any_value,
     )
     # fmt: on
 
@@ -336,6 +331,11 @@ class RunPlan:
         return self.trains and self.optimizer.startswith("paged")
 
     @property
+    def recasts_cache(self) -> bool:
+        """Whether keys and values are kept in another type than that of activations."""
+        return self.kv_dtype not in (KV_DTYPES[0], self.dtype)
+
+    @property
     def quantized(self) -> bool:
         """Whether weights are packed."""
         return self.quant not in (None, UNPACKED)
@@ -349,6 +349,11 @@ class RunPlan:
     def four_bits(self) -> bool:
         """Whether bitsandbytes packs two frozen weights into a byte."""
         return self.quantized and self.quant not in ("int8", STORED)
+
+    @property
+    def shares(self) -> bool:
+        """Whether several GPUs share the run."""
+        return self.gpus > 1
 
     @property
     def data_parallel(self) -> int:
@@ -391,10 +396,9 @@ class RunPlan:
                     yield option
 
     def trains_like(self, other: RunPlan) -> bool:
-        """Whether two plans train the same parameters on the same number of tokens per step."""
-        return (
-            self.method == other.method
-            and self.sequence == other.sequence
-            and self.lora_rank == other.lora_rank
-            and self.batch * self.accumulation == other.batch * other.accumulation
+        """Whether two plans, with a value for every option, train the same parameters on the same
+        number of tokens per step, to the same numbers: `alike` of each row says it of a value."""
+        return self.batch * self.accumulation == other.batch * other.accumulation and all(
+            option.alike(getattr(self, option.name), getattr(other, option.name))
+            for option in options_of(type(self))
         )

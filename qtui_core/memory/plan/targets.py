@@ -8,10 +8,17 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import ALL_LINEAR, chunk_of
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.shape.model_shape import Embedding, Linear, ModelShape, Module, Moe, Parameter
-from qtui_core.memory.shape.modules import named_modules
+from qtui_core.memory.plan.option import ALL_LINEAR
+from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.shape.model_shape import (
+    Embedding,
+    Linear,
+    ModelShape,
+    Module,
+    Moe,
+    Parameter,
+    named_modules,
+)
 
 #: Families whose experts were modules before transformers 5: for the old name of a module, the
 #: ending of the parameter that peft takes for it (peft utils/transformers_weight_conversion.py,
@@ -29,33 +36,16 @@ _QWEN_MOE: Final = {
     "up_proj": "gate_up_proj",
     "down_proj": "down_proj",
 }
-_STACKED: Final[dict[str, dict[str, str]]] = {
-    "mixtral": _MIXTRAL,
-    "qwen3_moe": _QWEN_MOE,
-    "deepseek_v2": _QWEN_MOE,
-    "deepseek_v3": _QWEN_MOE,
-}
-
-#: By family, tables on which peft puts an adapter that then does not work, or not together with the
-#: others.
-_NO_ADAPTER_ON: Final[dict[str, dict[str, str]]] = {
-    "opt": {
-        "model.decoder.embed_positions": (
-            "OPT counts positions from the attention mask, which peft looks up in their adapter as "
-            "it is, so a step fails where that mask is not of whole numbers"
-        )
-    },
-    "t5": {
-        "shared": (
-            "T5 looks tokens up in modules of its encoder and decoder that share the weight of "
-            "shared, so an adapter over shared itself is never trained"
-        ),
-        "encoder.embed_tokens": (
-            "The adapters of T5's two lookups, one of the encoder and one of the decoder, are not "
-            "built in; use --trace, which runs the real class"
-        ),
-    },
-}
+#: Model types by that table (_MODEL_TO_CONVERSION_PATTERN of peft 0.21).
+_STACKED: Final = dict.fromkeys(("minimax", "minimax_m2", "mixtral"), _MIXTRAL) | dict.fromkeys(
+    (
+        "afmoe", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1",
+        "ernie4_5_moe", "exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "glm4v_moe",
+        "glm_moe_dsa", "hunyuan_v1_moe", "longcat_flash", "olmoe", "qwen3_moe", "qwen3_next",
+        "qwen3_omni_moe", "qwen3_omni_moe_text", "qwen3_omni_moe_thinker", "solar_open",
+    ),
+    _QWEN_MOE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,10 +73,13 @@ class Adapters:
 
         "all-linear" means every linear layer, and GPT-2's Conv1D, except the output layer (peft
         tuners_utils.py, _maybe_include_all_linear_layers). A name means all linear layers and
-        embeddings whose full name equals it or ends in a dot and it (check_target_module_exists).
+        embeddings whose full name equals it or ends in a dot and it (check_target_module_exists);
+        with a dot, "experts.down_proj", stacked experts, too (LoraConfig.target_parameters).
         """
         if isinstance(module, Parameter):
-            return next((r for end, r in self.parameters.items() if _ends(name, end)), 0)
+            asked = any("." in target and _ends(name, target) for target in self.modules or ())
+            adapted = (r for end, r in self.parameters.items() if _ends(name, end))
+            return next(adapted, self.rank if asked else 0)
         if name.rpartition(".")[2] in self.spared:
             return 0
         if self.modules is None:
@@ -102,27 +95,28 @@ class Adapters:
         one of those modules."""
         if not plan.adapts:
             return
-        for target, why in _NO_ADAPTER_ON.get(shape.family, {}).items():
-            if any(_ends(target, name) for name in plan.lora_targets):
-                raise UsageError(f"{why}; leave {target.rpartition('.')[2]} out of --lora-targets.")
         modules = [*named_modules(shape)]
         if shape.head is not None:
             modules.append((shape.head.name, shape.head))
         taken = [(name, module) for name, module in modules if self.rank_on(name, module)]
         if not taken:
             raise _nothing_taken(shape, plan, modules)
-        without_head = plan.loss == "fused" or chunk_of(plan.loss)
-        if without_head and any(name == self.head for name, _ in taken):
+        for name, module in taken:
+            if isinstance(module, Embedding) and module.no_adapter:
+                out = name.rpartition(".")[2]
+                raise UsageError(f"{module.no_adapter}; leave {out} out of --lora-targets.")
+        if plan.loss == "fused" and any(name == self.head for name, _ in taken):
             raise UsageError(
                 f"--loss {plan.loss} reads the weight of the head and not the head, so an adapter "
                 "over it would never be trained, and TRL refuses that; leave the head out of "
                 "--lora-targets, or use --loss stock."
             )
         over_experts = any(isinstance(module, Parameter) for _, module in taken)
-        if over_experts and plan.quantized and shape.packing and shape.packing.experts == "packed":
+        packing = shape.packing_under(plan.quant)
+        if over_experts and packing and packing.experts == "packed":
             raise UsageError(
                 f"peft folds adapters into the stacked experts, and those are stored as "
-                f"{shape.packing.title}; train those of the attention alone, {_attention(modules)}."
+                f"{packing.title}; train those of the attention alone, {_attention(modules)}."
             )
         if plan.lora_dropout and over_experts:
             raise UsageError(
@@ -133,9 +127,44 @@ class Adapters:
 
 def _attention(modules: Sequence[tuple[str, Module]]) -> str:
     """The option that puts adapters on the projections of the attention."""
+    return f"--lora-targets {','.join(_attention_names(modules))}"
+
+
+def _attention_names(modules: Sequence[tuple[str, Module]]) -> tuple[str, ...]:
     parts = [name.split(".") for name, module in modules if isinstance(module, Linear)]
-    names = dict.fromkeys(part[-1] for part in parts if "self_attn" in part)
-    return f"--lora-targets {','.join(names)}"
+    return tuple(dict.fromkeys(part[-1] for part in parts if "self_attn" in part))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a checkpoint is stored, and what of it can be trained.
+
+    Attributes:
+        dtype: of its weights; None if unknown.
+        packed_as: the `quant` of a plan that keeps it as it is; None if it is not quantized.
+        untrained: whether no library trains adapters over its packed weights.
+        attention: the targets that stand for all linear layers if packed experts have none; else
+            empty.
+    """
+
+    dtype: str | None = None
+    packed_as: str | None = None
+    untrained: bool = False
+    attention: tuple[str, ...] = ()
+
+
+def stored_of(shape: ModelShape) -> Stored:
+    """How the checkpoint of a model is stored."""
+    packing = shape.packing
+    if packing is None:
+        return Stored(shape.dtype)
+    attention: tuple[str, ...] = ()
+    if packing.experts == "packed":
+        modules = [*named_modules(shape)]
+        adapters = adapters_of(shape, RunPlan(method="qlora"))
+        if any(isinstance(m, Parameter) and adapters.rank_on(n, m) for n, m in modules):
+            attention = _attention_names(modules)
+    return Stored(shape.dtype, packing.quant, bool(packing.untrained), attention)
 
 
 def adapters_of(shape: ModelShape, plan: RunPlan) -> Adapters:
@@ -145,23 +174,26 @@ def adapters_of(shape: ModelShape, plan: RunPlan) -> Adapters:
     if not plan.adapts:
         return Adapters(0, (), frozenset(), {}, head, False)
     rank = plan.lora_rank
-    modules, spared, parameters = _targets(shape.family, plan.lora_targets, rank)
+    # Not cached: a rank may carry the letter of a formula, which an equal number lacks.
+    modules, spared, times = _targets(shape.family, plan.lora_targets)
+    parameters = {name: rank * count for name, count in times.items()}
     by_layer = any(part.isdigit() for target in plan.lora_targets for part in target.split("."))
     return Adapters(rank, modules, spared, parameters, head, by_layer)
 
 
 @lru_cache(maxsize=64)
 def _targets(
-    family: str, names: tuple[str, ...], rank: int
+    family: str, names: tuple[str, ...]
 ) -> tuple[tuple[str, ...] | None, frozenset[str], Mapping[str, int]]:
-    """`modules`, `spared` and `parameters` of the adapters that `names` ask for."""
+    """`modules` and `spared` of the adapters that `names` ask for, and how many ranks the
+    `parameters` get."""
     stacked = _STACKED.get(family, {})
     if names == (ALL_LINEAR,):
-        taken = {stacked[old]: rank for old in stacked}
+        taken = {stacked[old]: 1 for old in stacked}
         modules, old_names = None, set(stacked)
     else:
         old_names = {old for name in names for old in stacked if _ends(name, old)}
-        taken = {stacked[old]: rank for old in old_names}
+        taken = {stacked[old]: 1 for old in old_names}
         modules = tuple(n for n in names if not any(_ends(n, old) for old in stacked))
     fused = [old for old, new in stacked.items() if new == "gate_up_proj"]
     missing = [old for old in fused if old not in old_names]
@@ -171,7 +203,7 @@ def _targets(
             f"adapters on both or none; add {missing[0]}, or leave the other out."
         )
     if "gate_up_proj" in taken:
-        taken["gate_up_proj"] = rank * len(fused)
+        taken["gate_up_proj"] = len(fused)
     spared = frozenset(stacked) if modules is None else frozenset()
     return modules, spared, taken
 

@@ -1,15 +1,15 @@
-"""The curve of a run: live bytes by component over event numbers, and its peaks."""
+"""The curve of a run: live bytes by component over event numbers, its peaks, and the seven groups
+of components in reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event
-from qtui_core.memory.replay.repeated_events import RepeatedEvents
-from qtui_core.memory.replay.timeline import STACK, Span, Timeline, read_timeline
+from qtui_core.memory.replay.record import Component
+from qtui_core.memory.replay.timeline import STACK, Span, Timeline
 
 #: Points of a drawn curve: more than a wide terminal has dots.
 POINTS: Final = 512
@@ -48,42 +48,14 @@ def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
     for low, high in pairwise(cuts):
         part = live[low:high]
         positions.append(low + part.index(max(part)))
-    rows: dict[Component, list[int]] = {}
-    for born, died, size, component in timeline.lives:
-        if died <= start:
-            continue
-        # The first position at or after an event is in the event's range or the next.
-        first = _first_at(positions, born, start, count, points)
-        last = _first_at(positions, died, start, count, points)
-        if first < last:
-            row = rows.setdefault(component, [0] * (points + 1))
-            row[first] += size
-            row[last] -= size
-    components = tuple(c for c in STACK if c in rows)
+    drawn = [timeline.held(position) for position in positions]
+    components = [component for component in STACK if any(component in held for held in drawn)]
     return Curve(
         tuple(positions),
-        components,
-        tuple(tuple(_running(rows[c])) for c in components),
+        tuple(components),
+        tuple(tuple(held.get(component, 0) for held in drawn) for component in components),
         tuple(Span(s.name, max(s.start, start), s.stop) for s in timeline.spans if s.stop > start),
     )
-
-
-def _first_at(positions: list[int], number: int, start: int, count: int, points: int) -> int:
-    if number <= start:
-        return 0
-    if number >= start + count:
-        return points
-    # Range i begins at start + i * count // points, which is <= number.
-    index = ((number - start + 1) * points - 1) // count
-    return index if positions[index] >= number else index + 1
-
-
-def _running(changes: list[int]) -> list[int]:
-    sums, total = [], 0
-    for change in changes[:-1]:
-        total += change
-        sums.append(total)
-    return sums
 
 
 def peaks_by_phase(spans: Sequence[Span], levels: Sequence[int]) -> dict[str, tuple[int, int]]:
@@ -115,31 +87,83 @@ class Peaks:
         return max(self.by_phase, key=lambda name: self.by_phase[name], default="")
 
 
-def read_peaks(events: Sequence[Event]) -> Peaks:
-    """The peaks alone, without the lifetimes of buffers: enough to compare plans."""
-    if isinstance(events, RepeatedEvents):
-        timeline = read_timeline(events)
-        found: dict[str, int] = {}
-        for span, (live, _) in zip(timeline.spans, timeline.tops, strict=True):
-            found[span.name] = max(live, found.get(span.name, 0))
-        return Peaks(found)
-    sizes: dict[object, int] = {}
-    by_phase: dict[str, int] = {}
-    live = most = 0
-    phase = ""
-    for event in events:
-        kind = event[0]
-        if kind == ALLOCATE:
-            size = sizes[event[1]] = -(-int(event[2]) // 512) * 512
-            live += size
-            if live > most:
-                most = live
-        elif kind == FREE:
-            live -= sizes[event[1]]
-        elif kind == PHASE:
-            by_phase[phase] = max(most, by_phase.get(phase, 0))
-            phase, most = str(event[1]), live
-    by_phase[phase] = max(most, by_phase.get(phase, 0))
-    if not by_phase[""]:
-        del by_phase[""]
-    return Peaks(by_phase)
+@dataclass(frozen=True)
+class Group:
+    """Components that are shown together.
+
+    Attributes:
+        letter: its mark, as not everyone can tell the colours apart.
+        name: in words; `short`: for narrow places.
+        components: in it.
+    """
+
+    letter: str
+    name: str
+    short: str
+    components: frozenset[Component]
+
+
+def _group(letter: str, name: str, short: str, *components: Component) -> Group:
+    return Group(letter, name, short, frozenset(components))
+
+
+#: From bottom to top: what stays lies below what comes and goes.
+GROUPS: Final = (
+    _group("W", "weights", "weights",
+           Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS),
+    _group("R", "adapters", "adapters", Component.ADAPTERS),
+    _group("O", "optimizer states", "optimizer", Component.OPTIMIZER),
+    _group("G", "gradients", "grads", Component.GRADIENTS),
+    _group("A", "activations", "acts",
+           Component.ACTIVATIONS, Component.CACHE, Component.INPUTS),
+    _group("L", "loss", "loss", Component.LOSS),
+    _group("T", "temps and workspaces", "temps", Component.TEMPORARIES, Component.WORKSPACES),
+)  # fmt: skip
+
+#: Name of a component -> its index in GROUPS.
+PLACES: Final = {
+    component.value: place for place, group in enumerate(GROUPS) for component in group.components
+}
+
+
+def place_of(component: str) -> int:
+    """The index of a component's group; an unknown component counts as a temporary."""
+    return PLACES.get(component, len(GROUPS) - 1)
+
+
+def grouped(components: Iterable[tuple[str, int]]) -> list[tuple[Group, int]]:
+    """The groups that are present with their bytes, from bottom to top."""
+    sums: dict[int, int] = {}
+    for name, nbytes in components:
+        sums[place_of(name)] = sums.get(place_of(name), 0) + nbytes
+    return [(GROUPS[place], sums[place]) for place in sorted(sums)]
+
+
+@dataclass(frozen=True)
+class StackedCurve:
+    """Bytes of each group (in the order of GROUPS) at `positions`, which are event numbers; `bands`
+    are the phases."""
+
+    positions: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
+    bands: tuple[Span, ...]
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*self.rows, strict=True)))
+
+
+def stacked(
+    positions: Iterable[int],
+    components: Iterable[str],
+    bytes: Iterable[Sequence[int]],
+    bands: Iterable[Span],
+) -> StackedCurve:
+    """The stacked curve of a curve with a row of bytes for each component."""
+    places = tuple(positions)
+    rows = [[0] * len(places) for _ in GROUPS]
+    for component, values in zip(components, bytes, strict=True):
+        row = rows[place_of(component)]
+        for at, nbytes in enumerate(values):
+            row[at] += nbytes
+    return StackedCurve(places, tuple(map(tuple, rows)), tuple(bands))

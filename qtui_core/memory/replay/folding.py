@@ -1,13 +1,21 @@
-"""Which layers of a model must be built to record all of them: the first, one period of a repeating
-pattern with its neighbours, the last."""
+"""A recording of all layers from one of few: the first, one period of a repeating pattern with its
+neighbours, the last.
+
+In each sweep over the layers, the sections of the layers that stand for others are called again. A
+buffer is identified by its sweep, its layer and its ordinal in that section; a section that frees a
+buffer of the layer before does so in every call. What all layers share, made outside of them or in
+a distant layer, is freed by the last one that runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field, replace
+from typing import Any, Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, Step
+from qtui_core.memory.replay.record import ALLOCATE, FREE, FREES, LAYER, OUTSIDE, PHASE, Event
 from qtui_core.memory.shape.model_shape import Layer, ModelShape
 
 #: The longest pattern that is looked for; Gemma 3 repeats six layers.
@@ -18,9 +26,9 @@ _LONGEST_PERIOD: Final = 12
 class Fold:
     """How a row of layers is represented by fewer, `built` of them.
 
-    The layers that are built have numbers from `start` on (those of an encoder precede those of a
-    decoder). The `period` layers from `template` on stand for `copies` further periods, which
-    follow directly after them.
+    The layers that are built have numbers from `start` on (in a trace those of an encoder precede
+    those of a decoder). The `period` layers from `template` on stand for `copies` further periods,
+    which follow directly after them.
     """
 
     start: int
@@ -49,38 +57,23 @@ def fold(shape: ModelShape, margin: int = 1) -> Folded:
     `margin` is how many layers are built before and after those that stand for others, besides the
     first. They must allocate like those that are left out.
     """
-    encoder, folds = _fold_row(shape.encoder, 0, margin)
-    layers, more = _fold_row(shape.layers, len(encoder), margin)
-    if not any(f.copies for f in (*folds, *more)):
-        return Folded(shape, (*folds, *more))
-    return Folded(replace(shape, encoder=encoder, layers=layers), (*folds, *more))
-
-
-def _fold_row(
-    layers: tuple[Layer, ...], start: int, margin: int
-) -> tuple[tuple[Layer, ...], tuple[Fold, ...]]:
-    if not layers:
-        return layers, ()
-    template, period, copies = pattern_of(_kinds(layers), margin)
-    row = Fold(start, len(layers) - copies * period, template, period, copies)
+    layers = shape.layers
+    template, period, copies = pattern_of(kinds_of(layers), margin)
+    row = Fold(0, len(layers) - copies * period, template, period, copies)
     kept = layers[: template + period] + layers[template + period * (1 + copies) :]
-    return kept, (row,)
+    return Folded(replace(shape, layers=kept) if copies else shape, (row,))
 
 
-def _kinds(layers: Sequence[Layer]) -> list[int]:
+def kinds_of(layers: Sequence[Layer]) -> list[int]:
     """A number for each layer, the same for equal layers."""
     known: dict[int, int] = {}
     distinct: list[Layer] = []
-    kinds = []
     for layer in layers:
-        kind = known.get(id(layer))
-        if kind is None:
-            kind = next((i for i, other in enumerate(distinct) if other == layer), len(distinct))
-            if kind == len(distinct):
+        if id(layer) not in known:
+            if layer not in distinct:
                 distinct.append(layer)
-            known[id(layer)] = kind
-        kinds.append(kind)
-    return kinds
+            known[id(layer)] = distinct.index(layer)
+    return [known[id(layer)] for layer in layers]
 
 
 def pattern_of(kinds: Sequence[int], margin: int) -> tuple[int, int, int]:
@@ -107,3 +100,283 @@ def _runs(kinds: Sequence[int], period: int) -> list[tuple[int, int]]:
                 runs.append((low, min(index + period, len(kinds))))
             low = index + 1
     return runs
+
+
+@dataclass(eq=False)
+class LayerSection:
+    """The events of one layer in one sweep, or of no layer.
+
+    Attributes:
+        sweep: number of the sweep; OUTSIDE for no layer.
+        layer: its layer; OUTSIDE for none.
+        direction: of the LAYER event that began it; empty if there was none.
+        events: without that LAYER event.
+        allocations: how many of them allocate.
+    """
+
+    sweep: int
+    layer: int
+    direction: str
+    events: list[Event] = field(default_factory=list)
+    allocations: int = 0
+
+
+#: Where a buffer was allocated: the section, the ordinal of the allocation in it, and its bytes.
+Place = tuple[LayerSection, int, int]
+
+
+def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
+    """The sections of a recording in order, and the place of each buffer by its id."""
+    sections: list[LayerSection] = []
+    sweep, last, going = -1, OUTSIDE, 0
+
+    def begin(layer: int, direction: str) -> LayerSection:
+        """Begins a section. A sweep ends with an event outside of layers, or where the direction
+        changes."""
+        nonlocal sweep, last, going
+        if layer != OUTSIDE:
+            step = layer - last
+            along = last != OUTSIDE and step != 0 and step * going >= 0
+            sweep += not along
+            going = step if along else 0
+        last = layer
+        sections.append(LayerSection(OUTSIDE if layer == OUTSIDE else sweep, layer, direction))
+        return sections[-1]
+
+    current = begin(OUTSIDE, "")
+    keep = current.events.append
+    places: dict[Any, Place] = {}
+    inside = False
+    for event in events:
+        kind = event[0]
+        if kind == LAYER:
+            inside = event[1] != OUTSIDE
+            current = begin(event[1], event[2])
+            keep = current.events.append
+            continue
+        if not inside or kind == PHASE:
+            inside = False
+            owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
+            if owner != current.layer:
+                current = begin(owner, "")
+                keep = current.events.append
+        if kind == ALLOCATE:
+            places[event[1]] = (current, current.allocations, event[2])
+            current.allocations += 1
+        keep(event)
+    return sections, places
+
+
+def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
+    """Events as calls; if they are not calls yet, each section becomes one call.
+
+    Raises ValueError if a buffer is freed that is not alive.
+    """
+    if isinstance(events, RepeatedEvents):
+        return events
+    try:
+        sections, places = cut(events)
+        caller = Caller((), places)
+        for section in sections:
+            caller.call(section, 0, last=True)
+    except KeyError as error:
+        raise ValueError(f"buffer {error} is freed before it is allocated") from None
+    found = RepeatedEvents(caller.calls, events)
+    freed: set[tuple[int, int]] = set()
+    for number, call in enumerate(found.calls):
+        owners = (*call.owners, number)  # its own are the last, at index OWN
+        for step, (kind, owner, ordinal, *_) in enumerate(call.program.steps):
+            if kind not in FREES:
+                continue
+            if (owners[owner], ordinal) in freed:
+                event = found.starts[number] + step
+                raise ValueError(f"event {event} frees a buffer that is not alive")
+            freed.add((owners[owner], ordinal))
+    return found
+
+
+def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
+    """Whether the buffers of `place` that `section` frees belong to a layer at a fixed distance
+    (else to one particular layer). So it is if one of the two stands for repeated layers and they
+    are at most a period apart."""
+    row = rows.get(place.layer)
+    if row is None or rows.get(section.layer) is not row:
+        return False
+    low = row.start + row.template
+    return abs(place.layer - section.layer) <= row.period and any(
+        low <= layer < low + row.period for layer in (place.layer, section.layer)
+    )
+
+
+#: Whose buffer a section frees: (sweep, distance of the layer, True), (sweep, number among all
+#: layers, False), or (OUTSIDE, identity of a section outside of layers, False).
+_Owner = tuple[int, int, bool]
+
+
+class _Compiled(NamedTuple):
+    """The programs of a section: that of the last layer it stands for, and that of the others,
+    which do not free what all layers share; and the owners of the buffers that are freed."""
+
+    last: Program
+    others: Program
+    owners: tuple[_Owner, ...]
+
+
+class Caller:
+    """Turns sections into calls.
+
+    Attributes:
+        calls: so far.
+    """
+
+    def __init__(self, folds: Sequence[Fold], places: dict[Any, Place]) -> None:
+        self.calls: list[Call] = []
+        self._places = places
+        # Calls by sweep and number among all layers, or by OUTSIDE and identity of the section.
+        self._found: dict[tuple[int, int], int] = {}
+        self._compiled: dict[int, _Compiled] = {}
+        self._numbers: dict[int, int] = {}
+        # The fold of each layer that is built.
+        self._rows = {
+            layer: row for row in folds for layer in range(row.start, row.start + row.built)
+        }
+        added = 0
+        for row in folds:
+            for layer in range(row.built):
+                after = row.added if layer >= row.template + row.period else 0
+                self._numbers[row.start + layer] = row.start + layer + added + after
+            added += row.added
+
+    def call(self, section: LayerSection, copy: int, *, last: bool) -> None:
+        """Calls a section for the layer that is `copy` periods after its own. `last`: it is not
+        called again."""
+        layer = section.layer
+        number = self._numbers.get(layer, layer)
+        if copy:
+            number += copy * self._rows[layer].period
+        self._found[_key(section, number)] = len(self.calls)
+        compiled = self._compiled.get(id(section))
+        if compiled is None:
+            compiled = self._compiled[id(section)] = self._compile(section)
+        found = self._found
+        owners = tuple(
+            [
+                found[sweep, number + place] if alike else found[sweep, place]
+                for sweep, place, alike in compiled.owners
+            ]
+        )
+        program = compiled.last if last else compiled.others
+        self.calls.append(Call(program, number, owners))
+
+    def _compile(self, section: LayerSection) -> _Compiled:
+        owners: dict[_Owner, int] = {}
+        slots = {id(section): (OWN, True)}
+        steps: list[Step] = []
+        shared: set[int] = set()
+        ordinal = 0
+        if section.direction:
+            steps.append((LAYER, 0, 0, 0, (LAYER, section.layer, section.direction)))
+        for event in section.events:
+            kind = event[0]
+            if kind == ALLOCATE:
+                steps.append((ALLOCATE, OWN, ordinal, event[2], event[3]))
+                ordinal += 1
+            elif kind in FREES:
+                place, other, nbytes = self._places[event[1]]
+                if id(place) not in slots:
+                    near = is_near(self._rows, section, place)
+                    number = self._numbers.get(place.layer, place.layer)
+                    owner = (*_key(place, number), False)
+                    if near:
+                        owner = (place.sweep, place.layer - section.layer, True)
+                    slots[id(place)] = owners.setdefault(owner, len(owners)), near
+                slot, near = slots[id(place)]
+                if not near:
+                    shared.add(len(steps))
+                steps.append((kind, slot, other, nbytes, None))
+            else:
+                steps.append((kind, 0, 0, 0, event))
+        program = others = Program(steps, ordinal)
+        row = self._rows.get(section.layer)
+        if shared and row and 0 <= section.layer - row.start - row.template < row.period:
+            others = Program([s for n, s in enumerate(steps) if n not in shared], ordinal)
+        return _Compiled(program, others, tuple(owners))
+
+
+def _key(section: LayerSection, number: int) -> tuple[int, int]:
+    return (OUTSIDE, id(section)) if section.layer == OUTSIDE else (section.sweep, number)
+
+
+class NotPeriodic(Exception):
+    """Layers that should be alike are not: more layers must be built."""
+
+
+def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
+    """The events of all layers, from those of the layers that were built.
+
+    Raises NotPeriodic if layers that should be alike allocate differently.
+    """
+    if not any(row.copies for row in folds):
+        return repeated_events(events)
+    sections, places = cut(events)
+    _check(sections, folds)
+    caller = Caller(folds, places)
+    for group, copies in _groups(sections, folds):
+        rising = len(group) < 2 or group[0].layer < group[-1].layer
+        if copies and len(group) == 1:
+            sweep = [each.layer for each in sections if each.sweep == group[0].sweep]
+            rising = sweep[0] <= sweep[-1]
+        order = range(copies + 1) if rising else range(copies, -1, -1)
+        for copy in order:
+            for section in group:
+                caller.call(section, copy, last=copy == order[-1])
+    return RepeatedEvents(caller.calls)
+
+
+def _groups(
+    sections: Sequence[LayerSection], folds: Sequence[Fold]
+) -> Iterator[tuple[list[LayerSection], int]]:
+    """Groups of sections that are repeated together, with the number of copies; other sections
+    alone, with 0."""
+    copies_of = {
+        layer: row
+        for row in folds
+        if row.copies
+        for layer in range(row.start + row.template, row.start + row.template + row.period)
+    }
+    group: list[LayerSection] = []
+    row: Fold | None = None
+    for section in sections:
+        own = copies_of.get(section.layer)
+        if group and (own is not row or section.sweep != group[-1].sweep):
+            assert row is not None
+            yield group, row.copies
+            group = []
+        row = own
+        if own is None:
+            yield [section], 0
+        else:
+            group.append(section)
+    if group and row is not None:
+        yield group, row.copies
+
+
+def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
+    """Raises NotPeriodic if the layer before the repeated ones does not allocate like the last of
+    them, or the layer after them not like the first."""
+    pairs = {}
+    for row in folds:
+        if row.copies:
+            first = row.start + row.template
+            pairs[first - 1] = first + row.period - 1
+            pairs[first + row.period] = first
+    wanted = {*pairs, *pairs.values()}
+    found = {(s.sweep, s.layer): s for s in sections if s.layer in wanted}
+    for (sweep, layer), section in found.items():
+        like = found.get((sweep, pairs.get(layer, layer)))
+        if like is not None and _sizes(section) != _sizes(like):
+            raise NotPeriodic(f"layers {layer} and {like.layer} allocate differently")
+
+
+def _sizes(section: LayerSection) -> list[int]:
+    return [event[2] for event in section.events if event[0] == ALLOCATE]

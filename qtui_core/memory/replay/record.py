@@ -25,12 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
-
-if TYPE_CHECKING:
-    pass
 
 ALLOCATE: Final = 0
 FREE: Final = 1
@@ -109,11 +106,13 @@ class Recording:
         events: in order.
         origin: "tape" or "trace".
         paged_bytes: of optimizer states that the driver may move to the host.
+        steady: whether its first step is like all later ones.
     """
 
     events: Sequence[Event]
     origin: str
     paged_bytes: int = 0
+    steady: bool = False
 
 
 def rounded(nbytes: int) -> int:

@@ -1,17 +1,21 @@
 """What is alive after each event, computed call by call: what is the same for all layers of a kind
-is computed once (program.py)."""
+is computed once (programs.py)."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import add
 from typing import Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.program import Program
+from qtui_core.memory.replay.folding import repeated_events
+from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, by_lifetime
 from qtui_core.memory.replay.record import (
+    ALLOCATE,
     BACKWARD,
+    FREES,
     LAYER,
     OPERATION,
     OUTSIDE,
@@ -19,9 +23,8 @@ from qtui_core.memory.replay.record import (
     Component,
     Event,
     Label,
-    Phase,
+    rounded,
 )
-from qtui_core.memory.replay.repeated_events import Call, RepeatedEvents, repeated_events
 
 #: The order in which components are stacked: what stays lies below what comes and goes.
 STACK: Final = (
@@ -38,6 +41,12 @@ STACK: Final = (
     Component.LOSS,
     Component.TEMPORARIES,
 )
+
+
+_PLACES: Final = {component: place for place, component in enumerate(STACK)}
+
+#: Bytes of each component, in the order of the stack.
+Composition = tuple[int, ...]
 
 
 class Allocation(NamedTuple):
@@ -74,15 +83,6 @@ class Span:
     name: str
     start: int
     stop: int
-
-
-class Life(NamedTuple):
-    """A buffer that is alive after the events start <= number < stop, like an `Allocation`."""
-
-    start: int
-    stop: int
-    bytes: int
-    component: Component
 
 
 class Stand(NamedTuple):
@@ -132,6 +132,11 @@ class Timeline:
         spans = tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(begun))
         return spans, tuple(tops)
 
+    @property
+    def most(self) -> int:
+        """The most live bytes of all."""
+        return max((live for live, _ in self.tops), default=0)
+
     @cached_property
     def live(self) -> list[int]:
         """Live bytes after each event, each buffer rounded up to 512."""
@@ -141,23 +146,47 @@ class Timeline:
             found += [before + rise for rise in call.program.rises]
         return found
 
+    def held(self, number: int) -> dict[Component, int]:
+        """The live bytes of each component after an event, in the order of the stack."""
+        index = self._call_of(number)
+        if index < 0:
+            return {}
+        before, rows = self._compositions[index]
+        row = rows[min(number, len(self.events) - 1) - self.events.starts[index]]
+        sums = zip(STACK, map(add, before, row), strict=True)
+        return {component: nbytes for component, nbytes in sums if nbytes}
+
+    def bytes_of(self, components: Collection[Component]) -> list[int]:
+        """The live bytes of some components after each event."""
+        places = [_PLACES[component] for component in components]
+        found: list[int] = []
+        for before, rows in self._compositions:
+            base = sum(before[place] for place in places)
+            found += [base + sum(row[place] for place in places) for row in rows]
+        return found
+
     @cached_property
-    def lives(self) -> list[Life]:
-        """The lives of all buffers, in the order of their calls."""
-        found: list[Life] = []
-        known: dict[tuple[int, str], list[tuple[int, int, int, Component]]] = {}
+    def _compositions(self) -> list[tuple[Composition, list[Composition]]]:
+        """For each call, the bytes by component before it, and after each of its steps less those.
+        Calls of a program whose buffers live alike share a list."""
+        known: dict[tuple[object, ...], list[Composition]] = {}
+        found: list[tuple[Composition, list[Composition]]] = []
+        lasting: list[dict[int, Component]] = []
+        before: Composition = (0,) * len(STACK)
         for number, call in enumerate(self.events.calls):
-            program, start = call.program, self.events.starts[number]
-            phase = self._stands[number].phase
-            key = (id(program), phase)
+            program, phase = call.program, self._stands[number].phase
+            kept = {
+                ordinal: program.component(ordinal, phase, self._end(number, ordinal)[1])
+                for ordinal in program.left
+            }
+            lasting.append(kept)
+            freed = [lasting[call.owners[owner]][ordinal] for _, owner, ordinal in program.frees]
+            key = (id(program), phase, *kept.values(), *freed)
             if key not in known:
-                known[key] = list(_own_lives(program, phase))
-            found += [Life(start + born, start + died, n, c) for born, died, n, c in known[key]]
-            for ordinal in program.left:
-                buffer = program.buffers[ordinal]
-                stop, died = self._ends.get((number, ordinal), (len(self.events), ""))
-                component = buffer.label.component or by_lifetime(buffer.phase or phase, died)
-                found.append(Life(start + buffer.start, stop, buffer.bytes, component))
+                known[key] = list(_compositions(program, phase, kept, freed))
+            rows = known[key]
+            found.append((before, rows))
+            before = tuple(map(add, before, rows[-1])) if rows else before
         return found
 
     def alive_at(self, number: int, layer: int | None = None) -> list[Allocation]:
@@ -166,8 +195,7 @@ class Timeline:
         if not self.events.calls:
             return []
         last = self._call_of(number)
-        starts, ends = self.events.starts, self._ends
-        never = (len(self.events), "")
+        starts = self.events.starts
         # Program, ordinal and phase of the end -> the first call, and how many there are.
         alike: dict[tuple[int, int, str], list[int]] = {}
         for index, call in enumerate(self.events.calls[: last + 1]):
@@ -179,7 +207,7 @@ class Timeline:
             if index == last:
                 left = [n for n in left if starts[last] + program.buffers[n].start <= number]
             for ordinal in left:
-                stop, died = ends.get((index, ordinal), never)
+                stop, died = self._end(index, ordinal)
                 if stop > number:
                     group = alike.setdefault((key, ordinal, died), [index, 0])
                     group[1] += 1
@@ -227,6 +255,11 @@ class Timeline:
         """The call that an event belongs to; the last one past the end."""
         return min(bisect_right(self.events.starts, number), len(self.events.calls)) - 1
 
+    def _end(self, call: int, ordinal: int) -> tuple[int, str]:
+        """The event and the phase in which another call frees a buffer; past the last event, and
+        empty, if none does."""
+        return self._ends.get((call, ordinal), (len(self.events), ""))
+
     @cached_property
     def _ends(self) -> dict[tuple[int, int], tuple[int, str]]:
         """(call, ordinal) -> the event and the phase in which another call frees the buffer."""
@@ -267,15 +300,26 @@ def _place(call: Call, before: str) -> str:
     return f"{way} layer {call.layer}"
 
 
-def _own_lives(program: Program, phase: str) -> Iterator[tuple[int, int, int, Component]]:
-    """(first step, step that frees it, bytes, component) of each buffer that a program both
-    allocates and frees; `phase` is the phase when it begins."""
-    for ordinal, end in program.ends.items():
-        buffer = program.buffers[ordinal]
-        component = buffer.label.component
-        if component is None:
-            component = by_lifetime(buffer.phase or phase, program.phase_before(end) or phase)
-        yield buffer.start, end, buffer.bytes, component
+def _compositions(
+    program: Program, phase: str, kept: Mapping[int, Component], freed: Iterable[Component]
+) -> Iterator[Composition]:
+    """What `Timeline._compositions` has for a call that begins in `phase`. `kept` are components of
+    the buffers that it does not free, `freed` of the buffers of other calls that it frees."""
+    of_others = iter(freed)
+    now = [0] * len(STACK)
+    row = tuple(now)
+    for kind, owner, ordinal, nbytes, _ in program.steps:
+        if kind == ALLOCATE or kind in FREES:
+            if owner != OWN:
+                component = next(of_others)
+            elif ordinal in kept:
+                component = kept[ordinal]
+            else:
+                died = program.phase_before(program.ends[ordinal]) or phase
+                component = program.component(ordinal, phase, died)
+            now[_PLACES[component]] += rounded(nbytes) if kind == ALLOCATE else -rounded(nbytes)
+            row = tuple(now)
+        yield row
 
 
 def read_timeline(events: Sequence[Event]) -> Timeline:
@@ -284,32 +328,3 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
     Raises ValueError if a buffer is freed that is not alive.
     """
     return Timeline(repeated_events(events))
-
-
-_STANDING: Final = (Phase.LOAD.value, Phase.PREPARE.value)
-
-
-@cache
-def by_lifetime(born: str, died: str) -> Component:
-    """The component of a buffer without one in its label, by the phases in which it was allocated
-    and freed; `died` is empty for never."""
-    if born == Phase.LOSS:
-        return Component.LOSS
-    if died == born:
-        return Component.TEMPORARIES
-    if born in _STANDING:
-        return Component.WEIGHTS
-    if born == Phase.FORWARD:
-        return Component.ACTIVATIONS
-    if born == Phase.BACKWARD:
-        return Component.GRADIENTS
-    return Component.TEMPORARIES
-
-
-def composition(alive: Sequence[Allocation]) -> dict[Component, int]:
-    """Bytes of buffers by component, in the order of the stack."""
-    sums: dict[Component, int] = {}
-    for allocation in alive:
-        component = allocation.component
-        sums[component] = sums.get(component, 0) + allocation.copies * allocation.bytes
-    return {component: sums[component] for component in STACK if component in sums}

@@ -1,19 +1,18 @@
 """Reads sizes from config.json, with types, and a sentence for everything that is impossible.
 
 A missing key gets the default of the transformers class if that is safe to assume (heads of keys
-and values, biases). Sizes that define the model must be in a config.json. In a part of a multimodal
-one (text_config) they may be missing, because transformers leaves out defaults there.
+and values, biases). Sizes that define the model must be in a config.json.
 """
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, cast
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.formulas.letters import named
+from qtui_core.memory.formulas.size import named
 
 #: Larger than any published size, and small enough that a product of three is still readable: the
 #: largest vocabularies have 2^18 entries, the widest layers 2^17.
@@ -31,8 +30,13 @@ LARGEST_LENGTH: Final = 1 << 40
 
 #: The most characters of a word; names of classes are the longest.
 _LONGEST_WORD: Final = 200
+_WORD: Final = f"word in quotes, of {_LONGEST_WORD} characters at most"
 
 Keys = str | tuple[str, ...]
+#: Whether a value is of the right kind.
+Fits = Callable[[object], bool]
+#: A constant of a class, or the key of config.json that says it, and its default.
+Flag = bool | tuple[str, bool]
 
 
 class UnknownFamily(UsageError):
@@ -46,25 +50,21 @@ class Config:
     Attributes:
         values: as parsed.
         where: its name in a sentence.
-        part: whether it is a part, in which defaults are left out.
     """
 
     values: Mapping[str, Any]
     where: str = "config.json"
-    part: bool = False
 
-    def needed(self, keys: Keys, default: int, *, most: int = LARGEST_SIZE) -> int:
-        """A positive whole number that must be present; `default` is that of the class, for parts.
-
-        Of several keys the first that is present counts (GPT-2 has n_embd, others hidden_size).
-        """
-        if not self.part and self._key(keys) is None:
+    def needed(self, keys: Keys, *, most: int = LARGEST_SIZE) -> int:
+        """A positive whole number that must be present. Of several keys the first that is present
+        counts (GPT-2 has n_embd, others hidden_size)."""
+        if self._key(keys) is None:
             names = (keys,) if isinstance(keys, str) else keys
             raise UsageError(
                 f"{self.where} does not say {' or '.join(names)}. Without it nothing can be said "
                 "of the model's size; take the config.json that belongs to the weights."
             )
-        return self.size(keys, default, most=most)
+        return self.size(keys, 0, most=most)
 
     def size(self, keys: Keys, default: int, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
         """A whole number from `least` to `most`, or the default if there is none. In formulas it
@@ -85,28 +85,13 @@ class Config:
 
     def flag(self, keys: Keys, default: bool) -> bool:
         """true or false; null gives the default."""
-        key = self._key(keys)
-        value = None if key is None else self.values[key]
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise UsageError(
-                f"{key} in {self.where} is {written(value)}; it must be true or false, without "
-                "quotes."
-            )
-        return value
+        return bool(self._read(keys, default, _is_truth, "true or false, without quotes"))
 
     def number(self, keys: Keys, default: float | None) -> float | None:
         """A finite number; null gives None."""
-        key = self._key(keys)
-        if key is None:
-            return default
-        value = self.values[key]
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-            raise UsageError(f"{key} in {self.where} is {written(value)}; it must be a number.")
-        return float(value)
+        missing = default if self._key(keys) is None else None
+        found = self._read(keys, missing, _is_number, "a number")
+        return None if found is None else float(found)
 
     def probability(self, keys: Keys, default: float = 0.0) -> float:
         """A dropout rate, from 0 to below 1; null gives 0."""
@@ -120,35 +105,20 @@ class Config:
 
     def text(self, keys: Keys, default: str) -> str:
         """A string; null gives the default."""
-        key = self._key(keys)
-        value = None if key is None else self.values[key]
-        if value is None:
-            return default
-        if not isinstance(value, str) or len(value) > _LONGEST_WORD:
-            raise UsageError(
-                f"{key} in {self.where} is {written(value)}; it must be a word in quotes, of "
-                f"{_LONGEST_WORD} characters at most."
-            )
-        return value
+        return str(self._read(keys, default, _is_word, f"a {_WORD}"))
 
     def words(self, key: str) -> tuple[str, ...] | None:
         """A list of strings (the kinds of the layers); None if there is none."""
-        return self._list(key, str, f"words in quotes, of {_LONGEST_WORD} characters at most")
+        return self._list(key, _is_word, _WORD.replace("word", "words"))
 
     def indices(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers; None if there is none."""
-        return self._list(key, int, "whole numbers")
+        return self._list(key, _is_whole, "whole numbers")
 
     def within(self, key: str) -> Config | None:
         """The object under a key; None if there is none."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            raise UsageError(
-                f"{key} in {self.where} is {written(value)}; it must be an object in braces."
-            )
-        return Config(value, f"{key} of {self.where}", part=True)
+        found = self._read(key, None, _is_object, "an object in braces")
+        return None if found is None else Config(found, f"{key} of {self.where}")
 
     def refuse(self, reason: str) -> UsageError:
         """The error for values that contradict each other."""
@@ -158,8 +128,16 @@ class Config:
         names = (keys,) if isinstance(keys, str) else keys
         return next((name for name in names if name in self.values), None)
 
+    def _read(self, keys: Keys, default: Any, fits: Fits, name: str) -> Any:
+        """What stands under a key, the default if that is nothing or null."""
+        key = self._key(keys)
+        value = None if key is None else self.values[key]
+        if value is None or fits(value):
+            return default if value is None else value
+        raise UsageError(f"{key} in {self.where} is {written(value)}; it must be {name}.")
+
     def _whole(self, key: str, value: object, least: int, most: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not isinstance(value, int) or isinstance(value, bool):
             raise UsageError(
                 f"{key} in {self.where} is {written(value)}; it must be a whole number, without "
                 "quotes."
@@ -173,22 +151,38 @@ class Config:
             )
         return value
 
-    def _list(self, key: str, kind: type[Any], name: str) -> tuple[Any, ...] | None:
+    def _list(self, key: str, fits: Fits, name: str) -> tuple[Any, ...] | None:
         value = self.values.get(key)
         if value is None:
             return None
-        if not isinstance(value, list | tuple) or not all(
-            isinstance(item, kind)
-            and not isinstance(item, bool)
-            and (not isinstance(item, str) or len(item) <= _LONGEST_WORD)
-            for item in value
-        ):
+        if not isinstance(value, list | tuple) or not all(map(fits, value)):
             raise UsageError(f"{key} in {self.where} must be a list of {name}.")
         return tuple(value)
 
 
-def layer_count(config: Config, default: int, keys: Keys = "num_hidden_layers") -> int:
-    return config.needed(keys, default, most=LARGEST_DEPTH)
+def _is_truth(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    whole = _is_whole(value) or isinstance(value, float)
+    return whole and abs(cast(float, value)) <= 1e300
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_WORD
+
+
+def flag(config: Config, value: Flag) -> bool:
+    return value if isinstance(value, bool) else config.flag(*value)
 
 
 def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tuple[str, ...]:
@@ -207,10 +201,14 @@ def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tupl
 
 
 def stored_dtype(config: Config) -> str | None:
-    """The dtype of the checkpoint as config.json names it ("bfloat16"); None if it does not, or
-    says "auto"."""
-    name = config.text("dtype", "") or config.text("torch_dtype", "")
-    return None if name in ("", "auto") else name.removeprefix("torch.")
+    """The dtype of the checkpoint as config.json names it ("bfloat16"), else as its text_config
+    does; None if neither says it, or says "auto"."""
+    for part in (config, config.within("text_config")):
+        for key in ("dtype", "torch_dtype"):
+            name = "" if part is None else part.text(key, "")
+            if name not in ("", "auto"):
+                return name.removeprefix("torch.")
+    return None
 
 
 def written(value: object) -> str:

@@ -3,59 +3,67 @@ headers of the weights."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.modules import named_parameters, parameter_count
-from qtui_core.memory.shape.packed import packing_of
-from qtui_core.memory.shape.packed_modules import held_by_files
+from qtui_core.memory.shape.config_reader import Config, stored_dtype
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
+from qtui_core.memory.shape.model_shape import ModelShape, named_parameters, parameter_count
+from qtui_core.memory.shape.nearest import nearest_shape, with_parameters
+from qtui_core.memory.shape.packed import (
+    as_served,
+    held_by_files,
+    packed,
+    packing_of,
+    packing_of_files,
+)
 from qtui_core.models.source import ModelSource
 from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
-
-
-class StoredAs(NamedTuple):
-    """How a checkpoint is stored: the dtype of its weights, None if config.json does not say; and
-    the `quant` of a plan that keeps it as it is, None if it is not quantized."""
-
-    dtype: str | None
-    packed_as: str | None
-
-
-def stored_as(config: Mapping[str, Any]) -> StoredAs:
-    """How a checkpoint of any family is stored, from its config.json. Raises what `packing_of`
-    raises."""
-    dtype = config.get("dtype") or config.get("torch_dtype")
-    packing = packing_of(config)
-    return StoredAs(
-        None if dtype is None else str(dtype), None if packing is None else packing.quant
-    )
 
 
 @dataclass(frozen=True)
 class ModelDescription:
     """A model: the name that was asked for, where it was found, its config.json and its class.
-    `quantized`: the checkpoint is quantized already. `stored` has the sizes of tensors from the
-    headers by name: all of a GGUF file (`gguf`), else those stored as plain values. `tensors` are
-    all tensors of a quantized checkpoint."""
+    `quantization` is what the checkpoint is quantized with already, empty if it is not. `stored`
+    has the sizes of tensors from the headers by name: all of a GGUF file (`gguf`), else those
+    stored as plain values. `tensors` are all tensors of a quantized checkpoint, under the names
+    that the classes of transformers have for them. `parameters` of the files, 0 without any."""
 
     name: str
     location: str
     config: Mapping[str, Any]
     architecture: str
-    quantized: bool
+    quantization: str
     stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     gguf: bool = False
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
+    parameters: int = 0
 
     def read_shape(self) -> ModelShape:
-        """Its shape, checked against the headers. Raises what shape_from_config raises."""
-        shape = held_by_files(shape_from_config(self.config), self.tensors)
-        return held_against(shape, self.stored, gguf=self.gguf)
+        """Its shape, checked against the headers; for a family that is not built in, that of the
+        nearest kind of decoder. Raises UsageError for a configuration that lacks what is needed or
+        contradicts itself."""
+        try:
+            shape = shape_from_config(self.config)
+        except UnknownFamily as error:
+            return self._nearest(str(error))
+        if self.tensors and shape.packing is None:
+            shape = packed(shape, packing_of_files(self.quantization))
+            if self.gguf:
+                note = "Its embedding is counted unpacked, whatever the file packs it in."
+                shape = replace(shape, known="derived", notes=(*shape.notes, note))
+        return held_against(held_by_files(shape, self.tensors), self.stored, gguf=self.gguf)
+
+    def _nearest(self, why: str) -> ModelShape:
+        shape = nearest_shape(self.config, why)
+        if self.parameters:
+            shape = with_parameters(shape, self.parameters)
+        packing = packing_of(self.config)
+        return shape if packing is None else packed(shape, as_served(packing))
 
 
 def describe(source: ModelSource) -> ModelDescription:
@@ -73,14 +81,19 @@ def describe(source: ModelSource) -> ModelDescription:
         location=source.location,
         config=_with_dtype(source.config, source),
         architecture=source.architecture or "a model",
-        quantized=source.quantization is not None,
+        quantization="" if source.quantization is None else source.quantization.method,
         stored={
             name: info.shape
             for name, info in source.tensors.items()
             if gguf or info.role is Role.VALUES
         },
         gguf=gguf,
-        tensors={} if gguf or source.quantization is None else source.tensors,
+        parameters=source.parameters,
+        tensors={}
+        if source.quantization is None
+        else {_as_module(name): info for name, info in source.tensors.items()}
+        if gguf
+        else source.tensors,
     )
 
 
@@ -89,16 +102,36 @@ _FLOATING: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16"
 
 
 def _with_dtype(config: Mapping[str, Any], source: ModelSource) -> Mapping[str, Any]:
-    if stated_dtype(config) or source.quantization is not None:
+    if stored_dtype(Config(config)) or source.quantization is not None:
         return config
     stored = next((_FLOATING[dtype] for dtype in source.dtypes if dtype in _FLOATING), None)
     return config if stored is None else {**config, "dtype": stored}
 
 
-def stated_dtype(config: Mapping[str, Any]) -> object:
-    """What config.json says about the dtype of the weights; "auto" counts as nothing."""
-    stated = config.get("dtype") or config.get("torch_dtype")
-    return None if stated == "auto" else stated
+#: Modules of a layer that GGUF names otherwise (llama.cpp, gguf-py/gguf/tensor_mapping.py).
+_OF_GGUF: Final = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.0.gate_proj",
+    "ffn_up_exps": "mlp.experts.0.up_proj",
+    "ffn_down_exps": "mlp.experts.0.down_proj",
+}
+
+
+def _as_module(name: str) -> str:
+    """The name of a tensor as classes like Llama have it: "blk.3.attn_q.weight" is that of
+    "model.layers.3.self_attn.q_proj". Experts, which GGUF stacks, are named as the first one; other
+    tensors keep their names."""
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
+    if match is None or match[2] not in _OF_GGUF:
+        return "lm_head.weight" if name == "output.weight" else name
+    return f"model.layers.{match[1]}.{_OF_GGUF[match[2]]}.{match[3]}"
 
 
 #: Tensors of GGUF files that are no parameters: factors of rotary positions.

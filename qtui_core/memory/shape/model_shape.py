@@ -7,9 +7,11 @@ parameter with the real class.
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Iterator
+from dataclasses import field, replace
 from functools import cached_property
 from importlib import import_module
+from math import prod
 from typing import Literal
 
 from qtui_core.dataclass import dataclass
@@ -21,7 +23,8 @@ from qtui_core.memory.shape.packings import Layout, Packing
 class Linear:
     """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` if `transposed`
     (GPT-2's Conv1D). `bias_apart`: the bias is added after the product in an operation of its own
-    (Falcon). `layout` is how the checkpoint packs the weight, None if it does not."""
+    (a head that gets tokens apart in memory). `layout` is how the checkpoint packs the weight, None
+    if it does not."""
 
     name: str
     inputs: int
@@ -41,11 +44,8 @@ class Norm:
             multiplies by the weight in float32 and casts afterwards (OLMo 2); "rms-one-plus"
             multiplies by one plus the weight, both in float32, and casts afterwards (Gemma);
             "rms-weight-last" is "rms" with the weight as second factor (Llama 4); "layer" is
-            torch's layer norm kernel; "layer-fp32" casts to float32 around it (OLMo 1);
-            "layer-plain" computes in float32 in separate operations, without bias (Cohere);
-            "rms-promoted" multiplies the uncast input by the inverse root in float32 and casts to
-            the dtype of a 16-bit weight (T5); other kinds have the name of the family that needs
-            them.
+            torch's layer norm kernel; "layer-plain" computes in float32 in separate operations,
+            without bias (Cohere); other kinds have the name of the family that needs them.
         weight, bias: whether it has them.
         shape: of the weight, if it is not `[size]`.
     """
@@ -60,11 +60,12 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A table `[rows, columns]` for look-ups."""
+    """A table `[rows, columns]` for look-ups. `no_adapter`: why adapters over it do not work."""
 
     name: str
     rows: int
     columns: int
+    no_adapter: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,69 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class CachedTensor:
+    """What a layer keeps of each sequence for the tokens to come, in the cache of an inference.
+
+    Attributes:
+        kind: of the layer, and of what it keeps.
+        formula: of its elements, a sum of products of numbers and names; a sentence without them.
+        sizes: (name in the formula, number).
+        each: whether the elements are kept for each token, or once for a sequence.
+        window: how many tokens back one is seen; None for all.
+        dtype: "cache" is that of --kv-dtype, "activations" that of the model.
+    """
+
+    kind: str
+    formula: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    each: Literal["token", "sequence"] = "token"
+    window: int | None = None
+    dtype: Literal["cache", "activations", "fp32"] = "cache"
+
+    @property
+    def numbers(self) -> str:
+        """The formula with numbers in place of names; empty if it has none."""
+        known = dict(self.sizes)
+        words = [str(known.get(word, word)) for word in self.formula.split() if known]
+        return " ".join(words)
+
+    @property
+    def elements(self) -> int:
+        products = self.numbers.split(" + ") if self.sizes else ()
+        return sum(prod(map(int, product.split(" · "))) for product in products)
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """A gated delta net (Qwen 3.5, Qwen3-Next): linear attention, of whose tokens a state is kept.
+
+    Attributes:
+        heads, key_heads, head_dim, key_dim: heads of values, and of queries and keys, and elements
+            of each.
+        kernel: tokens that the convolution sees.
+        mixed, gate, beta, decay: the products for queries, keys and values, for the gate of the
+            output, for what a token writes, and for what the state loses; if there are only two,
+            `mixed` has that of the gate and `beta` that of the decay.
+        norm: of each head of the output, before the gate.
+        activation: after the convolution.
+        extra: weight of the convolution, bias and logarithms of the decay.
+    """
+
+    heads: int
+    key_heads: int
+    head_dim: int
+    key_dim: int
+    kernel: int
+    mixed: Linear
+    beta: Linear
+    norm: Norm
+    extra: tuple[Parameter, ...]
+    gate: Linear | None = None
+    decay: Linear | None = None
+    activation: str = "silu"
 
 
 @dataclass(frozen=True)
@@ -97,10 +161,13 @@ class Attention:
         window: how many positions back a query sees; None for all.
         softcap: whether scores are capped by a tanh (Gemma 2), which needs eager attention.
         eager: whether the class supports no torch kernel, so that "sdpa" is eager (Gemma 2).
+        sinks: a score for each head beside those of the keys, which draws attention to nothing
+            (gpt-oss).
         table: which of the pairs of rotary tables it uses.
         chunked: whether `window` is a chunk of the sequence, outside of which queries see nothing
             (Llama 4).
-        clip: whether queries, keys and values are clipped in place (OLMo 1).
+        keeps: what an inference keeps of it, if that is not the keys and values of its heads.
+        net: what stands in place of attention, which then says as how much attention it counts.
         causal: whether later positions are hidden.
         dropout: of the scores, in training; residual_dropout: of the output projection's result.
         style: the family whose code it follows, if the order of operations differs from Llama's.
@@ -114,9 +181,10 @@ class Attention:
     key: Linear | None = None
     value: Linear | None = None
     fused: Linear | None = None
+    sinks: Parameter | None = None
     query_norm: Norm | None = None
     key_norm: Norm | None = None
-    positions: Literal["rope", "alibi", "relative", "learned", "none"] = "rope"
+    positions: Literal["rope", "learned", "none"] = "rope"
     rotary_dims: int = 0
     window: int | None = None
     softcap: bool = False
@@ -130,7 +198,21 @@ class Attention:
     eager: bool = False
     table: int = 0
     chunked: bool = False
-    clip: bool = False
+    keeps: tuple[CachedTensor, ...] | None = None
+    net: DeltaNet | None = None
+
+    @property
+    def kept(self) -> tuple[CachedTensor, ...]:
+        """What an inference keeps (DynamicLayer and DynamicSlidingWindowLayer of transformers)."""
+        sizes = (("heads_kv", self.kv_heads), ("head_dim", self.head_dim))
+        kind = "chunks" if self.chunked else "sliding window" if self.window else "full attention"
+        usual = (CachedTensor(kind, "2 · heads_kv · head_dim", sizes, window=self.window),)
+        return usual if self.keeps is None else self.keeps
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether keys and values are kept."""
+        return any(kept.each == "token" and kept.sizes for kept in self.kept)
 
 
 @dataclass(frozen=True)
@@ -139,7 +221,8 @@ class LatentAttention:
 
     `query_down` and `query_norm` are None if `query_up` alone projects queries. A head of queries
     and keys has nope_dim + rope_dim elements, a head of values value_dim. `interleaved`: elements
-    that are rotated together are adjacent.
+    that are rotated together are adjacent. `index_dim`: elements of a key of the indexer, which
+    chooses the tokens to see (DeepSeek V3.2); 0 without.
     """
 
     heads: int
@@ -156,6 +239,21 @@ class LatentAttention:
     dropout: float = 0.0
     interleaved: bool = True
     style: str = "deepseek_v3"
+    extra: tuple[Parameter, ...] = ()
+    index_dim: int = 0
+
+    @property
+    def kept(self) -> tuple[CachedTensor, ...]:
+        """What an inference keeps: latents, from which keys and values are made again for every
+        token, and the keys of the indexer."""
+        sizes = (("kv_lora_rank", self.latent_norm.size), ("qk_rope_head_dim", self.rope_dim))
+        found = [CachedTensor("latent attention", "kv_lora_rank + qk_rope_head_dim", sizes)]
+        if self.index_dim:
+            index = (("index_head_dim", self.index_dim),)
+            found.append(
+                CachedTensor("keys of the indexer", "index_head_dim", index, dtype="activations")
+            )
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -183,6 +281,7 @@ class Moe:
         stacked: the parameters of all experts, stacked, in the order of the class.
         intermediate: width of one expert.
         shared: the expert that works on every token, and shared_gate its gate, if any.
+        biases: of all experts, stacked like `stacked`, if they have any.
         extra: other parameters of the router, and buffers that count as such.
         normalized: whether the weights of the chosen experts are divided by their sum.
         groups, chosen_groups: the number of groups of experts, and of the best groups from which
@@ -195,6 +294,7 @@ class Moe:
     intermediate: int
     router: Linear | Parameter
     stacked: tuple[Parameter, ...]
+    biases: tuple[Parameter, ...] = ()
     activation: str = "silu"
     shared: Mlp | None = None
     shared_gate: Linear | None = None
@@ -203,6 +303,9 @@ class Moe:
     normalized: bool = False
     groups: int = 0
     chosen_groups: int = 0
+
+
+Arrangement = Literal["pre", "parallel", "sandwich", "post", "post-add"]
 
 
 @dataclass(frozen=True)
@@ -214,18 +317,13 @@ class Layer:
             both on the layer's input), "sandwich" (norms before and after each: Gemma 2, 3), "post"
             (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT).
         norms: in the order of their use.
-        cross: attention to an encoder; its norm is the middle one in `norms` (T5 decoders).
-        normed_residual: whether the residual is the normalized input (a variant of BLOOM).
     """
 
     attention: Attention | LatentAttention
     mlp: Mlp | Moe
     norms: tuple[Norm, ...]
-    arrangement: Literal["pre", "parallel", "sandwich", "post", "post-add"] = "pre"
+    arrangement: Arrangement = "pre"
     residual_scale: bool = False
-    dropout: float = 0.0
-    cross: Attention | None = None
-    normed_residual: bool = False
 
 
 Module = Linear | Norm | Embedding | Parameter
@@ -254,19 +352,20 @@ class ModelShape:
         embedding_dropout: of the input of the first layer.
         rotary_dims: elements of a row of the cosine tables; 0 if there are none.
         rotary_tables: how many pairs of tables there are (Gemma 3: one for each kind of layer).
-        rotary_kind: "cast" to the dtype of the model (Llama), "float32" (OLMo), "interleaved" if
-            each frequency is repeated twice in a row (Cohere), "complex" numbers (Llama 4).
+        rotary_kind: "cast" to the dtype of the model (Llama), "float32" (OLMo 2), "complex" numbers
+            (Llama 4), "halves", cast, with one column for both elements of a pair (gpt-oss), or
+            "grids", cast, of three positions of each token (Qwen 3 VL).
         buffers: bytes of buffers that are neither parameters nor activations (inverse frequencies,
             masks).
-        encoder: layers of an encoder before the decoder (T5), with `encoder_prefix`.
         dtype: of the checkpoint, from config.json; None if unknown.
         max_positions: the longest sequence that it was made for.
-        is_encoder: whether it is bidirectional, with a head for masked tokens or none.
-        final_dropout: of the final norm's output (T5).
-        head_scale: whether the head's input is multiplied by a constant (T5 1.0).
-        head_activation: after the first of `head_modules` (BERT's transform and pooler).
+        tp_plan: whether the class says how tensor parallelism divides embedding and output layer,
+            or the latter alone ("head").
+        is_encoder: whether it is bidirectional, with a head for masked tokens.
+        head_activation: after the first of `head_modules` (BERT's transform).
         head_bias: the name of the head's bias, if it is one of `head_modules`.
-        known: "derived" if the headers of the weights contradict it (headers.py).
+        known: "derived" if the headers of the weights contradict it; "assumed" if it is that of the
+            nearest kind of decoder (nearest.py), and `why` says why.
         described_in: its source, in the words of a sentence.
         packing: how the checkpoint stores quantized layers, None if it is not quantized.
     """
@@ -290,19 +389,16 @@ class ModelShape:
     embedding_dropout: float = 0.0
     rotary_dims: int = 0
     rotary_tables: int = 1
-    rotary_kind: Literal["cast", "float32", "interleaved", "complex"] = "cast"
+    rotary_kind: Literal["cast", "float32", "complex", "halves", "grids"] = "cast"
     buffers: tuple[int, ...] = ()
-    encoder: tuple[Layer, ...] = ()
-    encoder_prefix: str = ""
-    encoder_norm: Norm | None = None
     dtype: str | None = None
     max_positions: int | None = None
+    tp_plan: bool | Literal["head"] = True
     is_encoder: bool = False
-    final_dropout: float = 0.0
-    head_scale: bool = False
     head_activation: str = ""
     head_bias: str = ""
-    known: Literal["exact", "derived"] = "exact"
+    known: Literal["exact", "derived", "assumed"] = "exact"
+    why: str = ""
     described_in: str = "config.json"
     packing: Packing | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -326,6 +422,11 @@ class ModelShape:
         None if they are not quantized."""
         return None if self.packing is None else self.packing.quant
 
+    def packing_under(self, quant: str | None) -> Packing | None:
+        """How the checkpoint stores the weights of a plan with this `quant`; None if the plan
+        unpacks them, or they are plain."""
+        return self.packing if self.packed_as == quant else None
+
     @property
     def learned_positions(self) -> int | None:
         """The longest sequence of a model with a table of positions; None for other models, which
@@ -344,3 +445,90 @@ class ModelShape:
             return True
         mixed = any(isinstance(layer.mlp, Moe) and layer.mlp.stacked for layer in self.layers)
         return packing.layout_known and not mixed
+
+
+def modules_of_layer(layer: Layer) -> Iterator[Module]:
+    """The modules of a layer; names are without the layer's prefix."""
+    for part in (layer.attention, layer.mlp):
+        yield from modules_of(part)
+    yield from layer.norms
+
+
+def modules_of(part: Attention | LatentAttention | DeltaNet | Mlp | Moe) -> Iterator[Module]:
+    """The modules of a part of a layer, in the order of its fields."""
+    for name in part.__dataclass_fields__:
+        value = getattr(part, name)
+        if isinstance(value, Mlp | DeltaNet):
+            yield from modules_of(value)
+        elif isinstance(value, Module):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (item for item in value if isinstance(item, Module))
+
+
+def named_modules(shape: ModelShape) -> Iterator[tuple[str, Module]]:
+    """(full name, module) of all modules, without a tied head."""
+    for embedding in shape.embeddings:
+        yield embedding.name, embedding
+    for module in shape.embedding_modules:
+        yield module.name, module
+    for index, layer in enumerate(shape.layers):
+        for module in modules_of_layer(layer):
+            yield f"{shape.layer_prefix}.{index}.{module.name}", module
+    if shape.final_norm is not None:
+        yield shape.final_norm.name, shape.final_norm
+    for module in shape.head_modules:
+        yield module.name, module
+    if shape.head is not None and not shape.tied:
+        yield shape.head.name, shape.head
+    elif shape.head is not None and shape.head.bias:
+        yield shape.head.name, Parameter(f"{shape.head.name}.bias", (shape.head.outputs,))
+
+
+def parameters_of(module: Module) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(suffix, shape) of the parameters of a module; the suffix of a parameter without a module is
+    empty."""
+    match module:
+        case Linear():
+            sizes = (module.outputs, module.inputs)
+            yield "weight", sizes[::-1] if module.transposed else sizes
+            if module.bias:
+                yield "bias", (module.outputs,)
+        case Norm():
+            if module.weight:
+                yield "weight", module.shape or (module.size,)
+            if module.bias:
+                yield "bias", module.shape or (module.size,)
+        case Embedding():
+            yield "weight", (module.rows, module.columns)
+        case Parameter():
+            yield "", module.shape
+
+
+def full_name(name: str, module: Module, suffix: str) -> str:
+    """The name of a parameter of the module that `named_modules` calls `name`; the bias of a tied
+    head, a parameter without a module, has another."""
+    if suffix:
+        return f"{name}.{suffix}"
+    return name if name.endswith(module.name) else module.name
+
+
+def named_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of every parameter, like `named_parameters` of the transformers class, in no
+    particular order."""
+    for name, module in named_modules(shape):
+        for suffix, sizes in parameters_of(module):
+            yield full_name(name, module, suffix), sizes
+
+
+def parameter_count(shape: ModelShape) -> int:
+    """How many parameters a model has; those of tied weights count once."""
+    outside = replace(shape, layers=())
+    found = sum(prod(sizes) for _, sizes in named_parameters(outside))
+    # Most layers of a model are one object, whose parameters are counted once.
+    alike = {id(layer): layer for layer in shape.layers}
+    counts = {
+        key: sum(prod(sizes) for m in modules_of_layer(layer) for _, sizes in parameters_of(m))
+        for key, layer in alike.items()
+    }
+    return found + sum(counts[id(layer)] for layer in shape.layers)

@@ -1,5 +1,5 @@
-"""Turns a quantization_config into a Packing, which says how a checkpoint is stored, by its
-quant_method.
+"""How a checkpoint stores quantized layers: its quantization_config as a Packing, by its
+quant_method, and which modules of a shape it packs, checked against the headers of its files.
 
 Which modules are packed follows the quantizers of transformers 5.23 (quantizers/quantizer_*.py),
 optimum for GPTQ, and the matching rules of compressed-tensors. If a setting cannot be read or a
@@ -8,12 +8,25 @@ method is unknown, the packing says so and has no layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any, Final
 
+from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.shape.config_reader import written
+from qtui_core.memory.shape.model_shape import (
+    Layer,
+    Linear,
+    ModelShape,
+    Module,
+    Parameter,
+    modules_of_layer,
+    named_modules,
+)
 from qtui_core.memory.shape.packings import (
+    HELD,
+    STORED,
     UNPACKED_BY_FORWARD,
     Layout,
     PackedTensor,
@@ -22,6 +35,7 @@ from qtui_core.memory.shape.packings import (
 )
 from qtui_core.models.quoting import printable
 from qtui_core.models.recognise import declared_method, quantization_config
+from qtui_core.models.tensors import TensorInfo
 
 Settings = Mapping[str, Any]
 
@@ -52,9 +66,35 @@ def packing_of(config: Settings) -> Packing | None:
         what = f"as {method!r}" if method else "by a method that quantization_config does not name"
         return _unknown_layout(method or "unnamed", f"{what}, of which no layout is built in")
     try:
-        return _noted(read(settings))
+        packing = read(settings)
     except _Unreadable as error:
         return _unknown_layout(method, f"as {method}, but {error}")
+    note = f"The checkpoint is stored quantized ({packing.title}). {packing.note}"
+    return replace(packing, note=note.strip())
+
+
+def packing_of_files(method: str) -> Packing:
+    """How a checkpoint is stored of which only the files say that it is quantized, in the words of
+    `QuantizationInfo.method`."""
+    found = _unknown_layout(method, f"as {method}, which config.json does not say")
+    if method != "gguf":
+        return found
+    loads = "transformers unpacks it as it is loaded; llama.cpp keeps it packed"
+    return replace(found, title="GGUF", dequantizes=True, experts="packed", untrained=loads)
+
+
+def as_served(packing: Packing) -> Packing:
+    """The same as engines keep it that never unpack it (vLLM), experts too: codes of 4 or 8 bits,
+    and scales of a byte, two where they have 16 bits."""
+
+    def served(layout: Layout | None) -> Layout | None:
+        if layout is None or layout.kind not in UNPACKED_BY_FORWARD:
+            return layout
+        group = layout.group if layout.scales else layout.group // 2
+        return Layout("modelopt", 8 if layout.bits > 4 else 4, group)
+
+    rules = tuple(replace(rule, layout=served(rule.layout)) for rule in packing.rules)
+    return replace(packing, layout=served(packing.layout), rules=rules, experts="packed")
 
 
 def _unknown_layout(method: str, stored: str) -> Packing:
@@ -64,11 +104,6 @@ def _unknown_layout(method: str, stored: str) -> Packing:
         untrained="what its layers compute with is not known",
         note=f"The checkpoint is stored quantized {printable(stored)}. {_UNTOLD}",
     )
-
-
-def _noted(packing: Packing) -> Packing:
-    stored = f"The checkpoint is stored quantized ({packing.title})."
-    return replace(packing, note=f"{stored} {packing.note}".strip())
 
 
 def _gptq(settings: Settings) -> Packing:
@@ -325,24 +360,56 @@ def _inferred(weights: Settings, bits: int, active: bool) -> str:
 
 def _modelopt(settings: Settings) -> Packing:
     algorithm = settings.get("quant_algo")
-    if algorithm not in ("NVFP4", "FP8"):
-        raise _Unreadable(f"its quant_algo is {written(algorithm)}, of which no layout is built in")
-    group = _whole({"group_size": settings.get("group_size", 16)}, "group_size", (16,))
     names = _names(settings.get("ignore") or settings.get("exclude_modules"))
+    rules = [Rule(names, "glob")] if names else []
+    layout = None
+    if algorithm == "MIXED_PRECISION":
+        rules += _by_part(settings.get("quantized_layers"))
+    elif algorithm in ("NVFP4", "FP8"):
+        group = _whole({"group_size": settings.get("group_size", 16)}, "group_size", (16,))
+        layout = Layout("modelopt", 4 if algorithm == "NVFP4" else 8, group)
+    if layout is None and not any(rule.layout for rule in rules):
+        raise _Unreadable(f"its quant_algo is {written(algorithm)}, of which no layout is built in")
     return Packing(
         "modelopt",
         f"ModelOpt {algorithm}",
-        Layout("modelopt", 4 if algorithm == "NVFP4" else 8, group),
-        (Rule(names, "glob"),) if names else (),
+        layout,
+        tuple(rules),
         head=True,
+        experts="packed",
         untrained=_NO_LOADER,
         note=f"{_NO_LOADER.capitalize()}; vLLM and TensorRT-LLM do. What their kernels take beside "
         "the weights is not counted.",
     )
 
 
+def _by_part(listed: object) -> Iterator[Rule]:
+    """A rule for each part of a layer in ModelOpt's list of modules: those of a part are alike."""
+    kinds = {"FP8": 8, "NVFP4": 4, "W4A16_NVFP4": 4}
+    for part in ("attn", "mlp", "lm_head"):
+        for name, how in listed.items() if isinstance(listed, Mapping) else ():
+            algorithm = how.get("quant_algo") if isinstance(how, Mapping) else None
+            if part in name and isinstance(algorithm, str) and algorithm in kinds:
+                yield Rule((f"*{part}*",), "glob", Layout("modelopt", kinds[algorithm], 16))
+                break
+
+
 def _mxfp4(settings: Settings) -> Packing:
-    raise _Unreadable("transformers packs experts of gpt-oss alone in it, which this model has not")
+    """Halves of bytes and a scale for 32 of them, of experts alone (integrations/mxfp4.py of
+    transformers)."""
+    return Packing(
+        "mxfp4",
+        "MXFP4",
+        rules=(
+            *_skipped(settings, "modules_to_not_convert"),
+            Rule(("*.experts",), "glob", Layout("mxfp4", 4, 32)),
+        ),
+        experts="packed",
+        dequantizes=True,
+        untrained="transformers unpacks it to train",
+        note="Its kernels need a GPU of compute capability 7.5 and triton; else transformers loads "
+        "it unpacked. Beside the weights what the class makes is counted; they make less.",
+    )
 
 
 def _skipped(settings: Settings, key: str) -> tuple[Rule, ...]:
@@ -398,3 +465,186 @@ _METHODS: Final[Mapping[str, Callable[[Settings], Packing]]] = {
     "modelopt": _modelopt,
     "mxfp4": _mxfp4,
 }
+
+
+#: The note on experts whose packing nothing says.
+EXPERTS_UNKNOWN: Final = (
+    "How its experts are stored once they are stacked is not known: they are counted unpacked, "
+    "and no figure that rests on it is exact."
+)
+
+
+def packed(
+    shape: ModelShape, packing: Packing, held: Mapping[str, Layout | None] | None = None
+) -> ModelShape:
+    """The shape with the layout of each module that the checkpoint stores packed. `held` are the
+    layouts that the files show, by full name."""
+    shown = held or {}
+
+    def of(name: str, module: Module) -> Layout | None:
+        if name in shown:
+            return shown[name]
+        if isinstance(module, Parameter):
+            experts, _, _ = name.rpartition(".")
+            stacked = experts.endswith(".experts") and len(module.shape) == 3
+            return packing.of(experts) if stacked and packing.experts == "packed" else None
+        plain = not isinstance(module, Linear) or (module.transposed and not packing.transposed)
+        return None if plain else packing.of(name)
+
+    known: dict[tuple[object, ...], Layer] = {}
+
+    def layered(prefix: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        found = []
+        for index, layer in enumerate(layers):
+            names = {m.name: of(f"{prefix}.{index}.{m.name}", m) for m in modules_of_layer(layer)}
+            key = (id(layer), *names.values())
+            if key not in known:
+                known[key] = _with_layouts(layer, names)
+            found.append(known[key])
+        return tuple(found)
+
+    def outside(module: Module) -> Module:
+        within = packing.outside or module.name in shown
+        layout = of(module.name, module) if within else None
+        return _with_layouts(module, {module.name: layout})
+
+    head = shape.head
+    if head is not None and (packing.head or head.name in shown) and not shape.tied:
+        head = replace(head, layout=of(head.name, head))
+    shape = replace(
+        shape,
+        packing=packing,
+        layers=layered(shape.layer_prefix, shape.layers),
+        embedding_modules=tuple(map(outside, shape.embedding_modules)),
+        head_modules=tuple(map(outside, shape.head_modules)),
+        head=head,
+        notes=(*shape.notes, packing.note),
+    )
+    if packing.layout_known and not shape.storage_known:
+        return replace(shape, notes=(*shape.notes, EXPERTS_UNKNOWN))
+    return shape
+
+
+def held_by_files(shape: ModelShape, tensors: Mapping[str, TensorInfo]) -> ModelShape:
+    """The shape with the layouts of packed modules that the headers of a checkpoint's files show,
+    if they differ from the configuration or the configuration does not say. `tensors` may be empty.
+
+    Modules whose names are not in the files keep the layout from the configuration.
+    """
+    packing = shape.packing
+    if packing is None or not tensors:
+        return shape
+    stored: dict[str, dict[str, TensorInfo]] = {}
+    for name, info in tensors.items():
+        owner, _, constant = name.partition(".weight.")  # constants of bitsandbytes
+        suffix = f"weight.{constant}"
+        if not constant:
+            owner, _, suffix = name.rpartition(".")
+        stored.setdefault(owner, {})[suffix] = info
+    changed: dict[str, Layout | None] = {}
+    words = ""
+    experts = _stacked(stored)
+    for name, module in named_modules(shape):
+        if isinstance(module, Parameter) and name in experts and packing.layout is None:
+            changed[name] = Layout(HELD, 8, held=(PackedTensor("", (experts[name],), "uint8"),))
+            continue
+        own = stored.get(name)
+        if not isinstance(module, Linear) or own is None or not (own.keys() - {"bias"}):
+            continue
+        layout = _held(packing, module, own)
+        if layout != module.layout:
+            changed[name] = layout
+            words = words or _contradiction(name, module, own)
+    if not changed:
+        return shape
+    note = f"config.json and the files contradict each other: {words}. Counted is what is stored."
+    if not packing.layout_known:
+        note = (
+            f"The checkpoint is stored quantized as {packing.title}; its bytes are those of its "
+            "files. What its kernels take besides is not known."
+        )
+    notes = tuple(n for n in shape.notes if n != packing.note)
+    if packing.layout_known:
+        notes = (*notes, packing.note)
+    found = replace(packing, note=note, held=True)
+    return packed(replace(shape, notes=notes), found, changed)
+
+
+def _stacked(stored: Mapping[str, Mapping[str, TensorInfo]]) -> dict[str, int]:
+    """Bytes of the packed experts of a layer, by the name of the parameter that stacks them."""
+    found: dict[str, int] = {}
+    for owner, own in stored.items():
+        experts, number, which = (*owner.rsplit(".", 2), "", "")[:3]
+        if number.isdigit() and which in _OF_EXPERTS:
+            name = f"{experts}.{_OF_EXPERTS[which]}"
+            found[name] = found.get(name, 0) + sum(info.nbytes for info in own.values())
+    return found
+
+
+def _held(packing: Packing, module: Linear, own: Mapping[str, TensorInfo]) -> Layout | None:
+    """How the files store a module: as its layout says, or otherwise, or unpacked (None)."""
+    weight = own.get("weight")
+    count = module.inputs * module.outputs
+    if weight is not None and weight.dtype in _FLOATING and weight.elements == count:
+        return None
+    if packing.quant != STORED:  # bitsandbytes stores its constants in several forms
+        return packing.layout
+    layout = module.layout
+    if layout is not None:
+        codes, *others = layout.parts((module.outputs, module.inputs), "bf16")
+        found = own.get(codes.name)
+        same = all(_same(part, own[part.name]) for part in others if part.name in own)
+        if found is not None and _same(codes, found) and same:
+            return layout
+    parts = [
+        PackedTensor(name, info.shape, _TYPES[info.dtype])
+        if info.dtype in _TYPES
+        else PackedTensor(name, (info.nbytes,), "uint8")
+        for name, info in own.items()
+        if name != "bias"
+    ]
+    parts.sort(key=lambda part: -prod(part.sizes) * SIZES[part.dtype])
+    kind = HELD if packing.layout is None else packing.layout.kind
+    return Layout(kind, 8, held=tuple(parts)) if parts else layout
+
+
+def _same(part: PackedTensor, info: TensorInfo) -> bool:
+    return prod(part.sizes) * SIZES[part.dtype] == info.nbytes
+
+
+def _contradiction(name: str, module: Linear, own: Mapping[str, TensorInfo]) -> str:
+    nbytes = sum(info.nbytes for suffix, info in own.items() if suffix != "bias")
+    if module.layout is None:
+        return f"{name} would be in its own type, and is stored packed, in {nbytes:,} bytes"
+    parts = module.layout.parts((module.outputs, module.inputs), "bf16")
+    needed = sum(prod(part.sizes) * SIZES[part.dtype] for part in parts)
+    return f"{name} would take {needed:,} bytes, and is stored in {nbytes:,}"
+
+
+#: Safetensors dtypes -> the names in the estimate.
+_TYPES: Final = {
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "F32": "fp32",
+    "F16": "fp16", "BF16": "bf16", "F8_E4M3": "fp8", "F8_E5M2": "fp8", "F8_E8M0": "uint8",
+}  # fmt: skip
+_FLOATING: Final = ("F32", "F16", "BF16")
+
+#: Modules of an expert in checkpoints -> the parameter in which transformers 5 stacks them.
+_OF_EXPERTS: Final = {
+    "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "down_proj": "down_proj",
+    "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj",
+}  # fmt: skip
+
+
+def _with_layouts(part: Any, layouts: Mapping[str, Layout | None]) -> Any:
+    """A layer, a part of one or a module, with the layouts of its modules, which are given by
+    name."""
+    if isinstance(part, Linear | Parameter):
+        layout = layouts.get(part.name)
+        return part if layout == part.layout else replace(part, layout=layout)
+    if isinstance(part, tuple):
+        return tuple(_with_layouts(each, layouts) for each in part)
+    if not hasattr(part, "__dataclass_fields__"):
+        return part
+    values = {name: getattr(part, name) for name in part.__dataclass_fields__}
+    changed = {name: _with_layouts(value, layouts) for name, value in values.items()}
+    return replace(part, **{n: v for n, v in changed.items() if v is not values[n]})

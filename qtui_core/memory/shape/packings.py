@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from math import prod
 from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
@@ -20,14 +19,6 @@ from qtui_core.models.patterns import matches
 STORED: Final = "stored"
 #: The kind of a layout that only the files show.
 HELD: Final = "held"
-
-#: Linear layers that quantizers leave as they are, by family and ending of the name: classes
-#: derived from nn.Linear are not replaced (transformers/integrations/bitsandbytes.py tests for the
-#: exact type), nor is what a class keeps in float32 (_keep_in_fp32_modules).
-NOT_REPLACED: Final = {
-    "falcon": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
-    "t5": ("wo",),
-}
 
 Sizes = tuple[int, ...]
 
@@ -46,7 +37,7 @@ class Layout:
     """How one weight is packed.
 
     Attributes:
-        kind: a row of `LAYOUTS`, or for bitsandbytes a way to store weights (plan_choices.QUANTS).
+        kind: a row of `LAYOUTS`, or for bitsandbytes a way to store weights (option.QUANTS).
         bits: of a code.
         group: weights along the inputs that share a scale; 0 is the whole row.
         block: rows and columns of a tile that shares a scale; empty if there are no tiles.
@@ -73,32 +64,30 @@ class Layout:
 
     def parts(self, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
         """The tensors that replace a weight `[..., outputs, inputs]` in a model of `dtype`. Only
-        fp8 stacks experts, `[experts, outputs, inputs]`."""
+        fp8, modelopt and mxfp4 stack experts, `[experts, outputs, inputs]`."""
         if self.held:
             yield from self.held
             return
-        yield from LAYOUTS[self.kind](self, weight, dtype)
-        yield from self.extra
+        *stacked, outputs, inputs = weight
+        tiles: Sizes = ()
+        if all(self.block):
+            tiles = tuple(-(-n // by) for n, by in zip((outputs, inputs), self.block, strict=False))
+        name = "" if stacked else "weight"
+        of = _Weight(tuple(stacked), outputs, inputs, dtype, name, self.groups(inputs), tiles)
+        yield from (*LAYOUTS[self.kind](self, of), *self.extra)
 
 
-def _gptq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """GPTQQuantLinear: codes packed down the columns in 32-bit words, zero points along the
-    rows."""
-    outputs, inputs = weight
-    groups = layout.groups(inputs)
-    yield PackedTensor("qweight", (-(-inputs * layout.bits // 32), outputs), "int32")
-    yield PackedTensor("qzeros", (groups, -(-outputs * layout.bits // 32)), "int32")
-    yield PackedTensor("scales", (groups, outputs), "fp16")
-    yield PackedTensor("g_idx", (inputs,), "int32")
+class _Weight(NamedTuple):
+    """A weight `[*stacked, outputs, inputs]` that a layout packs in a model of `dtype`; stacked
+    experts have no `name`. `groups`: those of a row; `tiles`: rows and columns of tiles, if any."""
 
-
-def _awq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """AWQuantLinear: codes packed along the rows, always with zero points."""
-    outputs, inputs = weight
-    groups, words = layout.groups(inputs), outputs * layout.bits // 32
-    yield PackedTensor("qweight", (inputs, words), "int32")
-    yield PackedTensor("qzeros", (groups, words), "int32")
-    yield PackedTensor("scales", (groups, outputs), "fp16")
+    stacked: Sizes
+    outputs: int
+    inputs: int
+    dtype: str
+    name: str
+    groups: int
+    tiles: Sizes
 
 
 def _zeros_width(layout: Layout, inputs: int) -> int:
@@ -108,136 +97,121 @@ def _zeros_width(layout: Layout, inputs: int) -> int:
     return -(-words // step) * step
 
 
-def _awq_gemv(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    outputs, inputs = weight
-    width = _zeros_width(layout, inputs)
-    yield PackedTensor("qweight", (outputs, inputs * layout.bits // 32), "int32")
-    yield PackedTensor("qzeros", (outputs, width), "int32")
-    yield PackedTensor("scales", (outputs, width * 8), "fp16")
+def _words(layout: Layout, count: int) -> int:
+    """32-bit words for the codes of `count` weights."""
+    return -(-count * layout.bits // 32)
 
 
-def _awq_gemv_fast(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    outputs, inputs = weight
-    width = _zeros_width(layout, inputs) * 8
-    yield PackedTensor("qweight", (outputs // 4, inputs * layout.bits // 16 * 4), "int16")
-    yield PackedTensor("qzeros", (width, outputs), "fp16")
-    yield PackedTensor("scales", (width, outputs), "fp16")
-
-
-def _fp8(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """FP8Linear and FP8Experts: one byte for each weight, a scale for each tile, or one for all."""
-    *stacked, outputs, inputs = weight
-    name = "" if stacked else "weight"
-    yield PackedTensor(name, weight, "fp8")
-    tiles: Sizes = ()
-    if layout.block:
-        rows, columns = layout.block
-        tiles = (-(-outputs // rows), -(-inputs // columns))
-    elif stacked:
-        tiles = (1, 1)
-    yield PackedTensor(f"{name}_scale_inv", (*stacked, *tiles), layout.scales or "fp32")
-
-
-def _fbgemm(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """FbgemmFp8Linear: a scale for each output."""
-    yield PackedTensor("weight", weight, "fp8")
-    yield PackedTensor("weight_scale", (weight[0], 1), "fp32")
-    yield PackedTensor("input_scale_ub", (1,), "fp32")
-
-
-def _scaled(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """The naive compressor of compressed-tensors: one byte for each weight, with scales for all,
-    each output, each group or each tile."""
-    yield PackedTensor("weight", weight, "int8" if layout.kind == "int-quantized" else "fp8")
-    yield from _scales(layout, weight, dtype, layout.asymmetric and "int8")
-
-
-def _words(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """PackedQuantizationCompressor: codes packed along the rows in 32-bit words, and a tensor with
-    the shape; zero points are packed in the same way, down the rows."""
-    outputs, inputs = weight
-    yield PackedTensor("weight_packed", (outputs, -(-inputs * layout.bits // 32)), "int32")
-    yield PackedTensor("weight_shape", (2,), "int64")
-    yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), dtype)
-    if layout.asymmetric:
-        words = -(-outputs * layout.bits // 32)
-        yield PackedTensor("weight_zero_point", (words, layout.groups(inputs)), "int32")
-
-
-def _halves(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """NVFP4PackedCompressor and MXFP4PackedCompressor: two codes per byte."""
-    outputs, inputs = weight
-    yield PackedTensor("weight_packed", (outputs, inputs // 2), "uint8")
-    yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), layout.scales)
-    if layout.kind == "nvfp4-pack-quantized":
-        yield PackedTensor("weight_global_scale", (1,), "fp32")
-
-
-def _modelopt(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """ModelOpt's NVFP4, and its FP8 with one scale."""
-    outputs, inputs = weight
+def _modelopt(layout: Layout, of: _Weight) -> tuple[PackedTensor, ...]:
+    """ModelOpt's NVFP4, and its FP8 with one scale; of stacked experts the same for each."""
+    one = PackedTensor(f"{of.name}_scale", of.stacked, "fp32")
+    inputs = PackedTensor("_input_scale" if of.stacked else "input_scale", of.stacked, "fp32")
     if layout.bits == 8:
-        yield PackedTensor("weight", weight, "fp8")
-        yield PackedTensor("weight_scale", (), "fp32")
-    else:
-        yield PackedTensor("weight", (outputs, inputs // 2), "uint8")
-        yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), "fp8")
-        yield PackedTensor("weight_scale_2", (), "fp32")
-    yield PackedTensor("input_scale", (), "fp32")
+        weight = PackedTensor(of.name, (*of.stacked, of.outputs, of.inputs), "fp8")
+        return weight, one, inputs
+    weight = PackedTensor(of.name, (*of.stacked, of.outputs, of.inputs // 2), "uint8")
+    scales = PackedTensor(f"{of.name}_scale", (*of.stacked, of.outputs, of.groups), "fp8")
+    return weight, scales, one._replace(name=f"{of.name}_scale_2"), inputs
 
 
-def _hqq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
+def _hqq(layout: Layout, of: _Weight) -> tuple[PackedTensor, ...]:
     """HQQLinear: codes of 1, 2, 4 and 8 bits in bytes, of 3 bits ten in a word; scales and zero
     points in the dtype of the model."""
-    count = prod(weight)
-    size = layout.group or weight[layout.axis]
+    count = of.outputs * of.inputs
+    size = layout.group or (of.outputs, of.inputs)[layout.axis]
     groups = count // size
+    codes = PackedTensor("W_q", (count * layout.bits // 8,), "uint8")
     if layout.bits == 3:
         rows, columns = (groups, size) if layout.axis else (size, groups)
-        yield PackedTensor("W_q", (-(-rows // 10), columns), "int32")
-    else:
-        yield PackedTensor("W_q", (count * layout.bits // 8,), "uint8")
-    yield PackedTensor("scale", (groups, 1), dtype)
-    yield PackedTensor("zero", (groups, 1), dtype)
+        codes = PackedTensor("W_q", (-(-rows // 10), columns), "int32")
+    scale, zero = (PackedTensor(name, (groups, 1), of.dtype) for name in ("scale", "zero"))
+    return codes, scale, zero
 
 
-def _scales(
-    layout: Layout, weight: Sizes, dtype: str, zeros: str | Literal[False]
-) -> Iterator[PackedTensor]:
-    outputs, inputs = weight
-    sizes: Sizes = (outputs, layout.groups(inputs))
-    if layout.block == (0, 0):  # one scale for all
-        sizes = (1,)
-    elif layout.block:
-        rows, columns = layout.block
-        sizes = (-(-outputs // rows), -(-inputs // columns))
-    yield PackedTensor("weight_scale", sizes, layout.scales or dtype)
-    if zeros:
-        yield PackedTensor("weight_zero_point", sizes, zeros)
+def _scaled(layout: Layout, of: _Weight) -> tuple[PackedTensor, ...]:
+    """The naive compressor of compressed-tensors: one byte for each weight, with scales for all,
+    each output, each group or each tile."""
+    sizes = (1,) if layout.block == (0, 0) else of.tiles or (of.outputs, of.groups)
+    code = "int8" if layout.kind == "int-quantized" else "fp8"
+    parts = (
+        PackedTensor("weight", (of.outputs, of.inputs), code),
+        PackedTensor("weight_scale", sizes, layout.scales or of.dtype),
+    )
+    zeros = PackedTensor("weight_zero_point", sizes, "int8")
+    return (*parts, zeros) if layout.asymmetric else parts
 
 
-def _held(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
-    """The tensors in the files (`Layout.held`), for an unknown method."""
-    yield from layout.held
-
-
+_T = PackedTensor
 #: Kind -> the tensors that replace a weight.
-LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[PackedTensor]]]] = {
-    "gptq": _gptq,
-    "awq": _awq,
-    "awq-gemv": _awq_gemv,
-    "awq-gemv-fast": _awq_gemv_fast,
-    "fp8": _fp8,
-    "fbgemm": _fbgemm,
+LAYOUTS: Final[Mapping[str, Callable[[Layout, _Weight], tuple[PackedTensor, ...]]]] = {
+    # GPTQQuantLinear: codes packed down the columns in words, zero points along the rows.
+    "gptq": lambda layout, of: (
+        _T("qweight", (_words(layout, of.inputs), of.outputs), "int32"),
+        _T("qzeros", (of.groups, _words(layout, of.outputs)), "int32"),
+        _T("scales", (of.groups, of.outputs), "fp16"),
+        _T("g_idx", (of.inputs,), "int32"),
+    ),
+    # AWQuantLinear: codes packed along the rows, always with zero points.
+    "awq": lambda layout, of: (
+        _T("qweight", (of.inputs, of.outputs * layout.bits // 32), "int32"),
+        _T("qzeros", (of.groups, of.outputs * layout.bits // 32), "int32"),
+        _T("scales", (of.groups, of.outputs), "fp16"),
+    ),
+    "awq-gemv": lambda layout, of: (
+        _T("qweight", (of.outputs, of.inputs * layout.bits // 32), "int32"),
+        _T("qzeros", (of.outputs, _zeros_width(layout, of.inputs)), "int32"),
+        _T("scales", (of.outputs, _zeros_width(layout, of.inputs) * 8), "fp16"),
+    ),
+    "awq-gemv-fast": lambda layout, of: (
+        _T("qweight", (of.outputs // 4, of.inputs * layout.bits // 16 * 4), "int16"),
+        _T("qzeros", (_zeros_width(layout, of.inputs) * 8, of.outputs), "fp16"),
+        _T("scales", (_zeros_width(layout, of.inputs) * 8, of.outputs), "fp16"),
+    ),
+    # FP8Linear and FP8Experts: one byte for each weight, a scale for each tile, or one for all.
+    "fp8": lambda layout, of: (
+        _T(of.name, (*of.stacked, of.outputs, of.inputs), "fp8"),
+        _T(
+            f"{of.name}_scale_inv",
+            (*of.stacked, *(of.tiles or ((1, 1) if of.stacked else ()))),
+            layout.scales or "fp32",
+        ),
+    ),
+    # FbgemmFp8Linear: a scale for each output.
+    "fbgemm": lambda layout, of: (
+        _T("weight", (of.outputs, of.inputs), "fp8"),
+        _T("weight_scale", (of.outputs, 1), "fp32"),
+        _T("input_scale_ub", (1,), "fp32"),
+    ),
     "int-quantized": _scaled,
     "float-quantized": _scaled,
-    "pack-quantized": _words,
-    "nvfp4-pack-quantized": _halves,
-    "mxfp4-pack-quantized": _halves,
     "mxfp8-quantized": _scaled,
+    # PackedQuantizationCompressor: codes packed along the rows in words, and a tensor with the
+    # shape; zero points are packed in the same way, down the rows.
+    "pack-quantized": lambda layout, of: (
+        _T("weight_packed", (of.outputs, _words(layout, of.inputs)), "int32"),
+        _T("weight_shape", (2,), "int64"),
+        _T("weight_scale", (of.outputs, of.groups), of.dtype),
+        _T("weight_zero_point", (_words(layout, of.outputs), of.groups), "int32"),
+    )[: 4 if layout.asymmetric else 3],
+    # NVFP4PackedCompressor and MXFP4PackedCompressor: two codes per byte.
+    "nvfp4-pack-quantized": lambda layout, of: (
+        _T("weight_packed", (of.outputs, of.inputs // 2), "uint8"),
+        _T("weight_scale", (of.outputs, of.groups), layout.scales),
+        _T("weight_global_scale", (1,), "fp32"),
+    ),
+    "mxfp4-pack-quantized": lambda layout, of: (
+        _T("weight_packed", (of.outputs, of.inputs // 2), "uint8"),
+        _T("weight_scale", (of.outputs, of.groups), layout.scales),
+    ),
     "modelopt": _modelopt,
+    # Mxfp4GptOssExperts: two codes per byte, and exponents as scales.
+    "mxfp4": lambda layout, of: (
+        _T(of.name, (*of.stacked, of.outputs, of.inputs // 2), "uint8"),
+        _T(f"{of.name}_scale", (*of.stacked, of.outputs, of.groups), "uint8"),
+    ),
     "hqq": _hqq,
-    HELD: _held,
+    # The tensors in the files, for an unknown method.
+    HELD: lambda layout, of: layout.held,
 }
 
 #: Kinds of compressed-tensors that the first forward pass unpacks permanently (ct_decompress_hook)
@@ -258,7 +232,7 @@ class Rule:
 
     `match` says what `names` are: "module" as in transformers' should_convert_module; "full" the
     name itself or a regular expression for its beginning; "glob" with stars; "tag" the name without
-    numbers; "model" and "layers" (hqq).
+    numbers, "model" and "layers" (hqq).
     """
 
     names: tuple[str, ...]
@@ -304,8 +278,8 @@ class Packing:
         head: whether the output layer is packed if no rule matches it.
         outside: whether linear layers outside the rows of layers are packed, except the head.
         transposed: whether GPT-2's Conv1D is packed too.
-        experts: whether stacked experts are "packed" like linear layers, "plain", or it is not
-            "told".
+        experts: whether stacked experts are "packed" like linear layers, "plain", or it is
+            "unknown".
         untrained: why no adapters can be trained over it; empty if they can.
         dequantizes: whether transformers can load it unpacked.
         note: for the reader of an estimate.
@@ -327,7 +301,7 @@ class Packing:
 
     @property
     def layout_known(self) -> bool:
-        """Whether the layout is known."""
+        """Whether the settings or the files say how modules are stored."""
         return (
             self.held
             or self.layout is not None

@@ -1,15 +1,17 @@
-"""The tensors of a model that stay for a whole run: weights, constants, adapters and buffers, with
-dtype and bytes."""
+"""How one tensor is stored: in its own dtype, or packed, with its constants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from math import prod
+from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.plan.targets import adapters_of
+from qtui_core.memory.replay.folding import kinds_of
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.model_shape import (
     Embedding,
@@ -19,13 +21,129 @@ from qtui_core.memory.shape.model_shape import (
     Module,
     Norm,
     Parameter,
+    full_name,
+    modules_of_layer,
+    named_modules,
+    parameters_of,
 )
-from qtui_core.memory.shape.modules import modules_of_layer, named_modules, parameters_of
-from qtui_core.memory.shape.packings import NOT_REPLACED, STORED
-from qtui_core.memory.shape.storage import Kind, StoredTensor, constant, from_checkpoint, packed
+from qtui_core.memory.shape.packings import STORED, UNPACKED_BY_FORWARD, Layout
 
-#: What is loaded in float32 if float16 is requested (_keep_in_fp32_modules).
-_KEPT_FROM_FP16: Final = {"t5": ("wo",)}
+Kind = Literal["linear", "norm", "embedding", "parameter", "adapter", "buffer"]
+
+#: Weights per absmax, and absmaxes per nested absmax (bitsandbytes functional.py, quantize_4bit).
+BLOCK: Final = 64
+NESTED_BLOCK: Final = 256
+
+
+class StoredTensor(NamedTuple):
+    """A tensor that stays for the whole run, as one allocation.
+
+    Attributes:
+        name: of the parameter or constant in state_dict.
+        shape: as stored. A 4-bit weight of n parameters is bytes, `[ceil(n / 2 / s), s]`, where s
+            is the size of the type into which they are packed.
+        dtype: during the steps, from the first forward pass on.
+        component: that it counts as.
+        kind: of module that it belongs to.
+        requires_grad: whether it is trained.
+        loaded: its dtype after from_pretrained; None if the preparation makes it.
+        prepared: its dtype after k-bit preparation.
+        packing: kind of `Layout` if it holds the codes of a weight that a checkpoint stores packed.
+        loaded_shape: as stored until the first forward pass unpacks it; None if none does.
+        transposed: whether it is read as `[inputs, outputs]` (Conv1D) before it is quantized.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    component: Component
+    kind: Kind
+    requires_grad: bool
+    loaded: str | None
+    prepared: str
+    packing: str = ""
+    loaded_shape: tuple[int, ...] | None = None
+    transposed: bool = False
+
+    @property
+    def loaded_elements(self) -> int:
+        """Elements until the first forward pass."""
+        return self.elements if self.loaded_shape is None else prod(self.loaded_shape)
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """As requested from the allocator, before rounding."""
+        return self.elements * SIZES[self.dtype]
+
+
+def _fixed(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    component: Component = Component.QUANTIZATION,
+    kind: Kind = "linear",
+    packing: str = "",
+) -> StoredTensor:
+    """A tensor that no step changes, such as a constant of quantization."""
+    return StoredTensor(name, shape, dtype, component, kind, False, dtype, dtype, packing)
+
+
+def from_checkpoint(
+    name: str, layout: Layout, shape: tuple[int, ...], dtype: str
+) -> Iterator[StoredTensor]:
+    """The tensors for the weight of the module `name`, `[..., outputs, inputs]`, in a model of
+    `dtype`, as a checkpoint packs it. If the first forward pass unpacks it, they have the bytes of
+    the unpacked weight from then on (compressors of compressed-tensors: scales in the dtype of the
+    weight, zero points as single elements)."""
+    unpacked = layout.kind in UNPACKED_BY_FORWARD
+    for number, part in enumerate(layout.parts(shape, dtype)):
+        full = f"{name}{part.name}" if part.name[:1] in ("", "_") else f"{name}.{part.name}"
+        component = Component.QUANTIZATION if number else Component.WEIGHTS
+        kind = "" if number else layout.kind
+        fixed = stored = _fixed(full, part.sizes, part.dtype, component, packing=kind)
+        if unpacked and not number:
+            stored = stored._replace(name=f"{name}.weight", shape=shape, dtype=dtype)
+        elif unpacked and part.name == "weight_scale" and part.dtype != dtype:
+            stored = stored._replace(dtype=dtype)
+        elif unpacked and part.name == "weight_zero_point" and part.dtype == "int32":
+            groups = (shape[0], layout.groups(shape[-1]))
+            stored = stored._replace(shape=groups, dtype="int8")
+        yield stored if stored is fixed else stored._replace(loaded_shape=part.sizes)
+
+
+def packed(
+    name: str, shape: tuple[int, int], quant: str, storage: str = "uint8", packing: str = ""
+) -> Iterator[StoredTensor]:
+    """What bitsandbytes stores for the frozen weight `name` of `shape` `[outputs, inputs]`; 4-bit
+    codes are packed into the type `storage`. `packing` is as in `StoredTensor`.
+
+    4-bit: two weights per byte, an absmax for each 64 (with `-dq` one byte each, with a float32 for
+    each 256 of them, an offset and the table of their codes), and a table of 16 codes
+    (functional.py, quantize_4bit). int8: one byte per weight and a float32 for each row
+    (nn/modules.py, Int8Params).
+    """
+    stored = "int8" if quant == "int8" else "uint8"
+    width = SIZES[storage]
+    size = shape if quant == "int8" else (-(-prod(shape) // (2 * width)), width)
+    yield _fixed(name, size, stored, Component.WEIGHTS, packing=packing)
+    if quant == "int8":
+        yield _fixed(f"{name.removesuffix('.weight')}.SCB", (shape[0],), "fp32")
+        return
+    blocks = -(-prod(shape) // BLOCK)
+    if quant.endswith("-dq"):
+        yield _fixed(f"{name}.absmax", (blocks,), "uint8")
+        yield _fixed(f"{name}.nested_absmax", (-(-blocks // NESTED_BLOCK),), "fp32")
+        yield _fixed(f"{name}.nested_quant_map", (256,), "fp32")
+        yield _fixed(f"{name}.nested_offset", (), "fp32")
+    else:
+        yield _fixed(f"{name}.absmax", (blocks,), "fp32")
+    yield _fixed(f"{name}.quant_map", (16,), "fp32")
+
+
 _KINDS: Final[dict[type, Kind]] = {
     Linear: "linear",
     Norm: "norm",
@@ -78,6 +196,7 @@ class WeightStorage:
     def __init__(self, shape: ModelShape, plan: RunPlan) -> None:
         self.shape = shape
         self.plan = plan
+        self.packing = shape.packing_under(plan.quant)
         self.adapters = adapters_of(shape, plan)
 
     def blocks(self) -> tuple[WeightBlock, ...]:
@@ -85,77 +204,57 @@ class WeightStorage:
         shape = self.shape
         return (
             WeightBlock(("",), tuple(self._outside())),
-            *self._of_layers(shape.encoder_prefix, shape.encoder),
             *self._of_layers(shape.layer_prefix, shape.layers),
         )
 
     def is_quantized(self, name: str, module: Module) -> bool:
         """Whether the weight of a module with this full name is packed.
 
-        bitsandbytes packs linear layers and Conv1D, except the output layer, what is tied to the
-        embedding, and the exceptions of the family (transformers/quantizers/base.py,
-        get_keys_to_not_convert). Stacked experts are not linear layers. For a quantized checkpoint
-        its own settings decide.
+        bitsandbytes packs linear layers and Conv1D, except the output layer and what is tied to the
+        embedding (get_keys_to_not_convert in transformers/quantizers/base.py). Stacked experts are
+        not linear layers. For a quantized checkpoint its own settings decide.
         """
-        if self.shape.packing is not None and self.plan.quantized:
+        if self.packing is not None:
             return isinstance(module, Linear | Parameter) and module.layout is not None
         return (
             self.plan.quantized
             and isinstance(module, Linear)
             and not (self.shape.head is not None and name.endswith(self.shape.head.name))
-            and not name.endswith(NOT_REPLACED.get(self.shape.family, ()))
         )
 
     def _of_layers(self, prefix: str, layers: tuple[Layer, ...]) -> Iterator[WeightBlock]:
-        alike: list[tuple[Layer, list[str]]] = []
-        places: dict[int, list[str]] = {}
-        for index, layer in enumerate(layers):
-            if id(layer) not in places or self.adapters.by_layer:
-                for other, others in alike:
-                    if other == layer and not self.adapters.by_layer:
-                        places[id(layer)] = others
-                        break
-                else:
-                    places[id(layer)] = []
-                    alike.append((layer, places[id(layer)]))
-            places[id(layer)].append(f"{prefix}.{index}")
-        for layer, prefixes in alike:
-            first = prefixes[0]
+        kinds = range(len(layers)) if self.adapters.by_layer else kinds_of(layers)
+        alike: dict[int, list[int]] = {}
+        for index, kind in enumerate(kinds):
+            alike.setdefault(kind, []).append(index)
+        for indices in alike.values():
+            layer, first = layers[indices[0]], f"{prefix}.{indices[0]}"
             tensors = [
                 tensor
                 for module in modules_of_layer(layer)
                 for tensor in self._module(f"{first}.{module.name}", module)
             ]
             yield WeightBlock(
-                tuple(prefixes),
+                tuple(f"{prefix}.{index}" for index in indices),
                 tuple(t._replace(name=t.name.removeprefix(f"{first}.")) for t in tensors),
             )
 
     def _outside(self) -> Iterator[StoredTensor]:
-        for name, module in named_modules(replace(self.shape, layers=(), encoder=())):
+        for name, module in named_modules(replace(self.shape, layers=())):
             yield from self._module(name, module)
         if self.shape.head is not None and self.shape.tied:
             yield from self._adapter(self.shape.head.name, self.shape.head)
         for index, nbytes in enumerate(self.shape.buffers):
-            yield StoredTensor(
-                f"buffer.{index}",
-                (nbytes,),
-                "uint8",
-                Component.BUFFERS,
-                "buffer",
-                requires_grad=False,
-                loaded="uint8",
-                prepared="uint8",
-            )
+            yield _fixed(f"buffer.{index}", (nbytes,), "uint8", Component.BUFFERS, "buffer")
         nested = self.plan.quant is not None and self.plan.quant.endswith("-dq")
         if nested and any(self.is_quantized(*named) for named in named_modules(self.shape)):
             # The single table from which every nested state copies its table (name2qmap).
-            yield constant("bitsandbytes.dynamic_map", (256,), "fp32")
+            yield _fixed("bitsandbytes.dynamic_map", (256,), "fp32")
 
     def _module(self, name: str, module: Module) -> Iterator[StoredTensor]:
         quantized = self.is_quantized(name, module)
         for suffix, sizes in parameters_of(module):
-            full = f"{name}.{suffix}" if suffix else _bare(name, module)
+            full = full_name(name, module, suffix)
             if quantized and suffix != "bias" and self.plan.quant == STORED:
                 assert isinstance(module, Linear | Parameter)
                 assert module.layout is not None
@@ -167,24 +266,22 @@ class WeightStorage:
                 sizes = (module.outputs, module.inputs)
                 quant, storage = self.plan.quant, self.plan.quant_storage
                 assert quant is not None
-                packing = quant if self.shape.packing is not None else ""
-                yield from packed(full, sizes, quant, storage, packing)
+                packing = quant if self.packing is not None else ""
+                weight, *constants = packed(full, sizes, quant, storage, packing)
+                yield weight._replace(transposed=module.transposed)
+                yield from constants
             else:
                 yield self._parameter(full, sizes, module, quantized)
         yield from self._adapter(name, module)
 
     def _parameter(
-        self,
-        name: str,
-        sizes: tuple[int, ...],
-        module: Module,
-        quantized: bool,
+        self, name: str, sizes: tuple[int, ...], module: Module, quantized: bool
     ) -> StoredTensor:
         """A parameter in a floating-point type. `quantized`: it is the bias of a quantized
-        weight."""
+        weight. Biases of experts in MXFP4 are float32 (Mxfp4GptOssExperts)."""
         assert self.plan.dtype is not None
-        kept = name.removesuffix(".weight").endswith(_KEPT_FROM_FP16.get(self.shape.family, ()))
-        loaded = "fp32" if kept and self.plan.dtype == "fp16" else self.plan.dtype
+        served = self.packing is not None and self.packing.method == "mxfp4"
+        loaded = "fp32" if served and name.endswith("_proj_bias") else self.plan.dtype
         kind = _KINDS[type(module)]
         raised = self.plan.kbit_prep == "all" or (self.plan.kbit_prep == "norms" and kind == "norm")
         prepared = "fp32" if raised else loaded
@@ -194,15 +291,12 @@ class WeightStorage:
             self._bias_in_steps(loaded) if quantized else prepared,
             Component.WEIGHTS,
             kind,
-            requires_grad=self.plan.method == "full" and not self._untrained(kind),
+            # Fast_RMS_Layernorm gives its weight no gradient, so that the optimizer skips it.
+            requires_grad=self.plan.method == "full"
+            and not (kind == "norm" and self.plan.kernels == "fused"),
             loaded=loaded,
             prepared=prepared,
         )
-
-    def _untrained(self, kind: Kind) -> bool:
-        """Whether a parameter gets no gradient in full fine-tuning: weights of norms under fused
-        kernels (backward of Fast_RMS_Layernorm), which the optimizer then skips."""
-        return kind == "norm" and self.plan.kernels == "fused"
 
     def _bias_in_steps(self, loaded: str) -> str:
         """Dtype of a bias from the first forward pass on: that of the layer's input, which a 4-bit
@@ -234,24 +328,8 @@ class WeightStorage:
             case Parameter():
                 *experts, outputs, inputs = module.shape
                 rank *= experts[0] if experts else 1
-        yield self._matrix(f"{name}.{first}", (rank, inputs))
-        yield self._matrix(f"{name}.{second}", (outputs, rank))
-
-    def _matrix(self, name: str, shape: tuple[int, int]) -> StoredTensor:
         dtype = self.plan.adapter_dtype or "fp32"
-        return StoredTensor(
-            name,
-            shape,
-            dtype,
-            Component.ADAPTERS,
-            "adapter",
-            requires_grad=True,
-            loaded=None,
-            prepared=dtype,
-        )
-
-
-def _bare(name: str, module: Module) -> str:
-    """Name of a parameter without a module, which `named_modules` lists under another name if it is
-    the bias of a tied head."""
-    return name if name.endswith(module.name) else module.name
+        for suffix, sizes in ((first, (rank, inputs)), (second, (outputs, rank))):
+            yield StoredTensor(
+                f"{name}.{suffix}", sizes, dtype, Component.ADAPTERS, "adapter", True, None, dtype
+            )

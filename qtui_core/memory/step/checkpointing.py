@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qtui_core.memory.tape.tape import Buffer, Region, StopRecompute, Tape, Tensor
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import Buffer, Region, StopRecompute, Tensor
 
 
 def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -28,22 +29,6 @@ def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> 
         return function(*inputs)
     finally:
         tape.region = outer
-
-
-def count_unheld(tape: Tape, number: int) -> None:
-    """Counts tensors saved by operations in a region whose results nobody holds, such as a metric:
-    they are freed with the results. They count in the region, so that recomputing does not stop
-    before them, but recomputing does not keep them."""
-    region = tape.recomputing
-    if region is None:
-        if tape.region is not None:
-            tape.region.saved += number
-        return
-    assert region.recomputed is not None
-    for _ in range(number):
-        region.recomputed.append(None)
-        if len(region.recomputed) == region.saved:
-            raise StopRecompute
 
 
 def recompute(tape: Tape, region: Region) -> None:

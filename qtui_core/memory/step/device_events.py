@@ -25,6 +25,8 @@ from qtui_core.memory.replay.allocator import (
     simulate,
     warm_up_bytes,
 )
+from qtui_core.memory.replay.folding import repeated_events
+from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     EMPTY_CACHE,
@@ -37,10 +39,9 @@ from qtui_core.memory.replay.record import (
     Label,
     Phase,
 )
-from qtui_core.memory.replay.repeated_events import RepeatedEvents, repeated_events
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.tape.blocks.linear.weights import SOURCE
-from qtui_core.memory.tape.blocks.loss.loss import UPCAST
+from qtui_core.memory.tape.blocks.losses import UPCAST
+from qtui_core.memory.tape.blocks.weights import SOURCE
 
 #: Versions of torch that were current with transformers 5.0 to 5.3 (January to March 2026).
 _THREADED: Final = ((2, 10),)
@@ -60,17 +61,17 @@ WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
 
 
 def with_workspaces(
-    events: Sequence[Event], plan: RunPlan, device: Device | None = None
+    events: Sequence[Event], plan: RunPlan, device: Device | None = None, *, steady: bool = False
 ) -> RepeatedEvents:
     """Events with the workspaces of cuBLAS, which no operation returns: that of the program's
     thread from the first forward pass on, that of autograd's thread from the first backward pass
-    on."""
+    on, or if the step is `steady` from the forward pass on, too."""
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     found = repeated_events(events)
     if not workspace.kept:
         return found
     for phase in (Phase.FORWARD, Phase.BACKWARD)[: workspace.threads]:
-        begun = next(_begins(found, phase), None)
+        begun = next(_begins(found, Phase.FORWARD if steady else phase), None)
         if begun is not None:
             label = Label(f"cuBLAS, {phase} thread", Component.WORKSPACES)
             found = found.inserted(*begun, workspace.each, label)
@@ -92,7 +93,7 @@ def allocator_run(events: RepeatedEvents, plan: RunPlan, device: Device | None) 
     if device is not None:
         capacity = device.capacity_bytes - outside_torch(device, plan.groups).bytes
         run = simulate(events, AllocatorSettings(plan.segments, capacity))
-        if run.out_of_memory is None:
+        if not run.out_of_memory:
             return run
     return simulate(events, AllocatorSettings(plan.segments))
 

@@ -9,8 +9,9 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import OUTSIDE
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import blocks_of
-from qtui_core.memory.tape.blocks.linear.weights import Weights
-from qtui_core.memory.tape.tape import Tape, Tensor
+from qtui_core.memory.tape.blocks.weights import Weights
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Model:
     Attributes:
         shape, plan: every option of the plan has a value.
         outside: weights outside of layers.
-        layers: weights of each layer; those of an encoder first.
+        layers: weights of each layer.
     """
 
     def __init__(self, shape: ModelShape, plan: RunPlan) -> None:
@@ -40,18 +41,14 @@ class Model:
         outside, *blocks = blocks_of(shape, plan)
         self.outside = Weights(plan, outside.tensors)
         places = {prefix: block.tensors for block in blocks for prefix in block.prefixes}
-        prefixes = [f"{shape.encoder_prefix}.{i}" for i in range(len(shape.encoder))]
-        prefixes += [f"{shape.layer_prefix}.{i}" for i in range(len(shape.layers))]
+        prefixes = [f"{shape.layer_prefix}.{i}" for i in range(len(shape.layers))]
         self.layers = tuple(Weights(plan, places[prefix]) for prefix in prefixes)
 
     def sweep(self, tape: Tape) -> Iterator[Weights]:
         """All weights, those outside of layers first; marks each layer on the tape."""
         tape.enter_layer(OUTSIDE)
         yield self.outside
-        encoders = len(self.shape.encoder)
         for index, weights in enumerate(self.layers):
-            if index == encoders and encoders:
-                tape.leave_layer()
             tape.enter_layer(index)
             yield weights
         tape.leave_layer()

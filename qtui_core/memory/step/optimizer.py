@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.choices import Loop, Optimizer
+from qtui_core.memory.plan.option import Loop, Optimizer
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.record import rounded
-from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.shape.weights import StoredTensor
 
 #: bitsandbytes: tensors with fewer elements keep float32 states, others one byte per element with
 #: an absmax for each block (optim/optimizer.py, Optimizer2State: min_8bit_size, init_state).
@@ -44,11 +43,6 @@ class OptimizerState(NamedTuple):
         """As requested from the allocator, before rounding."""
         return self.elements * SIZES[self.dtype]
 
-    @property
-    def allocated(self) -> int:
-        """As torch's allocator takes them; 0 if it is paged."""
-        return 0 if self.paged else rounded(self.bytes)
-
 
 class Temporary(NamedTuple):
     """An allocation of an optimizer step. Those of one `group` are made one after the other. A
@@ -62,10 +56,17 @@ class Temporary(NamedTuple):
 def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]:
     """States of one trained tensor on its device, in the order in which the first step makes them.
     Step counters on the CPU are not included."""
-    paged = plan.pages and tensor.elements >= _SMALLEST_PAGED
+    n = tensor.elements
+    paged = plan.pages and n >= _SMALLEST_PAGED
+    moments = _STATES[plan.optimizer]
     if plan.optimizer in _EIGHT_BITS and _in_8_bits(tensor, plan.loop):
-        return tuple(_adamw_8bit(tensor, paged))
-    return tuple(_STATES[plan.optimizer](tensor, paged))
+        moments = _8_BITS
+    elif plan.optimizer == "adamw4bit" and _in_4_bits(tensor):
+        moments = _4_BITS
+    return tuple(
+        OptimizerState(f"{tensor.name}.{name}", elements(n), dtype or tensor.dtype, pages and paged)
+        for name, elements, dtype, pages in moments
+    )
 
 
 def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[OptimizerState, ...]:
@@ -113,35 +114,6 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary,
     )
 
 
-def _adamw(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """torch.optim.AdamW: two moments in the parameter's dtype; the step counter is on the CPU
-    (torch/optim/adam.py, _init_group)."""
-    yield OptimizerState(f"{tensor.name}.exp_avg", tensor.elements, tensor.dtype)
-    yield OptimizerState(f"{tensor.name}.exp_avg_sq", tensor.elements, tensor.dtype)
-
-
-def _fused(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """The fused kernel reads the step counter on the device: a float32 for each tensor."""
-    yield OptimizerState(f"{tensor.name}.step", 1, "fp32")
-    yield from _adamw(tensor, paged)
-
-
-def _adamw_32bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """bitsandbytes keeps float32 moments whatever the parameter's dtype."""
-    yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "fp32", paged)
-    yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "fp32", paged)
-
-
-def _adamw_8bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """bitsandbytes: a byte for each element and moment, an absmax for each 256. Only the bytes are
-    paged, the absmaxes are not (get_state_buffer, init_state)."""
-    yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "uint8", paged)
-    yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "uint8", paged)
-    blocks = -(-tensor.elements // _BLOCK_8BIT)
-    yield OptimizerState(f"{tensor.name}.absmax1", blocks, "fp32")
-    yield OptimizerState(f"{tensor.name}.absmax2", blocks, "fp32")
-
-
 def _in_8_bits(tensor: StoredTensor, loop: Loop) -> bool:
     """Whether a tensor has 8-bit states. The Trainer asks bitsandbytes for 32 bits for all
     embeddings (trainer.py, create_optimizer: register_module_override)."""
@@ -149,35 +121,50 @@ def _in_8_bits(tensor: StoredTensor, loop: Loop) -> bool:
     return tensor.elements >= _SMALLEST_8BIT and not spared
 
 
-def _adamw_4bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """torchao: for each moment two elements per byte, a float32 scale for each 128, and a table of
-    16 codes; other tensors keep moments in their own dtype (optim/adam.py, _new_buffer)."""
-    if not _in_4_bits(tensor):
-        yield from _adamw(tensor, paged)
-        return
-    n = tensor.elements
-    for moment in ("exp_avg", "exp_avg_sq"):
-        yield OptimizerState(f"{tensor.name}.{moment}.codes", n // 2, "uint8")
-        yield OptimizerState(f"{tensor.name}.{moment}.scale", n // _BLOCK_4BIT, "fp32")
-        yield OptimizerState(f"{tensor.name}.{moment}.qmap", 16, "fp32")
-
-
 def _in_4_bits(tensor: StoredTensor) -> bool:
     return tensor.elements >= _SMALLEST_4BIT and tensor.elements % _BLOCK_4BIT == 0
 
 
-def _sgd(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
-    """Without momentum there are no states."""
-    return iter(())
+class _Moment(NamedTuple):
+    """A state of an optimizer: its name, how many elements it has for those of a tensor, its dtype
+    (empty: that of the tensor), and whether it can be paged."""
+
+    name: str
+    elements: Callable[[int], int] = lambda count: count
+    dtype: str = ""
+    pages: bool = False
 
 
-#: The states of a tensor, by optimizer; each takes whether those that can be paged are.
-_STATES: Final[dict[Optimizer, Callable[[StoredTensor, bool], Iterator[OptimizerState]]]] = {
-    "adamw": _adamw,
-    "adamw-fused": _fused,
-    "adamw8bit": _adamw_32bit,  # for states that are not in 8 bits
-    "paged-adamw8bit": _adamw_32bit,
-    "paged-adamw": _adamw_32bit,
-    "adamw4bit": _adamw_4bit,
-    "sgd": _sgd,
+#: torch.optim.AdamW: two moments in the parameter's dtype; the step counter is on the CPU
+#: (torch/optim/adam.py, _init_group). The fused kernel reads it on the device.
+_ADAMW: Final = (_Moment("exp_avg"), _Moment("exp_avg_sq"))
+#: bitsandbytes keeps float32 moments whatever the parameter's dtype.
+_32_BITS: Final = tuple(_Moment(name, dtype="fp32", pages=True) for name in ("state1", "state2"))
+#: bitsandbytes: a byte for each element and moment, an absmax for each 256. Only the bytes are
+#: paged, the absmaxes are not (get_state_buffer, init_state).
+_8_BITS: Final = (
+    *(_Moment(name, dtype="uint8", pages=True) for name in ("state1", "state2")),
+    *(_Moment(name, lambda n: -(-n // _BLOCK_8BIT), "fp32") for name in ("absmax1", "absmax2")),
+)
+#: torchao: for each moment two elements per byte, a float32 scale for each 128, and a table of 16
+#: codes; other tensors keep moments in their own dtype (optim/adam.py, _new_buffer).
+_4_BITS: Final = tuple(
+    _Moment(f"{moment}.{part}", elements, dtype)
+    for moment in ("exp_avg", "exp_avg_sq")
+    for part, elements, dtype in (
+        ("codes", lambda n: n // 2, "uint8"),
+        ("scale", lambda n: n // _BLOCK_4BIT, "fp32"),
+        ("qmap", lambda n: 16, "fp32"),
+    )
+)
+
+#: The states of a tensor, by optimizer; of SGD without momentum there are none.
+_STATES: Final[dict[Optimizer, tuple[_Moment, ...]]] = {
+    "adamw": _ADAMW,
+    "adamw-fused": (_Moment("step", lambda n: 1, "fp32"), *_ADAMW),
+    "adamw8bit": _32_BITS,  # for states that are not in 8 bits
+    "paged-adamw8bit": _32_BITS,
+    "paged-adamw": _32_BITS,
+    "adamw4bit": _ADAMW,  # for states that are not in 4 bits
+    "sgd": (),
 }

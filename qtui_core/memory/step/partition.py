@@ -1,31 +1,33 @@
 """The part of a model on one GPU: its cut of each layer under tensor parallelism, and its layers in
-a pipeline."""
+a pipeline, with the order of the work of a stage.
+
+As in torch.distributed.pipelining (PipelineStage in stage.py, Schedule1F1B in schedules.py, torch
+2.13), with a step that returns no outputs:
+
+- Of stages 0 to p - 1, stage i runs p - i micro batches forward before the first backward pass;
+  then backward and forward passes alternate, the oldest micro batch first.
+- What a micro batch receives, from the stage before and as a gradient from the stage after, has a
+  buffer of its own, made in the first step and kept.
+- A gradient that is sent on stays until the next is sent, and the output of a forward pass, logits
+  or hidden states, until the next forward pass has returned (`output` in `_step_microbatches`).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.shape.model_shape import (
-    Attention,
-    LatentAttention,
-    Layer,
-    Linear,
-    Mlp,
-    ModelShape,
-    Moe,
-    Norm,
-    Parameter,
-)
-from qtui_core.memory.step.backbones.families import BACKBONES
-
-#: Families whose transformers classes have no plan for tensor parallelism, so that it is unknown
-#: how the embedding and the output layer would be cut.
-_UNPLANNED: Final = frozenset(
-    ("gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "stablelm", "bert", "roberta", "t5")
-)
+from qtui_core.memory.replay.record import Component, Label, Phase
+from qtui_core.memory.shape.model_shape import Attention, Layer, ModelShape, Moe, Norm, Parameter
+from qtui_core.memory.step.backbones import BACKBONES
+from qtui_core.memory.step.forward import forward
+from qtui_core.memory.step.model import Batch, Model
+from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import Tensor
 
 
 def parts_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
@@ -39,14 +41,12 @@ def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
     and the last, which has the logits. Each has as many layers as the longest stage.
 
     The last stage is without the embedding if that is a plain table; otherwise it is assumed to
-    have it. For a model with an encoder and a decoder, one stage is assumed to be both.
+    have it.
     """
     if plan.pipeline_parallel == 1:
         return (shape,)
     longest = -(-len(shape.layers) // plan.pipeline_parallel)
     last = replace(shape, layers=shape.layers[len(shape.layers) - longest :])
-    if shape.encoder:
-        return (last,)
     first = replace(
         shape,
         layers=shape.layers[:longest],
@@ -77,16 +77,10 @@ def cut_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
 
     @cache
     def cut(layer: Layer) -> Layer:
-        return replace(
-            layer,
-            attention=_cut_attention(layer.attention, ways),
-            mlp=_cut_mlp(layer.mlp, ways),
-            cross=None if layer.cross is None else _cut_heads(layer.cross, ways),
-        )
+        return replace(layer, attention=_cut(layer.attention, ways), mlp=_cut(layer.mlp, ways))
 
     shape = _cut_vocabulary(shape, plan)
-    layers, encoder = (tuple(map(cut, row)) for row in (shape.layers, shape.encoder))
-    return replace(shape, layers=layers, encoder=encoder)
+    return replace(shape, layers=tuple(map(cut, shape.layers)))
 
 
 def _cut_vocabulary(shape: ModelShape, plan: RunPlan) -> ModelShape:
@@ -96,75 +90,49 @@ def _cut_vocabulary(shape: ModelShape, plan: RunPlan) -> ModelShape:
     tokens, *others = shape.embeddings
     head = shape.head
     losses = ("stock", "stock-4.48", "in-place", "in-place-4.48")
-    if head is None or shape.family in _UNPLANNED or (plan.trains and plan.loss not in losses):
+    if head is None or not shape.tp_plan or (plan.trains and plan.loss not in losses):
         return shape
-    if tokens.name.endswith("embed_tokens"):
+    if tokens.name.endswith("embed_tokens") and shape.tp_plan != "head":
         tokens = replace(tokens, rows=-(-tokens.rows // ways))
     head = replace(head, outputs=-(-head.outputs // ways))
     return replace(shape, embeddings=(tokens, *others), head=head)
 
 
-def _cut_attention(
-    attention: Attention | LatentAttention, ways: int
-) -> Attention | LatentAttention:
-    if isinstance(attention, Attention):
-        return _cut_heads(attention, ways)
-    return replace(
-        attention,
-        heads=attention.heads // ways,
-        query_up=_columns(attention.query_up, ways),
-        latent_up=_columns(attention.latent_up, ways),
-        out=_rows(attention.out, ways),
-    )
+#: Fields of a part of a layer: products whose outputs are divided, those whose inputs are, and
+#: numbers that are.
+_COLUMNS: Final = ("query", "key", "value", "fused", "query_up", "latent_up", "up", "gate")
+_ROWS: Final = ("out", "down")
+_COUNTS: Final = ("heads", "kv_heads")
 
 
-def _cut_heads(attention: Attention, ways: int) -> Attention:
-    return replace(
-        attention,
-        heads=attention.heads // ways,
-        kv_heads=attention.kv_heads // ways,
-        query=attention.query and _columns(attention.query, ways),
-        key=attention.key and _columns(attention.key, ways),
-        value=attention.value and _columns(attention.value, ways),
-        fused=attention.fused and _columns(attention.fused, ways),
-        out=_rows(attention.out, ways),
-        query_norm=_norm(attention.query_norm, attention, ways),
-        key_norm=_norm(attention.key_norm, attention, ways),
-    )
+def _cut(part: Any, ways: int) -> Any:
+    """The cut of an attention, or of a feed-forward part."""
+    cut: dict[str, Any] = {}
+    for name in part.__dataclass_fields__:
+        value = getattr(part, name)
+        if value is None:
+            continue
+        if name in _COLUMNS:
+            cut[name] = replace(value, outputs=value.outputs // ways)
+        elif name in _ROWS:
+            cut[name] = replace(value, inputs=value.inputs // ways)
+        elif name in _COUNTS:
+            cut[name] = value // ways
+        elif name in ("query_norm", "key_norm") and isinstance(part, Attention):
+            cut[name] = _norm(value, part, ways)
+        elif name == "sinks":
+            cut[name] = replace(value, shape=(part.heads // ways,))
+    if isinstance(part, Moe):
+        cut["intermediate"] = part.intermediate // ways
+        for name in ("stacked", "biases"):
+            cut[name] = tuple(_expert(each, part, ways) for each in getattr(part, name))
+        cut["shared"] = None if part.shared is None else _cut(part.shared, ways)
+    return replace(part, **cut)
 
 
-def _cut_mlp(mlp: Mlp | Moe, ways: int) -> Mlp | Moe:
-    if isinstance(mlp, Moe):
-        return replace(
-            mlp,
-            intermediate=mlp.intermediate // ways,
-            stacked=tuple(_expert(p, mlp, ways) for p in mlp.stacked),
-            shared=None if mlp.shared is None else _cut_dense(mlp.shared, ways),
-        )
-    return _cut_dense(mlp, ways)
-
-
-def _cut_dense(mlp: Mlp, ways: int) -> Mlp:
-    return replace(
-        mlp,
-        up=mlp.up and _columns(mlp.up, ways),
-        gate=mlp.gate and _columns(mlp.gate, ways),
-        fused=mlp.fused and _columns(mlp.fused, ways),
-        down=_rows(mlp.down, ways),
-    )
-
-
-def _columns(linear: Linear, ways: int) -> Linear:
-    return replace(linear, outputs=linear.outputs // ways)
-
-
-def _rows(linear: Linear, ways: int) -> Linear:
-    return replace(linear, inputs=linear.inputs // ways)
-
-
-def _norm(norm: Norm | None, attention: Attention, ways: int) -> Norm | None:
+def _norm(norm: Norm, attention: Attention, ways: int) -> Norm:
     """The cut of a norm over all heads at once; a norm over one head stays whole."""
-    if norm is None or norm.size == attention.head_dim:
+    if norm.size == attention.head_dim:
         return norm
     shape = (norm.shape[0] // ways, *norm.shape[1:]) if norm.shape else ()
     return replace(norm, size=norm.size // ways, shape=shape)
@@ -180,3 +148,83 @@ def _expert(stacked: Parameter, moe: Moe, ways: int) -> Parameter:
         index = 0 if "down" not in stacked.name else len(sizes) - 1
         cut[index] //= ways
     return replace(stacked, shape=(count, *cut))
+
+
+RECEIVED: Final = Label("receive buffer", Component.INPUTS)
+#: Micro batches that are recorded after the first backward pass: the last of them finds the
+#: allocator as all later ones do.
+_IN_TURN: Final = 2
+
+
+def in_flight(shape: ModelShape, plan: RunPlan) -> int:
+    """Micro batches that a stage has run forward at the first backward pass."""
+    return 1 if shape.head is not None else min(plan.pipeline_parallel, plan.accumulation)
+
+
+class Stage:
+    """What one stage keeps from step to step, and its work in a step."""
+
+    def __init__(self, tape: Tape, model: Model, batch: Batch) -> None:
+        self.model = model
+        self.batch = batch
+        plan, shape = model.plan, model.shape
+        self._count = plan.accumulation
+        receives, sends = not shape.embeddings, shape.head is None
+        self._inputs = self._buffers(tape) if receives else []
+        self._gradients = self._buffers(tape) if sends else []
+
+    def step(self, tape: Tape) -> None:
+        """The forward and backward passes of a step, for as many micro batches as it takes until
+        all later ones are alike."""
+        first = in_flight(self.model.shape, self.model.plan)
+        count = min(self._count, first + _IN_TURN)
+        waiting: deque[Tensor] = deque()
+        output: tuple[Tensor, ...] = ()
+        for number in range(first):
+            output = self._forward(tape, number)
+            waiting.append(output[0])
+        sent: Tensor | None = None
+        for number in range(count):
+            begun = waiting.popleft()
+            tape.phase(Phase.BACKWARD)
+            backward(tape, begun, self._gradients[number] if self._gradients else None)
+            del begun
+            if self._inputs:
+                sent, self._inputs[number].grad = self._inputs[number].grad, None
+            if first + number < count:
+                output = self._forward(tape, first + number)
+                waiting.append(output[0])
+        del sent, output
+
+    def _forward(self, tape: Tape, number: int) -> tuple[Tensor, ...]:
+        plan = self.model.plan
+        tape.phase(Phase.FORWARD)
+        tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
+        batch = self.batch
+        if self._inputs:
+            batch = replace(batch, received=self._inputs[number])
+        output, others = forward(self.model, batch)
+        del batch
+        tape.leave_autocast()
+        assert output is not None
+        return (output, *others)
+
+    def _buffers(self, tape: Tape) -> list[Tensor]:
+        return [_buffer(tape, self.model, self.batch) for _ in range(self._count)]
+
+
+def received(tape: Tape, model: Model, batch: Batch) -> Batch:
+    """The batch that a stage gets in an inference."""
+    return batch if model.shape.embeddings else replace(batch, received=_buffer(tape, model, batch))
+
+
+def _buffer(tape: Tape, model: Model, batch: Batch) -> Tensor:
+    """A buffer for the hidden states of a batch, or their gradient."""
+    elements = batch.ids.elements * model.shape.hidden
+    return tape.leaf(elements, stream_of(model.plan), RECEIVED, model.plan.trains)
+
+
+def stream_of(plan: RunPlan) -> str:
+    """The dtype of hidden states between layers, which is that of the embedding."""
+    assert plan.dtype is not None
+    return "fp32" if plan.kbit_prep == "all" else plan.dtype

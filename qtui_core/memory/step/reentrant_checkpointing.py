@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qtui_core.memory.tape.autograd import propagate
-from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import Gradients, Tensor
 
 
 def checkpoint_reentrant(tape: Tape, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Final
 
-from qtui_core.memory.plan.choices import chunk_of
+from qtui_core.memory.cached import quantized_as
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.folding import Fold, fold
-from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
-from qtui_core.memory.replay.unfolding import NotPeriodic, unfold
+from qtui_core.memory.replay.folding import NotPeriodic, fold, unfold
+from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Label, Phase, Recording
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.shape.weights import StoredTensor
 from qtui_core.memory.step.forward import Batch, Model, forward
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
@@ -23,11 +23,11 @@ from qtui_core.memory.step.optimizer import (
     states_of,
     step_temporaries,
 )
-from qtui_core.memory.step.pipeline import Stage, received
+from qtui_core.memory.step.partition import Stage, received
 from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.blocks.attention.cache import Cache, has_cache
-from qtui_core.memory.tape.operations.pointwise import scale
-from qtui_core.memory.tape.tape import Buffer, Tape, Tensor
+from qtui_core.memory.tape.blocks.state import Cache, has_cache
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import SCALE, Buffer, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
@@ -35,85 +35,52 @@ PADDING: Final = Label("attention_mask", Component.INPUTS)
 #: still holds of the first; the third finds the allocator as all later ones do.
 MICRO_BATCHES: Final = 3
 #: Layers built on either side of those that stand for others; the next is tried if they are not
-#: alike. In T5 the gradient of the bias, which all layers share, can make the last two unlike the
-#: others.
+#: alike.
 _MARGINS: Final = (1, 2, 3)
 
 TEMPORARY: Final = Component.TEMPORARIES
 ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
 
-Read = TypeVar("Read")
 
-
-def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
+def record_step(
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+) -> Recording:
     """The events of a run of `steps` steps, from its load on. Every option of the plan has a value
-    (plan.resolve).
+    (run_plan.resolve). `steady`: the optimizer states exist before the first step.
 
-    The optimizer states exist from the second step on, so the second is the first that is like all
-    later ones. Only as many layers are built as show the pattern; the events of the others are
-    copies.
+    Else they exist from the second step on, so the second is the first that is like all later ones.
+    Only as many layers are built as show the pattern; the events of the others are copies.
     """
     with _no_garbage():
         for margin in _MARGINS:
             folded = fold(shape, margin)
-            events = record_all(folded.shape, plan, steps).events
+            recording = record_all(folded.shape, plan, steps, steady=steady)
             try:
-                return Recording(unfold(events, folded.folds), "tape")
+                return replace(recording, events=unfold(recording.events, folded.folds))
             except NotPeriodic:
                 continue
-        return record_all(shape, plan, steps)
-
-
-def record_repeated(
-    shape: ModelShape,
-    plan: RunPlan,
-    read: Callable[[Sequence[Event], Sequence[Fold]], Read],
-    *,
-    names: bool = False,
-) -> Read:
-    """What `read` makes of the events of the layers that were built and of how they repeat. If it
-    raises NotPeriodic, it is called again with more layers. The step is like all but the first.
-
-    Without `names` the events contain no operations, which takes less time.
-
-    For a script there are two steps, as the first leaves tensors to the second.
-    """
-    shape = shape.plain
-    steps = 2 if plan.loop == "script" else 1
-    with _no_garbage():
-        for margin in _MARGINS:
-            folded = fold(shape, margin)
-            events = record_all(folded.shape, plan, steps, steady=True, names=names).events
-            try:
-                return read(events, folded.folds)
-            except NotPeriodic:
-                continue
-        return read(record_all(shape, plan, steps, steady=True, names=names).events, ())
+        return record_all(shape, plan, steps, steady=steady)
 
 
 def record_all(
-    shape: ModelShape,
-    plan: RunPlan,
-    steps: int = 2,
-    *,
-    steady: bool = False,
-    names: bool = True,
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
 ) -> Recording:
-    """The events of such a run with every layer built. `steady`: the optimizer states exist before
-    the first step. `names`: the events contain operations."""
-    tape = Tape(names=names)
+    """The events of such a run with every layer built."""
+    tape = Tape()
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
-    recording = Recording(tuple(tape.events), "tape")
+    recording = Recording(tuple(tape.events), "tape", steady=steady)
     del held  # what the run still holds at its end is not freed in the recording
     return recording
 
 
 def _load(tape: Tape, model: Model) -> None:
     tape.phase(Phase.LOAD)
+    layers = model.shape.layer_prefix
     for weights in model.sweep(tape):
-        weights.load(tape)
+        weights.load(tape, layers if weights is model.outside else "")
+    model.outside.load(tape, layers, after=True)
     tape.phase(Phase.PREPARE)
     for weights in model.sweep(tape):
         weights.raise_types(tape)
@@ -134,12 +101,12 @@ def _unpack(tape: Tape, model: Model) -> None:
 
 def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     """Training steps, as in the Trainer or written by hand. In the latter, the last outputs, and
-    with them the graph, live until the step returns or, in a script, until new ones replace them.
-    Returns what is held at the end."""
+    with them the graph, live until the step returns. Returns what is held at the end."""
     plan = model.plan
-    batch = _batch(tape, model)
+    batch = _batch(tape, plan, plan.tokens, plan.tokens)
     optimizer = _Optimizer(model)
     if steady:
+        tape.phase(Phase.BETWEEN)
         optimizer.begin(tape)
     outputs: tuple[Tensor | Cache | None, ...] | None = None
     stage = Stage(tape, model, batch) if plan.pipeline_parallel > 1 else None
@@ -154,15 +121,13 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
             # makes one in training too.
             cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
             cache = Cache() if cached else None
-            loss, others = forward(tape, model, batch, cache)
-            if chunk_of(plan.loss):
-                cache = None  # its output is the loss alone
+            loss, others = forward(model, batch, cache)
             outputs = None if plan.loop == "trainer" else (loss, *others, cache)
             del others, cache
             tape.leave_autocast()
             assert loss is not None
             if plan.accumulation > 1:
-                loss = scale(tape, loss)  # loss / accumulation
+                loss = loss * SCALE  # loss / accumulation
             tape.phase(Phase.BACKWARD)
             backward(tape, loss)
             del loss
@@ -171,8 +136,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
         for weights in model.sweep(tape):
             for _, tensor in weights.trained():
                 tensor.grad = None
-        if plan.loop != "script":
-            outputs = None
+        outputs = None
         tape.phase(Phase.BETWEEN)
     return batch, optimizer, outputs, stage
 
@@ -188,42 +152,33 @@ def _infer(tape: Tape, model: Model) -> object:
     plan = model.plan
     tape.grad = False
     tape.training = False
-    prompt = received(tape, model, _batch(tape, model))
+    prompt = received(tape, model, _batch(tape, plan, plan.tokens, plan.tokens))
     _unpack(tape, model)
     cache = None
     if has_cache(model.shape):
-        cache = Cache(cross=Cache() if model.shape.encoder else None)
+        cache = Cache(stored=quantized_as(plan))
     tape.phase(Phase.FORWARD)
     _pass_forward(tape, model, prompt, cache)
     if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
         cache.lengthen(tape, cache.length + plan.generate - 2)
-        _pass_forward(tape, model, received(tape, model, _last_token(tape, model)), cache)
+        seen = plan.batch * (plan.sequence + plan.generate - 1)
+        ids = plan.batch
+        _pass_forward(tape, model, received(tape, model, _batch(tape, plan, ids, seen)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache
 
 
 def _pass_forward(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> None:
     tape.enter_autocast(model.plan.autocast_dtype if model.plan.autocast else None)
-    forward(tape, model, batch, cache)
+    forward(model, batch, cache)
     tape.leave_autocast()
 
 
-def _last_token(tape: Tape, model: Model) -> Batch:
-    """The inputs of the last forward pass of an inference: one token of each sequence, and the mask
-    of all tokens up to it."""
-    plan = model.plan
-    ids = tape.new(plan.batch, "int64", IDS)
-    seen = plan.batch * (plan.sequence + plan.generate - 1)
+def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
+    """Token ids, which are the labels too, and the mask of padded sequences over all `seen`."""
+    ids = tape.new(tokens, "int64", IDS)
     return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
-
-
-def _batch(tape: Tape, model: Model) -> Batch:
-    """Token ids, which are the labels too, and the mask of padded sequences."""
-    plan = model.plan
-    ids = tape.new(plan.tokens, "int64", IDS)
-    padding = tape.new(plan.tokens, "int64", PADDING) if plan.padding_mask else None
-    return Batch(ids, ids, padding)
 
 
 @contextmanager
@@ -255,7 +210,7 @@ class _Optimizer:
         for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
             made = [
                 [
-                    Buffer(tape.events, temporary.bytes, ROOTS)
+                    Buffer(tape, temporary.bytes, ROOTS)
                     for temporary in step_temporaries(
                         [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
                     )
@@ -274,7 +229,7 @@ class _Optimizer:
         for weights in self.model.sweep(tape):
             for stored, _ in weights.trained():
                 passing = [
-                    Buffer(tape.events, temporary.bytes, Label(temporary.name, TEMPORARY))
+                    Buffer(tape, temporary.bytes, Label(temporary.name, TEMPORARY))
                     for temporary in passing_temporaries(stored, self.model.plan)
                 ]
                 passing.clear()
@@ -292,7 +247,7 @@ class _Optimizer:
         for state in states:
             if not state.paged:
                 label = Label(state.name, Component.OPTIMIZER)
-                self.states.append(Buffer(tape.events, state.bytes, label))
+                self.states.append(Buffer(tape, state.bytes, label))
 
     def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
         """Frees the buffers of each group of weights, in order."""

@@ -16,15 +16,10 @@ from heapq import heappop, heappush
 from sys import getrefcount
 from typing import Final
 
-from qtui_core.memory.replay.record import BACKWARD, LAYER, OPERATION, OUTSIDE, Label
+from qtui_core.memory.replay.record import BACKWARD, LAYER, OPERATION, OUTSIDE
 from qtui_core.memory.step.checkpointing import take
-from qtui_core.memory.tape.tape import Node, Tape, Tensor
-
-SUM: Final = Label("sum")
-ADD: Final = Label("add")
-CLONE: Final = Label("clone")
-CAST: Final = Label("_to_copy")
-ONES: Final = Label("ones_like")
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import Node, Tensor
 
 #: The reference count of a gradient that only its slot holds: the slot, the local that names it,
 #: and the argument of getrefcount; and of its buffer: the tensor and that argument.
@@ -55,7 +50,7 @@ def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
     before, tape.grad = (tape.grad, tape.path), False
     if gradient is None:
         tape.operation("ones_like")
-        gradient = tape.new(1, loss.dtype, ONES)
+        gradient = tape.new(1, loss.dtype, "ones_like")
     propagate(tape, root, gradient)
     del gradient  # torch.autograd.backward holds the first gradient until the end
     tape.grad, tape.path = before
@@ -77,8 +72,7 @@ def propagate(tape: Tape, root: Node, first: Tensor) -> None:
             layer = tape.layer = node.layer
             events.append((LAYER, layer, BACKWARD))
         tape.path = node.module
-        if tape.names:
-            events.append((OPERATION, f"{node.name}_backward", node.module))
+        events.append((OPERATION, f"{node.name}_backward", node.module))
         _visit(tape, state, node)
     tape.grad, tape.path = before
 
@@ -151,9 +145,9 @@ def _run(tape: Tape, node: Node, slots: Slots) -> Slots:
         if gradient is None:
             continue
         if gradient.elements > edge[2]:
-            gradient = results[position] = tape.new(edge[2], gradient.dtype, SUM)
+            gradient = results[position] = tape.new(edge[2], gradient.dtype, "sum")
         if gradient.dtype != edge[3]:
-            results[position] = tape.new(edge[2], edge[3], CAST)
+            results[position] = tape.new(edge[2], edge[3], "_to_copy")
     node.saved = []
     node.region = None
     return results
@@ -172,7 +166,7 @@ def _accumulate(tape: Tape, waiting: Slots, index: int) -> None:
     assert first is not None
     alone = getrefcount(first) == _OWN_TENSOR and getrefcount(first.buffer) == _OWN_BUFFER
     if first.view or not alone:
-        waiting[index] = tape.new(first.elements, first.dtype, ADD)
+        waiting[index] = tape.new(first.elements, first.dtype, "add")
 
 
 def _take_over(tape: Tape, leaf: Tensor, slots: Slots) -> None:
@@ -181,5 +175,5 @@ def _take_over(tape: Tape, leaf: Tensor, slots: Slots) -> None:
     if gradient is None or leaf.grad is not None:
         return
     if getrefcount(gradient) > _OWN_TENSOR - 1:
-        gradient = tape.new(gradient.elements, gradient.dtype, CLONE)
+        gradient = tape.new(gradient.elements, gradient.dtype, "clone")
     leaf.grad = gradient

@@ -5,17 +5,18 @@ bytes. A buffer writes ALLOCATE to the recording when it is made and FREE when t
 it is gone. CPython counts references here exactly as in the real program, so code with the same
 local variables as a real `forward()` frees the same tensors at the same time.
 
-How to write an operation (operations/*.py). It is a function of the tape and its tensors:
+How to write an operation (tensors.py, operations.py, kernels.py). Most are one kernel each way, a
+row of `Tensor.op`. Any other is a function of its tensors, whose tape is that of the first:
 
-    def silu(tape: Tape, x: Tensor) -> Tensor:
-        elements, dtype = x.elements, x.dtype
+    def silu(x: Tensor) -> Tensor:
+        tape, elements, dtype = x.tape, x.elements, x.dtype
 
         def backward(gradient: Tensor) -> Gradients:
-            return (tape.new(elements, dtype, SILU_BACKWARD),)
+            return (tape.new(elements, dtype, "silu_backward"),)
 
         node = tape.node("silu", (x,), backward)      # None if no input requires a gradient
         tape.save(node, x)                            # inputs are saved before the kernel runs,
-        output = tape.new(elements, dtype, SILU)      # temporaries of a kernel are locals,
+        output = tape.new(elements, dtype, "silu")    # temporaries of a kernel are locals,
         return tape.output(node, output)              # outputs are saved after it
 
 - `backward` takes the gradient of the output and returns those of the inputs, in their order, None
@@ -23,30 +24,41 @@ How to write an operation (operations/*.py). It is a function of the tape and it
   gradient, it should not make one: test `x.requires_grad` outside of `backward`. It need not reduce
   what was broadcast nor cast to the input's dtype: the engine does, as the real one
   (validate_outputs).
+- An operation that saves nothing does not call `tape.save`: even with no tensors that makes its
+  node part of a checkpoint, whose backward pass then runs it again earlier.
 - An operation with several outputs takes a list of gradients: `tape.node(..., outputs=3)`, and
   `tape.output(node, tensor, index)`.
 - A gradient that is a view of a kernel's result (a transpose, a reshape back to three dimensions)
   is marked `view=True`: the engine then does not add to it in place.
 - `backward` finds in `tape.held` the saved buffers that it has to pass on.
-- `tape.alias(x, elements)` is a view without a node, for a tensor that is used once. A view that is
-  used more than once, or a part of a tensor, needs operations/views.py.
+- `x.alias(elements)` is a view without a node, for a tensor that is used once. A view that is used
+  more than once, or a part of a tensor, needs `x.viewed()`, `x.part(...)` or `x.split(...)`.
 
-How to write a block (blocks/*.py). It is a function of the tape, the spec from shape.py, the
-weights and tensors, in the order of the real forward() and with its names for locals, because their
-lifetimes matter. `del` what the real code rebinds or leaves early. `tape.path` is the name of the
-module whose operations follow.
+How to write a block (blocks/*.py). It is a function of the weights, the spec (model_shape.py) and
+tensors, in the order of the real forward() and with its names for locals, because their lifetimes
+matter: a parameter that is not rebound, and a frame more, hold what they were passed. `del` what
+the real code rebinds or leaves early. `tape.path` is the name of the module whose operations
+follow.
 
-Autocast is `tape.autocast`: the 16-bit dtype or None. Operations on its lists call `tape.cast_low`
-and `tape.cast_high` on their inputs.
+Autocast is `tape.autocast`: the 16-bit dtype or None. Operations on its lists call `x.cast_low()`
+and `x.cast_high()` on their inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from weakref import ref
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.replay.record import FORWARD, LAYER, OPERATION, OUTSIDE, PHASE, Event, Label
+from qtui_core.memory.replay.record import (
+    FORWARD,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Event,
+    Label,
+)
 from qtui_core.memory.tape.tensors import (
     Buffer,
     Edge,
@@ -56,8 +68,6 @@ from qtui_core.memory.tape.tensors import (
     StopRecompute,
     Tensor,
 )
-
-TO_COPY: Final = Label("_to_copy")
 
 
 class Tape:
@@ -70,29 +80,12 @@ class Tape:
         training: whether dropout is active.
         layer: index of the current layer, OUTSIDE for none.
         path: name of the current module; inside a layer, relative to it.
-        names: whether operations are recorded, for readers that need more than sizes.
         held: while a backward function runs, the buffers that its node saved, in order. The
             function must read them before it runs other nodes.
     """
 
-    __slots__ = (
-        "autocast",
-        "casts",
-        "events",
-        "grad",
-        "held",
-        "layer",
-        "names",
-        "path",
-        "recomputing",
-        "region",
-        "sequence",
-        "training",
-    )
-
-    def __init__(self, *, names: bool = True) -> None:
+    def __init__(self) -> None:
         self.events: list[Event] = []
-        self.names = names
         self.grad = True
         self.autocast: str | None = None
         self.training = True
@@ -122,33 +115,17 @@ class Tape:
 
     def operation(self, name: str) -> None:
         """An operation begins that makes no node."""
-        if self.names:
-            self.events.append((OPERATION, name, self.path))
+        self.events.append((OPERATION, name, self.path))
 
     # ------------------------------------------------------------------ tensors
 
-    def new(self, elements: int, dtype: str, label: Label, view: bool = False) -> Tensor:
+    def new(self, elements: int, dtype: str, label: Label | str, view: bool = False) -> Tensor:
         """A tensor with bytes of its own that requires no gradient."""
-        return Tensor(
-            elements, dtype, Buffer(self.events, elements * SIZES[dtype], label), False, view
-        )
+        return Tensor(elements, dtype, Buffer(self, elements * SIZES[dtype], label), False, view)
 
-    def leaf(self, elements: int, dtype: str, label: Label, trained: bool) -> Tensor:
+    def leaf(self, elements: int, dtype: str, label: Label | str, trained: bool) -> Tensor:
         """A parameter. `trained` is its requires_grad."""
-        return Tensor(elements, dtype, Buffer(self.events, elements * SIZES[dtype], label), trained)
-
-    def alias(self, x: Tensor, elements: int | None = None) -> Tensor:
-        """A view of `x`, or of its first `elements`: the same bytes, the same node. If it is a
-        gradient, it is marked as a view."""
-        tensor = Tensor(
-            x.elements if elements is None else elements, x.dtype, x.buffer, x.requires_grad, True
-        )
-        tensor.node, tensor.index = x.node, x.index
-        return tensor
-
-    def detach(self, x: Tensor) -> Tensor:
-        """The same bytes without history."""
-        return Tensor(x.elements, x.dtype, x.buffer)
+        return Tensor(elements, dtype, Buffer(self, elements * SIZES[dtype], label), trained)
 
     # ------------------------------------------------------------------ history
 
@@ -161,8 +138,7 @@ class Tape:
     ) -> Node | None:
         """Begins the operation `name`. Returns its node, or None if no input requires a
         gradient."""
-        if self.names:
-            self.events.append((OPERATION, name, self.path))
+        self.events.append((OPERATION, name, self.path))
         if not self.grad:
             return None
         edges: list[Edge | None] = []
@@ -189,8 +165,8 @@ class Tape:
     def save(self, node: Node | None, *tensors: Tensor | None) -> None:
         """Keeps tensors for the backward function of `node`.
 
-        Inside a checkpoint only their number is kept. When it is recomputed, they are stored, and
-        the last of them ends the recomputation (early stop).
+        Inside a checkpoint only their number is kept. When it is recomputed, they are stored, if
+        their node still waits for them, and the last of them ends the recomputation (early stop).
         """
         if node is None:
             return
@@ -199,53 +175,24 @@ class Tape:
             assert region.recomputed is not None
             for x in tensors:
                 if x is not None:
-                    region.recomputed.append(x.buffer)
+                    waits = region.owners[len(region.recomputed)]() is not None
+                    region.recomputed.append(x.buffer if waits else None)
                     if len(region.recomputed) == region.saved:
                         raise StopRecompute
                     node.saved.append(x.buffer)  # type: ignore[arg-type]
             return
         region = self.region
         if region is None:
-            node.saved.extend(x.buffer for x in tensors if x is not None)  # type: ignore[misc]
+            node.saved.extend([x.buffer for x in tensors if x is not None])  # type: ignore[misc]
             return
         node.region = region
         for x in tensors:
             if x is not None:
                 node.saved.append(region.saved)  # type: ignore[arg-type]
                 region.saved += 1
+                region.owners.append(ref(node))
 
-    # ------------------------------------------------------------------ types
-
-    def to(self, x: Tensor, dtype: str, label: Label = TO_COPY) -> Tensor:
-        """`x.to(dtype)`: `x` itself if it has that dtype."""
-        if x.dtype == dtype:
-            return x
-        source = x.dtype
-
-        def backward(gradient: Tensor) -> Gradients:
-            return (self.new(gradient.elements, source, TO_COPY),)
-
-        node = self.node("_to_copy", (x,), backward)
-        return self.output(node, self.new(x.elements, dtype, label))
-
-    def cast_low(self, x: Tensor) -> Tensor:
-        """Autocast's cast of an input of an operation on its 16-bit list. The cast of a trained
-        float32 leaf is kept until autocast is left (cached_cast in autocast_mode.cpp)."""
-        dtype = self.autocast
-        if dtype is None or x.dtype == dtype or x.dtype not in ("fp32", "bf16", "fp16"):
-            return x
-        if x.dtype != "fp32" or x.node is not None or not x.requires_grad:
-            return self.to(x, dtype)
-        kept = self.casts.get(id(x))
-        if kept is None:
-            kept = self.casts[id(x)] = self.to(x, dtype)
-        return kept
-
-    def cast_high(self, x: Tensor) -> Tensor:
-        """Autocast's cast of an input of an operation on its float32 list."""
-        if self.autocast is None or x.dtype not in ("bf16", "fp16"):
-            return x
-        return self.to(x, "fp32")
+    # ------------------------------------------------------------------ autocast
 
     def enter_autocast(self, dtype: str | None) -> None:
         """torch.autocast is entered; None means disabled."""
@@ -255,9 +202,3 @@ class Tape:
         """torch.autocast is left: its cached casts are released."""
         self.autocast = None
         self.casts = {}
-
-
-def wider(a: str, b: str) -> str:
-    """The dtype to which two floating-point dtypes are promoted: float32 unless they are the
-    same."""
-    return a if a == b else "fp32"

@@ -25,24 +25,12 @@ SKIPPED_FOLDERS = frozenset(
 )
 SKIPPED_FILES = frozenset({"pydoc_data/topics.py"})
 HELD_BACK_ONE_IN = 24
-HELD_BACK_BYTES = 128 * 1024
-
-
-def read_corpus() -> tuple[bytes, bytes]:
-    """Training text and held-back text, each the concatenation of whole files separated by
-    a zero byte. The held-back text is cut to HELD_BACK_BYTES at a line end."""
-    training: list[bytes] = []
-    held_back: list[bytes] = []
-    for path, held in _files():
-        (held_back if held else training).append(path.read_bytes())
-    excerpt = b"\0".join(held_back)[:HELD_BACK_BYTES]
-    return b"\0".join(training), excerpt[: excerpt.rfind(b"\n") + 1]
 
 
 def training_bytes(most: int) -> bytes:
     """The first `most` bytes of the training text; no more files are read than that takes."""
     parts: list[bytes] = []
-    for path, held in _files():
+    for path, held in corpus_files():
         if sum(map(len, parts)) >= most:
             break
         if not held:
@@ -50,7 +38,7 @@ def training_bytes(most: int) -> bytes:
     return b"\0".join(parts)[:most]
 
 
-def _files() -> Iterator[tuple[Path, bool]]:
+def corpus_files() -> Iterator[tuple[Path, bool]]:
     """(path, whether it is held back) of each file, in an order that no machine changes."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):

@@ -16,6 +16,8 @@ from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.tensors import TensorInfo
 
 CONFIG = "config.json"
+#: Where ModelOpt tells its quantization, beside a config.json that does not.
+QUANT_CONFIG = "hf_quant_config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"

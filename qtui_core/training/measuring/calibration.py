@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.devices.rates import DeviceFacts
+from qtui_core.roofline.rates import DeviceFacts
 
 MIB: Final = 1 << 20
 #: Sizes of tensors for the three kinds of segments: of small blocks, of large blocks, and of a

@@ -67,8 +67,4 @@ class CudaMachine:
 
     def settings(self) -> dict[str, Any]:
         found = torch.cuda.memory._snapshot().get("allocator_settings", {})
-        return {str(key): value for key, value in found.items() if _is_plain(value)}
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str) or value is None
+        return {str(k): v for k, v in found.items() if isinstance(v, int | float | str | None)}

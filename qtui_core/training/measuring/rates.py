@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from qtui_core.memory.devices.rates import COPY, PRODUCT, DeviceFacts, MeasuredRate
+from qtui_core.roofline.rates import COPY, PRODUCT, DeviceFacts, MeasuredRate
 from qtui_core.telemetry.machine import read_machine
 
 _DTYPES: Final[dict[str, Any]] = {

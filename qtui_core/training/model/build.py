@@ -17,10 +17,10 @@ from torch import nn
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import ALL_LINEAR
+from qtui_core.memory.plan.option import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold
-from qtui_core.memory.shape.heads import LANGUAGE_MODELS
+from qtui_core.memory.shape.from_config import LANGUAGE_MODELS
 from qtui_core.training.model.configuration import class_of, configuration_of
 from qtui_core.training.model.losses import set_loss
 from qtui_core.training.model.quantized import quantize_linears, quantized_tensors
@@ -71,8 +71,7 @@ def load(
 
     Raises ModelError for a configuration that transformers cannot build.
     """
-    configuration = configuration_of(config)
-    configuration.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
+    configuration = configuration_of(config, plan)
     if plan.batch > 1 and getattr(configuration, "pad_token_id", None) is None:
         # Classes that label sequences search for the last token that is not padding. This costs the
         # same whichever token is the padding.
@@ -153,11 +152,11 @@ def attention_of(plan: RunPlan) -> str:
 def _adapters(model: Any, plan: RunPlan) -> Any:
     import peft
 
-    targets = list(plan.lora_targets)
-    encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
-    causal = model.can_generate() and not encoder_decoder
-    name = type(model).__name__
-    if not name.endswith(LANGUAGE_MODELS):
+    stacked = [name for name, one in model.named_parameters() if one.dim() == 3]
+    experts = [t for t in plan.lora_targets if "." in t and any(n.endswith(t) for n in stacked)]
+    targets = [target for target in plan.lora_targets if target not in experts]
+    both = bool(getattr(model.config, "is_encoder_decoder", False))
+    if not (name := type(model).__name__).endswith(LANGUAGE_MODELS):
         raise UsageError(
             f"peft trains a copy of the head of {name} beside the adapters, which a trace does not "
             "follow; use --method full or inference."
@@ -167,20 +166,20 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
         lora_alpha=2 * plan.lora_rank,
         lora_dropout=plan.lora_dropout,
         target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
+        target_parameters=experts or None,
         exclude_modules=_not_linear(model),
-        task_type="SEQ_2_SEQ_LM" if encoder_decoder else "CAUSAL_LM" if causal else None,
+        task_type="SEQ_2_SEQ_LM" if both else "CAUSAL_LM" if model.can_generate() else None,
     )
 
 
-def _not_linear(model: nn.Module) -> list[str] | None:
+def _not_linear(model: nn.Module) -> list[str]:
     """Routers whose class is nn.Linear but which return two tensors, such as Llama 4's; peft's
-    adapters fail around them. None if there are none."""
-    names = [
+    adapters fail around them."""
+    return [
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
     ]
-    return names or None
 
 
 def _norms_to_float32(model: nn.Module) -> None:

@@ -12,24 +12,28 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
 
 from qtui_core.errors import ModelError
 from qtui_core.loading.model import without_code
-from qtui_core.memory.shape.heads import LANGUAGE_MODELS, is_traceable
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.from_config import LANGUAGE_MODELS, is_traceable
 
 _HEADS = (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
 
-def configuration_of(config: Mapping[str, Any]) -> Any:
-    """The configuration object of transformers for the text model that a parsed config.json
-    describes. For a model of text and images it is that of the text part.
+def configuration_of(config: Mapping[str, Any], plan: RunPlan) -> Any:
+    """The configuration object of transformers for the model that a parsed config.json describes.
+    For a model of text and images it is that of the whole, unless config.json names a class of the
+    text part alone. The plan says whether the model makes a cache.
 
     Raises ModelError if the installed transformers does not know the model or does not accept the
     configuration.
@@ -49,11 +53,25 @@ def configuration_of(config: Mapping[str, Any]) -> Any:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"transformers does not accept this config.json: {first}") from error
     text = built.get_text_config()
+    for part in (built, text):
+        part.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
     decodes = getattr(text, "is_encoder_decoder", False)
     if decodes and getattr(text, "decoder_start_token_id", None) is None:
         # The decoder reads the labels shifted by one place, after this token.
         text.decoder_start_token_id = text.pad_token_id or 0
-    return text
+    text.architectures = text.architectures or built.architectures
+    return text if _named(text) else built
+
+
+def _named(configuration: Any) -> Any:
+    """The first class that config.json names and that has this kind of configuration, language
+    models before others; None if there is none."""
+    names = getattr(configuration, "architectures", None) or ()
+    for name in sorted(names, key=lambda name: not name.endswith(LANGUAGE_MODELS)):
+        found = getattr(transformers, name, None)
+        if getattr(found, "config_class", None) is type(configuration):
+            return found
+    return None
 
 
 def class_of(configuration: Any) -> Any:
@@ -64,15 +82,12 @@ def class_of(configuration: Any) -> Any:
     here.
     """
     named = getattr(configuration, "architectures", None) or ()
-    for name in sorted(named, key=lambda name: not name.endswith(LANGUAGE_MODELS)):
-        found = getattr(transformers, name, None)
-        if getattr(found, "config_class", None) is not type(configuration):
-            continue
-        if is_traceable(name):
+    if (found := _named(configuration)) is not None:
+        if is_traceable(found.__name__):
             return found
         raise ModelError(
-            f"config.json names {name}, and a trace cannot tell what that reads in a step; name "
-            "another class under architectures."
+            f"config.json names {found.__name__}, and a trace cannot tell what that reads in a "
+            "step; name another class under architectures."
         )
     if named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
         raise ModelError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import chunk_of
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.training.model.chunked import chunked_cross_entropy
 from qtui_core.training.model.tiled import tiled_cross_entropy
 
 
@@ -31,9 +28,6 @@ def set_loss(model: Any, plan: RunPlan) -> None:
             f"--loss {plan.loss} is of models that predict the next token, and "
             f"{type(model).__name__} does not; use --loss stock."
         )
-    chunk = chunk_of(plan.loss)
-    if chunk is not None:
-        use_hidden_states(model, "chunked", partial(chunked_cross_entropy, chunk=chunk))
     if plan.loss == "tiled":
         use_hidden_states(model, "tiled", tiled_cross_entropy)
     if plan.loss == "stock-4.48":

@@ -31,19 +31,21 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
 
     quant = plan.quant or ""
     eight = quant == "int8"
+    # Quantized layers multiply in the 16-bit dtype of the run.
+    half = plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
     settings = BitsAndBytesConfig(
         load_in_8bit=eight,
         load_in_4bit=not eight,
         bnb_4bit_quant_type=quant.partition("-")[0] if not eight else "nf4",
         bnb_4bit_use_double_quant=quant.endswith("-dq"),
-        bnb_4bit_compute_dtype=_compute_dtype(plan),
+        bnb_4bit_compute_dtype=_STORAGES[half],
         bnb_4bit_quant_storage=_STORAGES[plan.quant_storage],
     )
     kept = _kept(model)
     plain = {name: module for name, module in model.named_modules() if is_linear(module)}
     with unset_fake_temporarily():  # the new layers are empty and of a tensor subclass
         replace_with_bnb_linear(model, kept, settings)
-    read: set[int] = set()
+    own = {name for name, _ in model.named_parameters()}  # a tied weight has its first name
     for name, module in sorted(model.named_modules(), key=_by_name):
         old = plain.pop(name, None)  # a plain weight may be freed once it is replaced
         if old is not None and module is not old:
@@ -51,7 +53,7 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
             # On some CPUs bitsandbytes would repack weights for an inference kernel.
             module.support_avx512bf16_for_cpu = False
         else:
-            _read(module, device, read)
+            _read(module, device, {key for key in module._parameters if f"{name}.{key}" in own})
     model.is_loaded_in_8bit = eight
     model.is_loaded_in_4bit = not eight
     model.is_quantized = True
@@ -65,12 +67,11 @@ def _by_name(entry: tuple[str, nn.Module]) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
-def _read(module: nn.Module, device: torch.device | str, read: set[int]) -> None:
-    """Moves a module's own tensors to a device; they are copied even if they are there already.
-    `read` has the ids of parameters that were moved, because several modules may share one."""
-    for parameter in module.parameters(recurse=False):
-        if id(parameter) not in read and not _is_fake(parameter):
-            read.add(id(parameter))
+def _read(module: nn.Module, device: torch.device | str, own: set[str]) -> None:
+    """Moves a module's buffers and its `own` parameters, which no module before it has, to a
+    device; they are copied even if they are there already."""
+    for name, parameter in module.named_parameters(recurse=False):
+        if name in own and not _is_fake(parameter):
             parameter.data = parameter.data.to(device, copy=True)
     for name, buffer in module._buffers.items():
         if buffer is not None and not _is_fake(buffer):
@@ -132,12 +133,6 @@ def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield from name2qmap.items()
 
 
-def _compute_dtype(plan: RunPlan) -> torch.dtype:
-    """The dtype in which quantized layers multiply: the 16-bit dtype of the run."""
-    name = plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
-    return torch.float16 if name == "fp16" else torch.bfloat16
-
-
 def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> None:
     """Sets the weight of a bitsandbytes layer to that of a plain one, quantized on `device`."""
     from bitsandbytes import nn as bnb
@@ -164,7 +159,8 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
 
 def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
     """A quantized weight of fake tensors. Params4bit is a tensor subclass and cannot be fake, so
-    this is a plain parameter with the attributes that layers and peft read."""
+    this is a plain parameter with the attributes that layers and peft read; of bytes, for peft
+    raises plain ones of 16 bits to float32."""
     from bitsandbytes import functional
 
     old = module.weight
@@ -175,9 +171,8 @@ def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
         quant_type=old.quant_type,
         quant_storage=old.quant_storage,
     )
-    parameter = nn.Parameter(packed, requires_grad=False)
-    for name, value in {**old.__dict__, "quant_state": state, "bnb_quantized": True}.items():
-        setattr(parameter, name, value)
+    parameter = nn.Parameter(packed.view(torch.uint8).view(-1, 1), requires_grad=False)
+    parameter.__dict__.update(old.__dict__, quant_state=state, bnb_quantized=True)
     module.quant_state = state
     return parameter
 

@@ -73,9 +73,10 @@ def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold
             continue
         kept = [*range(template + period), *range(template + period * (1 + copies), total)]
         _keep(stack.layers, kept)
-        for key, value in vars(configuration).items():
-            if isinstance(value, list) and len(value) == total:
-                setattr(configuration, key, [value[index] for index in kept])
+        for part in (configuration, configuration.get_text_config()):
+            for key, value in vars(part).items():
+                if isinstance(value, list) and len(value) == total:
+                    setattr(part, key, [value[index] for index in kept])
     return tuple(folds)
 
 
@@ -84,10 +85,9 @@ def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
     modules with the same parameters and settings. The index of a layer and settings that are
     fractions do not count, because they do not change what the layer allocates."""
     described = [_description(layer) for layer in layers]
-    positions = {
-        key
-        for key, value in described[0].items()
-        if value == 0 and all(d.get(key) == index for index, d in enumerate(described))
+    keys = {key for each in described for key in each}
+    positions = {  # in layers of mixed kinds, only some have it
+        key for key in keys if all(d.get(key, i) == i for i, d in enumerate(described))
     }
     known: dict[tuple[Any, ...], int] = {}
     return [

@@ -3,23 +3,39 @@ summed in float32.
 
 What it keeps, in which dtypes and for how long, is the same as in TRL 1.15 and 1.16 on a GPU
 (trl/kernels/chunked_logprob.py), which the estimate of a plan with `--loss tiled` assumes
-(qtui_core.memory.tape.blocks.loss.tiled_loss). TRL reduces a tile in one Triton kernel; here torch
-reduces a few rows of it at a time.
+(qtui_core.memory.tape.blocks.losses). TRL reduces a tile in one Triton kernel; here torch
+reduces a few rows of it at a time, and on a CPU multiplies a few rows and columns at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
-from qtui_core.memory.tape.blocks.loss.tiled_loss import TILE_TOKENS, TILE_WORDS
-from qtui_core.training.model.chunked import UNLABELLED, ChunkedOutput
+from qtui_core.memory.tape.blocks.losses import TILE_TOKENS, TILE_WORDS
 
-#: The number of float32 logits that are reduced at a time: 1 MiB.
-_FOLDED: Final = 1 << 18
+UNLABELLED: Final = -100
+#: The number of float32 logits that are reduced at a time: 128 KiB, a row of a tile.
+_FOLDED: Final = 1 << 15
+#: Rows of a product on a CPU, and elements of both factors, that are cast to float32 at a time:
+#: 512 KiB.
+_ROWS: Final = 512
+_CAST: Final = 1 << 17
+
+
+@dataclass
+class TiledOutput(ModelOutput):
+    """The output of a forward pass without logits: the loss, the share of tokens predicted
+    correctly, and the mean entropy of the predictions in nats."""
+
+    loss: torch.Tensor | None = None
+    accuracy: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
 
 
 class TiledLogProbabilities(torch.autograd.Function):
@@ -53,7 +69,7 @@ class TiledLogProbabilities(torch.autograd.Function):
         of_target, best = torch.zeros_like(greatest), torch.zeros_like(targets)
         with torch.autocast(kind, enabled=False):
             for rows, words, tile, _, _ in _tiles(hidden, weight, bias, ctx.computed):
-                for some in _folds(tile):
+                for some in _slices(len(tile), _FOLDED // tile.shape[1]):
                     logits, _ = _logits(tile[some], scale, softcap)
                     at = slice(rows.start + some.start, rows.start + some.stop)
                     _fold(
@@ -79,7 +95,7 @@ class TiledLogProbabilities(torch.autograd.Function):
         gradient = gradient.float()
         with torch.autocast(hidden.device.type, enabled=False):
             for rows, words, tile, taken, part in _tiles(hidden, weight, bias, ctx.computed):
-                for some in _folds(tile):
+                for some in _slices(len(tile), _FOLDED // tile.shape[1]):
                     at = slice(rows.start + some.start, rows.start + some.stop)
                     logits, slope = _logits(tile[some], ctx.scale, ctx.softcap)
                     share = logits.sub_(logarithm[at, None]).exp_().neg_()
@@ -122,10 +138,9 @@ def _tiles(
             yield rows, columns, tile, taken, part
 
 
-def _folds(tile: torch.Tensor) -> Iterator[slice]:
-    """Slices of the rows of a tile that are reduced together."""
-    count, columns = tile.shape
-    step = max(1, _FOLDED // columns)
+def _slices(count: int, step: int) -> Iterator[slice]:
+    """Slices of at most `step` rows, at least one."""
+    step = max(1, step)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
@@ -172,11 +187,16 @@ def _fold(
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """`total += a @ b` for a float32 total, without rounding the product first."""
-    if total.is_cuda and a.dtype != torch.float32:
+    """`total += a @ b` for a float32 total, without rounding the product first. A CPU has no such
+    product of 16-bit factors, which are cast in parts."""
+    if a.dtype == torch.float32:
+        total.addmm_(a, b)
+    elif total.is_cuda:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:
-        total.addmm_(a.float(), b.float())
+        for rows in _slices(len(a), _ROWS):
+            for inner in _slices(len(b), _CAST // (_ROWS + b.shape[1])):
+                total[rows].addmm_(a[rows, inner].float(), b[inner].float())
 
 
 def tiled_cross_entropy(
@@ -185,9 +205,16 @@ def tiled_cross_entropy(
     labels: torch.Tensor,
     scale: float | None = None,
     softcap: float | None = None,
-) -> ChunkedOutput:
-    """The mean cross entropy of the next token. The arguments are those of `chunked_cross_entropy`,
-    without the chunk."""
+) -> TiledOutput:
+    """The mean cross entropy of the next token.
+
+    Args:
+        hidden: the head's input, `[batch, sequence, width]`.
+        head: `[vocabulary, width]`, with or without a bias.
+        labels: int64 `[batch, sequence]`; each is predicted from the hidden state before it; -100
+            is ignored.
+        scale, softcap: of the logits, if the model has them.
+    """
     following = labels[:, 1:]
     valid = following != UNLABELLED
     likely, entropy, right = TiledLogProbabilities.apply(
@@ -199,4 +226,4 @@ def tiled_cross_entropy(
         softcap,
     )
     count = len(likely)
-    return ChunkedOutput(-likely.sum() / count, right.sum() / count, entropy.sum() / count)
+    return TiledOutput(-likely.sum() / count, right.sum() / count, entropy.sum() / count)

@@ -24,7 +24,7 @@ _RANDOM = 1 << 24
 
 def load_weights(source: ModelSource, plan: RunPlan) -> Built:
     """The model of a source on the CPU, with weights in the dtype of the plan. Weights that are
-    stored in that dtype are mapped from their files. Without weights they are random (`is_random`).
+    stored in that dtype are mapped from their files. Without weights they are random.
 
     `plan` is resolved. Raises ModelError for a model that cannot be built or loaded.
     """
@@ -33,14 +33,13 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
             f"{quoted(source.id)} has no config.json beside it, so it is unknown which layers "
             f"its tensors belong to."
         )
-    configuration = configuration_of(source.config)
-    configuration.use_cache = plan.loop != "trainer"  # the Trainer uses no cache
+    configuration = configuration_of(source.config, plan)
     model_class = class_of(configuration)
     implementation = attention_of(plan)
     if not getattr(model_class, "_supports_sdpa", True):
         implementation = "eager"  # only the plain form exists and always runs
     dtype = DTYPES[plan.dtype or "fp32"]
-    if is_random(source):
+    if source.is_configuration:
         model = _with_random_weights(model_class, configuration, dtype, implementation)
     else:
         check_plain(source, "A run starts from")
@@ -49,11 +48,6 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
             source, model_class, configuration, dtype, attn_implementation=implementation
         )
     return Built(model, configuration, stacks_of(model))
-
-
-def is_random(source: ModelSource) -> bool:
-    """Whether a source is only a configuration, whose model gets random weights."""
-    return source.origin == "config"
 
 
 def _with_random_weights(
@@ -67,7 +61,10 @@ def _with_random_weights(
     memory of its own.
     """
     with torch.device("meta"):
-        shapes = model_class._from_config(configuration, dtype=dtype).state_dict()
+        empty = model_class._from_config(configuration, dtype=dtype)
+    # A tied weight is there once, as in a checkpoint: two that differ would not be tied.
+    once = dict(empty.named_parameters()) | dict(empty.named_buffers())
+    shapes = {name: tensor for name, tensor in empty.state_dict().items() if name in once}
     deviation = getattr(configuration, "initializer_range", None) or 0.02
     largest = max((tensor.numel() for tensor in shapes.values()), default=1)
     row = torch.empty(min(largest, _RANDOM), dtype=dtype).normal_(0.0, deviation)
@@ -97,10 +94,10 @@ def settle(model: nn.Module, device: torch.device | str) -> None:
     memory, as random ones do, get memory of their own."""
     seen: set[int] = set()
     for parameter in model.parameters():
-        data = parameter.data
+        data, storage = parameter.data, parameter.data.untyped_storage()
         if data.device.type != torch.device(device).type:
             parameter.data = data.to(device)
-        elif _is_shared(data, seen):
+        elif storage._cdata in seen or storage.nbytes() != data.nbytes:
             parameter.data = data.clone()
         seen.add(parameter.data.untyped_storage()._cdata)
     for module in model.modules():
@@ -115,8 +112,3 @@ def warm_up(weight_bytes: int, device: torch.device | str, device_bytes: int | N
     nbytes = warm_up_bytes(weight_bytes, device_bytes)
     if nbytes:
         torch.empty(nbytes, dtype=torch.uint8, device=device)
-
-
-def _is_shared(data: torch.Tensor, seen: set[int]) -> bool:
-    storage = data.untyped_storage()
-    return storage._cdata in seen or storage.nbytes() != data.nbytes

@@ -17,7 +17,6 @@ from qtui_core.loading.tokens import Ids, Tokenizer
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.source import ModelSource
 from qtui_core.quantities import plural
-from qtui_core.training.model.weights import is_random
 
 BUILT_IN: Final = Path(__file__).with_name("builtin_text.txt")
 #: The fewest tokens in which there is a next token to learn.
@@ -67,11 +66,11 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
     """
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     try:
-        folder = Path(source.location).parent if is_random(source) else folder_of(source)
+        folder = Path(source.location).parent if source.is_configuration else folder_of(source)
         tokenizer = Tokenizer(_Tokenized(folder, vocabulary, model))
         found = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
     except ModelError:
-        if not is_random(source):
+        if not source.is_configuration:
             raise
         raw = np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int64)
         found = Tokens(raw % vocabulary, "a byte a token", chr)

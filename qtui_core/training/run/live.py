@@ -25,7 +25,7 @@ from qtui_core.training.model.adapters import LONGEST, AdapterComparison
 from qtui_core.training.model.components import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer, shared_tables
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
-from qtui_core.training.model.weights import is_random, load_weights, settle, warm_up
+from qtui_core.training.model.weights import load_weights, settle, warm_up
 from qtui_core.training.run.controls import Controls
 from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.faults import OUT_OF_MEMORY, fault_of, not_a_number, not_finite
@@ -130,7 +130,7 @@ def _load(source: ModelSource, order: Order, reporter: PhaseReporter) -> build.B
     is not counted."""
     reporter.phase(Phase.LOAD)
     built = load_weights(source, order.plan)
-    if is_random(source):
+    if source.is_configuration:
         reporter.say("There is a configuration alone, so the weights are random.")
     reporter.meter.standing.built = built
     if order.plan.quant is None:

@@ -12,11 +12,13 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
+#: Steps of a run where the user chose none.
+USUAL_STEPS: Final = 10
 #: Tokens of a sequence of the demo on a CPU where the user chose none: one step of the usual 2,048
 #: takes 12 s on two cores, and one of these 2 s.
 DEMO_TOKENS: Final = 128
 #: The sentence that says so.
-DEMO_NOTE: Final = f"On a CPU the demo takes {DEMO_TOKENS} tokens: steps take seconds."
+DEMO_NOTE: Final = f"On a CPU the demo takes {DEMO_TOKENS} tokens."
 #: The kind of the fault that a child tells of `NotBegun`.
 NOT_BEGUN: Final = "not begun"
 

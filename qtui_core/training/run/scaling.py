@@ -18,7 +18,8 @@ def make_scaler(plan: RunPlan, model: torch.nn.Module, device: torch.device | st
     A GradScaler refuses float16 gradients ("Attempting to unscale FP16 gradients"), so a run that
     trains float16 parameters has none either; `unscaled` says so.
     """
-    if not _wants(plan) or _trains_float16(model):
+    wanted = plan.trains and plan.autocast and plan.autocast_dtype == "fp16"
+    if not wanted or _trains_float16(model):
         return None
     return torch.amp.GradScaler(torch.device(device).type)
 
@@ -58,10 +59,6 @@ def left_out(step: int, before: float, now: float) -> str:
         f"Step {step} changed nothing: gradients overflowed float16 at a scale of {before:,.6g}, "
         f"and the next step has {now:,.6g}."
     )
-
-
-def _wants(plan: RunPlan) -> bool:
-    return plan.trains and bool(plan.autocast) and plan.autocast_dtype == "fp16"
 
 
 def _trains_float16(model: torch.nn.Module) -> bool:

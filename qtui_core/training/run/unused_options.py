@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from qtui_core.memory.plan.choices import ALL_LINEAR
+from qtui_core.memory.plan.option import ALL_LINEAR
 from qtui_core.memory.plan.options import RunPlan
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qtui_core.memory.formulas.letters import letters_of
-from qtui_core.memory.formulas.size import letter
+from qtui_core.memory.formulas.size import letter, letters_of
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Letters, and products of two letters, that a dimension is compared with, in this order.

@@ -71,8 +71,10 @@ def _patch_torch() -> None:
 
 
 def _patch_libraries() -> None:
-    from transformers import masking_utils
+    from transformers import PreTrainedModel, masking_utils
 
+    # There are no values to initialize, and some classes draw values until these fit.
+    PreTrainedModel.initialize_weights = lambda self: None
     # This reads the values of positions to see whether sequences are packed, and fake tensors have
     # no values.
     masking_utils.find_packed_sequence_indices = _not_packed

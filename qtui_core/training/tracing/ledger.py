@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.programs import by_lifetime
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label, rounded
-from qtui_core.memory.replay.timeline import by_lifetime
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,17 @@ allocation is recorded in the same format that the estimate writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.folding import Fold
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, unfold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Event, Phase, Recording
-from qtui_core.memory.replay.unfolding import NotPeriodic, unfold
 from qtui_core.memory.step.run import MICRO_BATCHES
 from qtui_core.training.limits import check_traceable
 from qtui_core.training.model import build
@@ -41,12 +42,13 @@ def record(
     steps: int = 2,
     *,
     whole: bool = False,
+    tell: Callable[[str], None] = lambda doing: None,
 ) -> Recording:
     """Loads, prepares and trains for `steps` steps, and records what is allocated on `device`:
     "cuda" with fake tensors, "cpu" with real ones. The plan leaves nothing open.
 
     With fake tensors, only the fewest layers are built that show which ones are alike, and the
-    others are taken to do the same; `whole` builds all layers.
+    others are taken to do the same; `whole` builds all layers. `tell` hears what is being done.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError if this system cannot
     trace.
@@ -56,7 +58,7 @@ def record(
     if device == "cuda":
         check_traceable(plan)
     for margin in _MARGINS if device == "cuda" and not whole else (None,):
-        events, folds = _run(config, plan, device, steps, margin)
+        events, folds = _run(config, plan, device, steps, margin, tell)
         try:
             unfolded = unfold(events, folds)
         except NotPeriodic:
@@ -82,7 +84,12 @@ def _frees_what_lives(events: Sequence[Event]) -> bool:
 
 
 def _run(
-    config: Mapping[str, Any], plan: RunPlan, device: str, steps: int, margin: int | None
+    config: Mapping[str, Any],
+    plan: RunPlan,
+    device: str,
+    steps: int,
+    margin: int | None,
+    tell: Callable[[str], None],
 ) -> tuple[tuple[Event, ...], tuple[Fold, ...]]:
     tracker = (
         CpuTracker() if device == "cpu" else Tracker(device, dimensions=Dimensions(config, plan))
@@ -92,6 +99,7 @@ def _run(
             stack.enter_context(fake_cuda(plan))
         else:
             stack.enter_context(as_on_a_gpu())
+        tell("building the class")
         with _told_as(ModelError, "transformers cannot build the model of this config.json"):
             built = build.load(config, plan, device, margin)
         tracker.places.stacks = built.stacks
@@ -107,6 +115,8 @@ def _run(
         batch = batch_of(built, plan, device)
         tracker.track(batch.items(), Component.INPUTS)
         tracker.places.watch(built.model)
+        few = sum(len(stack.layers) for stack in built.stacks)
+        tell(f"running {few:,} of {few + sum(fold.added for fold in built.folds):,} layers")
         for layers in built.stacks:
             watch_layers(layers, tracker.layer)
         with _told_as(QtuiError, f"A step of {type(built.model).__name__} failed"):
@@ -127,5 +137,8 @@ def _told_as(kind: type[QtuiError], what: str) -> Iterator[None]:
     except QtuiError:
         raise
     except Exception as error:
+        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+            kind = QtuiError
+            what = "A trace cannot follow this model, whose code depends on values of tensors"
         first = (str(error).strip().splitlines() or [""])[0]
         raise kind(f"{what}: {type(error).__name__}: {first}") from error

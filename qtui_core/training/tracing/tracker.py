@@ -36,7 +36,7 @@ from qtui_core.training.tracing.places import Places
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 #: Operations whose results belong to the loss, whenever they run, as in an estimate
-#: (qtui_core.memory.tape.operations.loss).
+#: (qtui_core.memory.tape.kernels).
 _OF_LOSS = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
 )
@@ -212,7 +212,10 @@ class Tracker(TorchDispatchMode):
         name = ""
         if func is not None:
             name = func.overloadpacket.__name__
-            self._announce((name, self.places.current()))
+            operation = name, self.places.current()
+            if operation != self._operation:
+                self._operation = operation
+                self._events.append((OPERATION, *operation))
         self._count += 1
         entry = _Storage(self._count, nbytes)
         component = Component.LOSS if name in _OF_LOSS else None
@@ -235,11 +238,6 @@ class Tracker(TorchDispatchMode):
             known = self._alive.get(first.untyped_storage()._cdata)
             if known is not None and known is not entry:
                 self._sources.setdefault(entry.id, known.id)
-
-    def _announce(self, operation: tuple[str, str]) -> None:
-        if operation != self._operation:
-            self._operation = operation
-            self._events.append((OPERATION, *operation))
 
     def _free(self, key: int, entry: _Storage) -> None:
         if self._alive.get(key) is entry:

@@ -100,6 +100,8 @@ def build() -> dict[str, EngineOperation]:
     print("a library greets on import")
     return {
         "echo": EngineOperation(echo, "quick"),
+        "open": EngineOperation(echo, "quick"),
+        "devices": EngineOperation(echo, "quick"),
         "wait": EngineOperation(wait, "slow"),
         "stubborn": EngineOperation(stubborn, "slow"),
         "noise": EngineOperation(noise, "quick"),

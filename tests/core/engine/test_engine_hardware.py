@@ -19,8 +19,8 @@ from qtui.engine.estimator.subjects import Estimates
 from qtui.engine.task import Task, TaskCancelled
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
 CONFIG = {
@@ -36,7 +36,7 @@ def task(method: str, params: dict[str, Any], told: list[Any] | None = None) -> 
             told.append(data)
 
     asked = build_operations()[method].read(method, json.loads(json.dumps(params)))
-    return Task(1, method, asked, None, send)
+    return Task(1, method, asked, send)
 
 
 @pytest.fixture
@@ -65,9 +65,10 @@ def test_operations_are_of_the_plan(model: str) -> None:
     assert found.plan.dtype == "bf16"  # nothing is left open
 
 
-def test_a_sequence_that_nobody_chose_is_lowered_for_a_model_with_few_positions(model: str) -> None:
-    assert ask(model, RunPlan(), usual=True).plan.sequence == 256
-    assert ask(model, RunPlan(), usual=False).plan.sequence == 2048
+def test_a_sequence_that_nobody_chose_ends_at_the_learned_positions(model: str) -> None:
+    gpt2 = str(Path(__file__).parents[2] / "memory" / "configs" / "gpt2-medium.json")
+    assert ask(gpt2, RunPlan()).plan.sequence == 1024
+    assert ask(model, RunPlan()).plan.sequence == 2048  # rotary positions have no end
 
 
 def test_a_device_changes_the_kernels(model: str) -> None:
@@ -94,7 +95,7 @@ class Script:
             self.process = real([sys.executable, "-c", code], **options)
             return self.process
 
-        monkeypatch.setattr(hardware.subprocess, "Popen", start)
+        monkeypatch.setattr(subprocess, "Popen", start)
 
 
 def test_rates_are_reported_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +148,7 @@ async def test_the_real_process_answers(model: str) -> None:
     try:
         found = await client.request("gpus")
         assert isinstance(found.data["gpus"], list)
-        params = {"model": model, "plan": asdict(RunPlan()), "device": None, "usual": True}
+        params = {"model": model, "plan": asdict(RunPlan()), "device": None}
         reply = await client.request("operations", params)
         assert reply.data["operations"]
         rates: list[Any] = []

@@ -234,6 +234,24 @@ async def test_too_many_tries_are_refused(engine: EngineClient, model: str) -> N
         await ask(engine, "attribution", model, PROJ, scheme="int4:row", tries=9)
 
 
+async def test_an_injected_outlier_counts_in_the_extent_of_the_model(
+    engine: EngineClient, model: str
+) -> None:
+    """With one scale for the model it costs at least what it costs with one for the tensor. No
+    tensor of the model has an element as large."""
+    scheme = Scheme.parse("int8:model")
+    inject = {"row": 5, "column": 30, "value": -500.0}
+    params = {"model": model, "tensor": PROJ, "scheme": str(scheme), "inject": inject}
+    data = (await engine.request("granularities", params)).data
+    one, before = (
+        {row["scheme"]: row["mse"] for row in data[part]}[str(scheme)]
+        for part in ("rows", "before")
+    )
+    wide = measure(injected(values()[PROJ], 5, 30, -500.0), scheme, model_absmax=500.0)
+    assert one == pytest.approx(wide.mse, rel=1e-6)
+    assert before < one / 4
+
+
 async def test_granularities_before_and_after(engine: EngineClient, model: str) -> None:
     heard: list[dict[str, Any]] = []
     inject = {"row": None, "column": 30, "value": 2.0}

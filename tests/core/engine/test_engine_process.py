@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 from every import collected
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
+from qtui.engine.client import EngineClient, EngineLost, EngineState
+from qtui.engine.estimator.client import EstimatorClient
 from qtui_core.errors import ModelError, QtuiError
 
 DOUBLE = str(Path(__file__).with_name("engine_double.py"))
@@ -85,9 +88,7 @@ async def test_a_child_that_still_imports_is_not_waited_for(
 
 async def test_many_first_requests_start_one_child() -> None:
     async with engine() as client:
-        replies = await asyncio.gather(
-            *(client.request("echo", {"n": n}, kind=None) for n in range(20))
-        )
+        replies = await asyncio.gather(*(client.request("echo", {"n": n}) for n in range(20)))
     assert len({reply.data["pid"] for reply in replies}) == 1
     assert [reply.data["params"]["n"] for reply in replies] == list(range(20))
 
@@ -192,28 +193,100 @@ async def test_a_cancelled_task_cancels_the_request() -> None:
         assert not client.busy
 
 
-async def test_cancel_by_kind_leaves_other_kinds_alone() -> None:
-    async with engine() as client:
-        await client.start()
-        first = asyncio.create_task(client.request("wait", {"seconds": 600}, kind="a"))
-        second = asyncio.create_task(client.request("wait", {"seconds": 0.05}, kind="b"))
-        await asyncio.sleep(0.1)
-        client.cancel("a")
-        with pytest.raises(RequestCancelled):
-            await first
-        assert (await asyncio.wait_for(second, 120)).data == {"waited": 0.05}
-
-
-async def test_the_newest_request_of_a_kind_wins() -> None:
+async def test_what_one_asker_cancels_leaves_the_same_question_of_another() -> None:
     async with engine() as client:
         await client.start()
         tasks = [
-            asyncio.create_task(client.request("wait", {"seconds": 0.2 + n / 1000}))
-            for n in range(50)
+            asyncio.create_task(client.request("wait", {"seconds": seconds}))
+            for seconds in (0.3, 600, 0.05)
         ]
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 120)
-    assert all(isinstance(result, RequestCancelled) for result in results[:-1])
-    assert results[-1].data == {"waited": 0.249}  # type: ignore[union-attr]
+        await asyncio.sleep(0.1)
+        tasks[1].cancel()
+        first, given_up, last = await asyncio.wait_for(
+            asyncio.gather(*tasks, return_exceptions=True), 120
+        )
+    assert (first.data, last.data) == ({"waited": 0.3}, {"waited": 0.05})
+    assert isinstance(given_up, asyncio.CancelledError)
+
+
+#: Questions to a child that answers, refuses and dies.
+QUESTIONS = {
+    "quick": ("devices", {}), "slow": ("wait", {"seconds": 0.02}), "of both": ("open", {}),
+    "refused": ("fail", {"kind": "model"}), "unknown": ("fly", {}),
+    "deadly": ("die", {"how": "kill"}),
+}  # fmt: skip
+DEEDS = (*QUESTIONS, *QUESTIONS, "give up", "give up", "kill", "pause", "pause")
+CLIENTS = [EngineClient, EstimatorClient]
+
+
+def of_the_double(kind: type[EngineClient]) -> EngineClient:
+    command = (sys.executable, "-P", DOUBLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qtui.engine.estimator.client._COMMAND", command)
+        return EngineClient(command) if kind is EngineClient else kind()
+
+
+async def ending(client: EngineClient, question: str) -> str:
+    """What becomes of a question of a panel, which starts a lost engine again."""
+    try:
+        if client.state is EngineState.LOST:
+            await client.restart()
+        await client.request(*QUESTIONS[question])
+    except EngineLost:
+        return "lost"
+    except QtuiError:
+        return "refused"
+    return "answered"
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@settings(max_examples=10, deadline=None)
+@given(deeds=st.lists(st.tuples(st.booleans(), st.sampled_from(DEEDS)), max_size=12))
+def test_every_question_of_two_askers_ends(
+    kind: type[EngineClient], deeds: list[tuple[bool, str]]
+) -> None:
+    """Answered, refused or lost; or cancelled, if its own asker did that."""
+
+    async def ask_all() -> None:
+        client = of_the_double(kind)
+        asked: tuple[list[asyncio.Task[str]], ...] = ([], [])
+        given_up, losses = set(), 0
+        try:
+            for asker, deed in deeds:
+                if deed in QUESTIONS:
+                    asked[asker].append(asyncio.create_task(ending(client, deed)))
+                elif deed == "give up" and asked[asker]:
+                    given_up.add(asked[asker][-1])
+                    asked[asker][-1].cancel()
+                elif deed == "kill":
+                    client.kill()
+                elif deed == "pause":
+                    await asyncio.sleep(0.03)
+                losses += deed in ("deadly", "kill")
+            questions = {*asked[0], *asked[1]}
+            _, open_still = await asyncio.wait(questions, timeout=60) if questions else ((), ())
+            assert not open_still
+            assert {each for each in questions if each.cancelled()} <= given_up
+            lost = [each for each in questions - given_up if each.result() == "lost"]
+            assert losses or not lost
+            assert not client.busy
+        finally:
+            await client.close()
+
+    asyncio.run(ask_all())
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_two_askers_of_a_lost_engine_are_both_answered(kind: type[EngineClient]) -> None:
+    client = of_the_double(kind)
+    try:
+        await client.request("open")
+        client.kill()
+        assert client.state is EngineState.LOST
+        both = asyncio.gather(*(ending(client, "of both") for _ in range(2)))
+        assert await asyncio.wait_for(both, 60) == ["answered", "answered"]
+    finally:
+        await client.close()
 
 
 async def test_lanes_do_not_wait_for_each_other() -> None:
@@ -229,15 +302,10 @@ async def test_lanes_do_not_wait_for_each_other() -> None:
 async def test_a_thousand_quick_requests_are_all_answered() -> None:
     async with engine() as client:
         replies = await asyncio.wait_for(
-            asyncio.gather(*(client.request("echo", {"n": n}, kind=None) for n in range(1000))),
+            asyncio.gather(*(client.request("echo", {"n": n}) for n in range(1000))),
             120,
         )
         assert [reply.data["params"]["n"] for reply in replies] == list(range(1000))
-        superseded = await asyncio.gather(
-            *(client.request("echo", {"n": n}) for n in range(1000)), return_exceptions=True
-        )
-        answered = [r for r in superseded if not isinstance(r, RequestCancelled)]
-        assert answered[-1].data["params"]["n"] == 999  # type: ignore[union-attr]
         assert not client.busy
 
 

@@ -15,9 +15,11 @@ from lazy_imports import LazyImport
 from packed_models import save_model
 
 from qtui_core.errors import ModelError
+from qtui_core.evaluation.changes import StoredWeight
 from qtui_core.evaluation.merged import adapted, merged_divergence, refuse_parts
 from qtui_core.evaluation.results import Candidate, EvaluatedText, EvaluationBegun, PartScored
 from qtui_core.evaluation.settings import EvaluationSettings
+from qtui_core.inspection.adapters.merging import WholeRows
 from qtui_core.models import open_model
 from qtui_core.quant import quantize
 from qtui_core.schemes.scheme import Scheme
@@ -75,12 +77,12 @@ def test_each_model_is_the_one_that_peft_makes(tmp_path):
         expected = {
             "trained": lambda: beside(quantized(load(), NF4)),
             "base": lambda: quantized(load(), NF4),
-            f"merged {INT4}": lambda: quantized(beside(load()).merge_and_unload().float(), INT4),
+            f"merged {INT4}": lambda: quantized(beside(load()).merge_and_unload(), INT4),
             f"apart {INT4}": lambda: beside(quantized(load(), INT4)),
             f"apart {NF4}": lambda: beside(quantized(load(), NF4)),
             f"merged {INT4} onto {NF4}": lambda: quantized(
                 beside(quantized(load(), NF4).float()).merge_and_unload(), INT4
-            ),
+            ).bfloat16(),
         }
         ids = rng.integers(0, 256, (2, 24)).astype(np.int64)
         settings = EvaluationSettings((INT4, NF4), adapter=str(adapter), trained_on=NF4)
@@ -101,6 +103,26 @@ def test_each_model_is_the_one_that_peft_makes(tmp_path):
         "gpt2": (running_models.gpt2, ["c_attn", "c_proj"], {"r": 4, "fan_in_fan_out": True}),
     }
     every(cases.items(), check)
+
+
+def test_an_adapter_that_changes_nothing_makes_merged_and_apart_one_model(tmp_path):
+    """Both are rounded to the stored dtype after they are dequantized, so that neither is nearer to
+    the trained model because of that."""
+    name = "model.layers.0.self_attn.q_proj"
+    values = np.random.default_rng(0).normal(0, 0.02, (32, 64)).astype(np.float16)
+    base = save_model(tmp_path / "base", {f"{name}.weight": values}, model_type="llama")
+    halves = {key: 0 * half for key, half in lora(name, 32, 64).items()}
+    adapter = write_adapter(tmp_path / "a", halves)
+    settings = EvaluationSettings((INT4,), adapter=str(adapter))
+    with open_model(base) as source, ExitStack() as stack:
+        ways = adapted(source, settings, stack)
+        info = source.tensor(f"{name}.weight")
+        trained, _, merged, apart = (
+            way.values(StoredWeight(info, WholeRows(values.astype(np.float32)))) for way in ways
+        )
+    assert (merged == apart).all()
+    assert (merged != trained).mean() > 0.5
+    assert (merged == merged.astype(np.float16)).all()
 
 
 def test_bytes_count_the_adapter_where_it_is_kept_apart(tmp_path):

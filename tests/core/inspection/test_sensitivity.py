@@ -255,7 +255,8 @@ def test_of_a_transposed_weight_the_rows_are_the_inputs(model, weights, monkeypa
 
 def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(model, weights):
     inspection = inspect_model(model, SCHEMES, full=True)
-    found = assign_schemes(weigh_by_weights(inspection), default_budget(inspection))
+    weighing = weigh_by_weights(inspection)
+    found = assign_schemes(weighing, default_budget(inspection, weighing))
     for point, total in zip(found.uniform, inspection.schemes, strict=True):
         assert point.scheme == total.scheme
         assert point.point.nbytes == total.nbytes

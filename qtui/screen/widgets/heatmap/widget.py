@@ -14,7 +14,6 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from qtui.screen.example import Example, centred_example
 from qtui.screen.messages import Resized
 from qtui.screen.widgets.axis import column_labels, row_labels
 from qtui.screen.widgets.drawing import Drawing, Ramp
@@ -23,7 +22,7 @@ from qtui.screen.widgets.heatmap.cells import HeatPicture
 from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
 from qtui.screen.widgets.heatmap.legend import scale_segments
 from qtui.screen.widgets.heatmap.places import HeatPlaces
-from qtui.screen.widgets.text_picture import Canvas, plain_text
+from qtui.screen.widgets.text_picture import Canvas, centred, plain_text
 
 # Cells that the keys for large steps move the cursor.
 FAR = 10
@@ -217,7 +216,7 @@ class Heatmap(DrawnLines, can_focus=True):
     def _message_line(self, y: int, width: int) -> Strip:
         if self.has_class("-trouble"):
             canvas = Canvas(width, self.size.height, self.drawing.glyphs)
-            rows = plain_text(centred_example(self.message, Example("map"))(canvas), width)
+            rows = plain_text(centred(self.message)(canvas), width)
             text = rows[y] if y < len(rows) else ""
             style = self.get_component_rich_style("heatmap--message")
             return self._strip([Segment(text, style)], width)

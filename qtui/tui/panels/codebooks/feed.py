@@ -26,12 +26,12 @@ SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class CodebooksFeed(Feed):
-    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost)."""
 
     async def index(self, model: str) -> ModelIndex:
         """The tensors of a model; opens the model if no other panel has."""
         params = {"model": model}
-        found = await self.ask(ModelIndex, "model_index", params, kind="codebooks.index")
+        found = await self.ask(ModelIndex, "model_index", params)
         self.answers.clear()
         return found
 
@@ -57,14 +57,14 @@ class CodebooksFeed(Feed):
     ) -> tuple[EqualBits, ...]:
         """Each scheme with groups of the size that gives it the first one's bits per parameter."""
         params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
-        return (await self.ask(AtEqualBits, "equal_bits", params, kind=None)).schemes
+        return (await self.ask(AtEqualBits, "equal_bits", params)).schemes
 
     async def budgets(
         self, schemes: Sequence[Scheme], shape: tuple[int, ...]
     ) -> tuple[SchemeBudget, ...]:
         params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
         key = ("budgets", tuple(schemes), shape)
-        return (await self.ask(Budgets, "bit_budget", params, key=key, kind=None)).budgets
+        return (await self.ask(Budgets, "bit_budget", params, key=key)).budgets
 
     async def sweep(
         self, name: str, nested_block: int, sizes: Sequence[int], shape: tuple[int, ...]
@@ -100,7 +100,7 @@ class CodebooksFeed(Feed):
 
     async def construction(self) -> NF4Construction:
         key = ("construction",)
-        return await self.ask(NF4Construction, "nf4_construction", key=key, kind=None)
+        return await self.ask(NF4Construction, "nf4_construction", key=key)
 
 
 def _with_and_without(schemes: Sequence[Scheme], nested: int) -> list[Scheme]:

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import line_end_keys, panel_binding, reach_keys
+from qtui.screen.panel.keys import line_end_keys, panel_binding, reach_keys, undo_keys
 
 HELP = """\
 Low-bit schemes side by side, code by code, on a real tensor.
@@ -44,14 +44,14 @@ CODEBOOKS_BINDINGS: list[BindingType] = [
              "Double quantization: fewer scales share a constant", key_display="{"),
     _binding("D", "double_quantization", "Double quant", "double_quantization",
              "Double quantization of the scales of nf4 and fp4", show=True),
-    _binding("n", "tensor(1)", "Next tensor", "next_tensor", "Next tensor", show=True),
-    _binding("N", "tensor(-1)", "Previous tensor", "previous_tensor", "Previous tensor"),
     _binding("t", "tensors", "Tensor", "tensors", "Pick a tensor by letters of its name",
              show=True, priority=True),
     _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", show=True,
              priority=True),
-    _binding("left,h", "move(-1)", "Left", "left", "The previous code or step"),
+    _binding("left,h", "move(-1)", "Code", "left", "The previous code or step", show=True,
+             key_display="←→"),
     _binding("right,l", "move(1)", "Right", "right", "The next code or step"),
+    *undo_keys("codebooks", "the schemes"),
     *line_end_keys("codebooks"),
     *reach_keys("codebooks", first="g", last="G", page=False),
     _binding("up,k", "pick(-1)", "Up", "up", "The previous scheme"),

@@ -15,7 +15,6 @@ from textual.widget import Widget
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.command_line import Command, inspect_command
-from qtui.screen.example import Example, centred_example
 from qtui.screen.messages import ModelOpened
 from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
 from qtui.screen.panel.keys import MANY
@@ -38,8 +37,12 @@ from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui.tui.panels.codebooks.view import CodebooksView
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import printable
+from qtui_core.schemes.scheme import Scheme
 
 TENSOR = "tensor"
+#: What does nothing to the construction of NF4.
+OF_SCHEMES = ("equal_bits", "schemes", "remove", "block", "nested_block", "double_quantization",
+              "undo", "redo", "pick", "edge", "tensors", "filter")  # fmt: skip
 
 
 class CodebooksPanel(TensorPanel):
@@ -216,9 +219,7 @@ class CodebooksPanel(TensorPanel):
         shown, view = self.shown, self.view
         self.body.settings.update(self._settings())
         ready = view.ready(shown)
-        nothing = centred(self.status)
-        if self.trouble:
-            nothing = centred_example(self.way_out, Example("bell"))
+        nothing = centred(self.way_out if self.trouble else self.status)
         draw = partial(view.draw, shown) if ready else nothing
         self.body.show(draw, titled=view.TITLED or not ready)
         self.speak()
@@ -272,26 +273,35 @@ class CodebooksPanel(TensorPanel):
 
     # Tensors
 
-    def action_tensor(self, by: int) -> None:
-        self.body.side.list.action_move(by)
-
     # Schemes
 
     def _change(self, change: Callable[[CodebooksShown], None]) -> bool:
         """Changes the schemes, or shows why that is impossible. Returns whether it was possible."""
+        before = self.choice
         try:
             change(self.shown)
         except UsageError as error:
             self.refused(str(error))
             return False
+        self.history.record(before)
         self.forget_refusal()
         self.look(pause=True)
         return True
 
-    def action_equal_bits(self) -> None:
-        self.shown.at_equal_bits = not self.shown.at_equal_bits
+    @property
+    def choice(self) -> tuple[tuple[Scheme, ...], bool, int]:
+        """The schemes, whether they have equal bits, and how many scales share a constant."""
+        return self.shown.asked, self.shown.at_equal_bits, self.shown.nested_block
+
+    def take_choice(self, choice: tuple[tuple[Scheme, ...], bool, int]) -> None:
+        shown = self.shown
+        shown.asked, shown.at_equal_bits, shown.nested_block = choice
+        shown.chosen = min(shown.chosen, len(shown.asked) - 1)
         self.forget_refusal()
         self.look(pause=True)
+
+    def action_equal_bits(self) -> None:
+        self._change(schemes.turn_equal_bits)
 
     async def action_schemes(self) -> None:
         picking = schemes.schemes_picking(self.shown)
@@ -314,7 +324,15 @@ class CodebooksPanel(TensorPanel):
     def action_double_quantization(self) -> None:
         self._change(schemes.turn_double_quantization)
 
+    def key_word(self, action: str) -> str:
+        steps = action == "move(-1)" and isinstance(self.view, ConstructionView)
+        return "Step" if steps else super().key_word(action)
+
     def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
+        if action in ("move", "line_end"):
+            return isinstance(self.view, CodesView | ConstructionView)
+        if action in OF_SCHEMES and isinstance(self.view, ConstructionView):
+            return False
         if action == "stop":
             return (self.busy or bool(self.silence)) and not self.body.can_leave
         return super().offers(action, parameters)

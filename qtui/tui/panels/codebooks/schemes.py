@@ -73,6 +73,11 @@ def take_schemes(shown: CodebooksShown, text: str) -> None:
     shown.nested_block = next(nested, shown.nested_block)
 
 
+def turn_equal_bits(shown: CodebooksShown) -> None:
+    """Gives all schemes the bits per parameter of the first one, or their own again."""
+    shown.at_equal_bits = not shown.at_equal_bits
+
+
 def remove_chosen(shown: CodebooksShown) -> None:
     """Removes the scheme under the cursor. Raises UsageError for the last one."""
     if len(shown.asked) < 2:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui.tui.panels.hardware.shown import HardwareShown
-from qtui_core.memory.devices.hierarchy import hierarchy
+from qtui_core.roofline.hierarchy import hierarchy
 
 
 def panel_data(shown: HardwareShown, sentence: str) -> dict[str, Any]:

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from qtui.engine.estimator.answers import MeasurementLine, Operations, Readings
-from qtui.engine.estimator.requests import OperationsRequest, RatesRequest, RequestedDevice
+from qtui.engine.estimator.requests import PlanRequest, RatesRequest, RequestedDevice
 from qtui.screen.panel.feed import Feed
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.codec import from_plain
-from qtui_core.memory.compute.operation import Operation
-from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.roofline.operation import Operation
+from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
 
 class HardwareFeed(Feed):
-    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost)."""
 
     async def gpus(self) -> tuple[DeviceReading, ...]:
         """The current readings of the GPUs."""
@@ -26,11 +26,10 @@ class HardwareFeed(Feed):
     async def operations(self, shown: HardwareShown) -> tuple[RunPlan, tuple[Operation, ...]]:
         """The plan with a value for every option, and its operations."""
         device = shown.choice.device
-        params = OperationsRequest(
+        params = PlanRequest(
             model=shown.model,
             plan=shown.plan,
             device=RequestedDevice(name=device.name) if shown.choice.known else None,
-            usual=shown.usual,
         )
         found = await self.ask(Operations, "operations", params)
         return found.plan, found.operations

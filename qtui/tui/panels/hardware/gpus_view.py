@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from qtui.report.pictures.glyphs import Glyphs
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
@@ -18,7 +16,6 @@ from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 #: The actions that take another GPU, and that measure this machine.
 _KEYS: Final = ("hardware.gpu", "hardware.measure")
-EXAMPLE: Final = Example("bars", ("GPU 0 busy", "memory", "power", "GPU 1 busy", "memory", "power"))
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."
 BAR: Final = 20
 #: Lines for each GPU, if there is room.
@@ -96,8 +93,7 @@ def _none(shown: HardwareShown, canvas: Canvas, gpu: str, measure: str) -> list[
     lines: list[TextLine] = []
     for each in text:
         lines += [*paragraphs([each], canvas.width, "value"), []]
-    left = replace(canvas, height=canvas.height - len(lines))
-    return [*lines, *with_example((), EXAMPLE, left)]
+    return lines
 
 
 def _gpu(reading: DeviceReading, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:

@@ -9,8 +9,8 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.units import seconds, speed
-from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 from qtui_core.quantities import format_bytes
+from qtui_core.roofline.hierarchy import MEMORY, MemoryLevel, hierarchy
 
 #: The column of the texts after the figures.
 _AFTER = 47

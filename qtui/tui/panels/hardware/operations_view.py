@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import (
@@ -17,8 +16,8 @@ from qtui.screen.widgets.text_picture import (
 )
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.units import count, rate, ratio, seconds
-from qtui_core.memory.compute.operation import Placed
 from qtui_core.quantities import format_bytes
+from qtui_core.roofline.operation import Placed
 
 _NAME = 27
 #: From this height on the roofline stands below a table.
@@ -39,7 +38,7 @@ activations and rotary embeddings only the forward passes are counted.
         """A line for each operation, the longest first, and the details of the chosen one."""
         placed = shown.placed
         if not placed:
-            return nothing(shown, canvas, Example("bars", ("attention", "linear", "norm", "loss")))
+            return nothing(shown, canvas)
         at = min(shown.line, len(placed) - 1)
         details = detail_lines(placed[at], shown, canvas)
         room = canvas.height - len(details) - 2
@@ -56,14 +55,14 @@ activations and rotary embeddings only the forward passes are counted.
         return operations_meaning(shown)
 
 
-def nothing(shown: HardwareShown, canvas: Canvas, example: Example) -> list[TextLine]:
-    """A text that says why there is nothing to draw, and what would be."""
+def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+    """A text that says why there is nothing to draw."""
     text = shown.why or (
         "The operations of the plan are being counted."
         if shown.roofs is not None
         else f"No rates of {shown.device.name} are known: r measures it."
     )
-    return with_example([text], example if shown.why else None, canvas)
+    return paragraphs([text], canvas.width)
 
 
 def _heading(canvas: Canvas) -> TextLine:
@@ -114,18 +113,20 @@ def detail_lines(each: Placed, shown: HardwareShown, canvas: Canvas) -> list[Tex
 
 
 def _pressed(each: Placed) -> str:
-    operation = each.operation
+    operation, dtype = each.operation, each.operation.dtype
     if each.presses == "memory":
         return (
-            f"Limited by the memory: the units could do {rate(each.rate)}, the memory allows "
-            f"{rate(each.attainable)}."
+            f"Limited by the memory: the units could do {rate(each.rate, dtype)}, the memory "
+            f"allows {rate(each.attainable, dtype)}."
         )
     if each.presses == "L2":
         return (
             f"Limited by L2: {format_bytes(operation.l2_bytes)} pass between it and the "
             "multiprocessors, in tiles of 128 rows."
         )
-    return f"Limited by the {each.units}: {rate(each.rate)}, from registers and shared memory."
+    return (
+        f"Limited by the {each.units}: {rate(each.rate, dtype)}, from registers and shared memory."
+    )
 
 
 def operations_meaning(shown: HardwareShown) -> str:

@@ -26,8 +26,8 @@ from qtui.tui.panels.hardware.rates_view import RatesView
 from qtui.tui.panels.hardware.roofline_view import RooflineView
 from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import find_device
-from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.devices.device import find_device
+from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
 #: Seconds between two readings of the GPUs while the panel is shown.
@@ -101,7 +101,7 @@ class HardwarePanel(AskingPanel):
         if chosen is not None:
             plan, gpu = chosen
             anew = anew or plan != shown.plan
-            shown.plan, shown.usual = plan, False
+            shown.plan = plan
             name = None if gpu is None or self._chosen else gpu.params.get("name")
             if name and not shown.gpus:
                 shown.choice = _choice_of(str(name), shown.choice)

@@ -7,8 +7,8 @@ from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.units import rate, ratio, speed
-from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 from qtui_core.quantities import format_bytes, plural
+from qtui_core.roofline.rates import COPY, PRODUCT, MeasuredRate
 
 #: The cells before which the columns of figures end.
 _STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51
@@ -53,8 +53,8 @@ in a process of its own (the processor, if there is no GPU).
             of = "" if share is None else f", {share:.0%} of what is stated"
             where = f"the {device.name} here" if facts.kind == "cuda" else "this processor"
             return (
-                f"Measured on {where}: bf16 products at {rate(best.per_second)}{of}, and copies "
-                f"at {speed(copied.per_second)}: below "
+                f"Measured on {where}: bf16 products at {rate(best.per_second, 'bf16')}{of}, and "
+                f"copies at {speed(copied.per_second)}: below "
                 f"{ratio(best.per_second / (copied.per_second or 1))} operations a byte it waits "
                 "for memory."
             )
@@ -63,7 +63,7 @@ in a process of its own (the processor, if there is no GPU).
             return f"No rates of {device.name} are known. r measures it."
         stated = device.rates[dtype]
         return (
-            f"The {device.name} does {rate(stated)} in {dtype} and reads "
+            f"The {device.name} does {rate(stated, dtype)} in {dtype} and reads "
             f"{speed(device.bandwidth)}: below {ratio(stated / device.bandwidth)} operations a "
             "byte it waits for memory. Larger batches raise the operations a byte of products; "
             "the view Operations says which operations wait."
@@ -85,14 +85,14 @@ def _rate(
     canvas: Canvas,
 ) -> TextLine:
     device = shown.device
-    line = [Put(0, dtype, "label"), right(_STATED, rate(stated))]
+    line = [Put(0, dtype, "label"), right(_STATED, rate(stated, dtype))]
     if stated and device.bandwidth:
         line.append(right(_RIDGE, ratio(stated / device.bandwidth), "quiet"))
     if measured is not None:
         if measured.per_second is None:
             why = shortened(measured.why_not, canvas.width - _RIDGE - 3, canvas.glyphs.ellipsis)
             return [*line, Put(_RIDGE + 3, f"not here: {why}"[: canvas.width], "quiet")]
-        line.append(right(_MEASURED, rate(measured.per_second)))
+        line.append(right(_MEASURED, rate(measured.per_second, dtype)))
         share = measured.share_of(device) if shown.measured_here else None
         line.append(right(_SHARE, "–" if share is None else f"{share:.0%}"))
     room = min(40, canvas.width - _SHARE - 2)

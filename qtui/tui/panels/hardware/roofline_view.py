@@ -10,7 +10,6 @@ from typing import Final
 from qtui.report.pictures.cells import ACROSS
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.curve.dots import Stroke, Track, cells_of_track
-from qtui.screen.example import Example
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
@@ -18,7 +17,7 @@ from qtui.tui.panels.hardware.operations_view import detail_lines, nothing, oper
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.units import rate, ratio, scaled_up, seconds, speed
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.compute.operation import Placed, Roofs
+from qtui_core.roofline.operation import Placed, Roofs
 
 #: Cells left of the picture, and of the list at its right if there is room.
 _LEFT: Final = 8
@@ -65,7 +64,7 @@ L2; a dotted roof below the stated one was measured on this machine.
         """The picture, the meaning of its letters, and the chosen operation."""
         placed, roofs = shown.placed, shown.roofs
         if not placed or roofs is None:
-            return nothing(shown, canvas, Example("roof"))
+            return nothing(shown, canvas)
         at = min(shown.line, len(placed) - 1)
         details = detail_lines(placed[at], shown, canvas)[:3]
         beside = canvas.width >= WIDE
@@ -226,7 +225,7 @@ def _label_roofs(
         if dtype not in roofs.rates:
             continue  # computed in another data type, whose roof is drawn
         top = roofs.rates[dtype]
-        text = f"{dtype} {rate(top)}"
+        text = f"{dtype} {rate(top, dtype)}"
         row = axes.row(top)
         column = max(0, axes.column(top / roofs.memory) - len(text) - 1)
         _put_free(lines, axes, row, column, text, taken)

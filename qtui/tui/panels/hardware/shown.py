@@ -8,9 +8,10 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.compute.operation import Operation, Placed, Roofs, place
-from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory, find_device
-from qtui_core.memory.devices.rates import (
+from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.roofline.operation import Operation, Placed, Roofs, place
+from qtui_core.roofline.rates import (
     COPY,
     PRODUCT,
     DeviceFacts,
@@ -18,7 +19,6 @@ from qtui_core.memory.devices.rates import (
     device_of_facts,
     with_facts,
 )
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
 #: The device that is shown first on a machine without a GPU.
@@ -61,12 +61,10 @@ class HardwareShown:
         measured_on: the label of that device.
         operations: of `plan` on `model`.
         why: why there are no operations.
-        usual: whether no user chose the plan; its sequence is then cut to the model's positions.
     """
 
     model: str
     plan: RunPlan = field(default_factory=RunPlan)
-    usual: bool = True
     resolved: RunPlan | None = None
     gpus: tuple[DeviceReading, ...] | None = None
     history: dict[str, deque[tuple[int | None, float | None]]] = field(default_factory=dict)

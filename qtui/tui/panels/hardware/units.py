@@ -15,9 +15,11 @@ def scaled_up(value: float) -> tuple[float, str]:
     return value, ""
 
 
-def rate(value: float | None) -> str:
-    """Operations per second with three digits and a decimal prefix: `989 TOP/s`."""
-    return "–" if value is None else f"{_number(value)}OP/s"
+def rate(value: float | None, dtype: str) -> str:
+    """Operations per second in a dtype with three digits and a decimal prefix: `989 TFLOP/s`, of
+    integers `1.98 POP/s`."""
+    unit = "OP/s" if dtype.startswith("int") else "FLOP/s"
+    return "–" if value is None else f"{_number(value)}{unit}"
 
 
 def speed(value: float | None) -> str:
@@ -36,8 +38,11 @@ def _number(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time: `1.2 s`, `12.3 ms`, `0.41 ms`. Microseconds are not used, as ASCII has no mu."""
-    return f"{value:.3g} s" if value >= 0.9995 else f"{value * 1e3:.3g} ms"
+    """A time in at most 7 characters: `1.2 s`, `12.3 ms`, `41 us` (as ASCII has no mu)."""
+    for unit, factor in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 0.9995:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
 
 
 def ratio(value: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from qtui.screen.curve.picture import CurvePicture
-from qtui.screen.example import Example
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import TextPicture
@@ -35,7 +34,7 @@ class MemoryBody(PlanBody):
     def focus_picture(self) -> None:
         self.screen.set_focus(self.main)
 
-    def show_message(self, text: str, example: Example | None = None) -> None:
+    def show_message(self, text: str) -> None:
         """Shows a message in place of the picture. The form stays, as changing it may help."""
-        super().show_message(text, example)
+        super().show_message(text)
         self.add_class("-message")

@@ -19,8 +19,7 @@ from qtui.screen.widgets.text_picture import (
     wrapped,
 )
 from qtui.tui.panels.memory.view import MemoryView
-from qtui_core.memory.advice.cases import CASES
-from qtui_core.memory.advice.claims import Figure
+from qtui_core.memory.advice.cases import CASES, Figure
 from qtui_core.quantities import plural
 
 #: The group of the work that computes the figures.

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import line_end_keys, panel_binding, reach_keys
+from qtui.screen.panel.keys import line_end_keys, panel_binding, reach_keys, undo_keys
 
 HELP = """\
 The memory of one training step, predicted from config.json alone, operation by operation.
@@ -46,9 +46,9 @@ LATER_BINDINGS: list[BindingType] = [
     *reach_keys("memory"),
     _binding("d", "device", "GPU", "gpu", "Pick the GPU to estimate for", show=True,
              priority=True),
-    _binding("u", "undo", "Undo", "undo", "Undo the last change of the plan",
+    _binding("B", "largest", "Largest batch", "largest", "Take the largest batch that fits the GPU",
              show=True),
-    _binding("U", "redo", "Redo", "redo", "Do again what was undone"),
+    *undo_keys("memory", "the plan"),
     _binding("backspace", "usual", "As usual", "usual",
              "Set the usual value of the method"),
     _binding("o", "cases", "Case", "case", "Pick a worked case to open in place of the model",

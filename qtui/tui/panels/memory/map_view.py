@@ -41,7 +41,7 @@ class MapView(MemoryView):
         return shown.current
 
     def opened(self) -> None:
-        plan = self.panel.shown.plan
+        plan = self.panel.shown.wanted
         self.panel.shown.cell = (
             _nearest(MAP_BATCHES, plan.batch), _nearest(MAP_SEQUENCES, plan.sequence)
         )  # fmt: skip
@@ -77,9 +77,6 @@ class MapView(MemoryView):
     def draw(self, shown: Shown, canvas: Canvas) -> list[TextLine]:
         """For each batch and sequence length the peak of live tensors, and whether the plan
         fits."""
-        if shown.facts is not None and shown.facts.unknown:
-            why = "A trace covers one plan: there is no map without a built-in shape."
-            return [[Put(0, why, "label")]]
         width = max(6, min(13, (canvas.width - 5) // len(MAP_SEQUENCES)))
         columns = window(len(MAP_SEQUENCES), shown.cell[1], (canvas.width - 5) // width)
         what = "GiB of tensors at the peak"
@@ -125,7 +122,7 @@ class MapView(MemoryView):
 
     def enter(self, shown: Shown) -> None:
         """Changes the plan to the batch and the sequence of the cell."""
-        self.panel.change(_plan_of(shown), shown.gpu)
+        self.panel.change(_plan_of(shown), shown.gpu, as_long=True)
 
     def command_line_of(self, shown: Shown, *more: str) -> Command:
         """Of the plan in the cell: no command gives the whole map."""

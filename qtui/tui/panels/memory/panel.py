@@ -10,14 +10,13 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from qtui.engine.estimator.answers import ModelFacts
+from qtui.engine.estimator.answers import Assessment
 from qtui.screen.command_line import Command
-from qtui.screen.example import Example
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.keys import MANY
 from qtui.screen.panel.view import view_keys, views_help
 from qtui.screen.plan.export import curve_table, panel_data
-from qtui.screen.plan.history import PlanHistory
+from qtui.screen.plan.history import History
 from qtui.screen.plan.levels import headline, level_lines
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.widgets.text_picture import TextPicture
@@ -30,12 +29,13 @@ from qtui.tui.panels.memory.map_view import MAP, MapView
 from qtui.tui.panels.memory.parts_view import PartsView
 from qtui.tui.panels.memory.savings_view import SavingsView
 from qtui.tui.panels.memory.step_view import StepView
-from qtui.tui.panels.memory.trace import TRACING, Trace
+from qtui.tui.panels.memory.trace import Trace
 from qtui.tui.panels.memory.view import MemoryView
-from qtui_core.memory.advice.cases import CASES
-from qtui_core.memory.advice.claims import WorkedCase
+from qtui_core.memory.advice.cases import CASES, WorkedCase
+from qtui_core.memory.plan.options import BATCHES
 from qtui_core.memory.plan.run_plan import RunPlan
 
+LARGEST = "largest"
 #: What acts on the line or the cell under the cursor of a view.
 OF_LINES = ("enter", "step", "line_end")
 
@@ -77,23 +77,23 @@ class MemoryPanel(PlanPanel):
         self.trace.forget()
         super()._estimate()
 
-    def not_built_in(self, facts: ModelFacts) -> None:
-        self.trace.forget()
-        super().not_built_in(facts)
-
     def failed(self, sentence: str) -> None:
         if self.shown.current:  # only a trace failed; the estimate is still correct
+            self.trace.refused()
             self.phase = AskingPhase.READY
             self.tell(sentence)
         else:
             super().failed(sentence)
 
     def refused(self, sentence: str) -> None:
-        facts = self.shown.facts
-        if facts is not None and facts.unknown:
-            super().failed(sentence)
+        if self.shown.current:
+            self.failed(sentence)
         else:
             super().refused(sentence)
+
+    def take_around(self, around: Assessment) -> None:
+        super().take_around(around)
+        self.trace.start_by_itself()
 
     def fill_views(self) -> None:
         self.view.fill(self.shown)
@@ -107,10 +107,8 @@ class MemoryPanel(PlanPanel):
         body.levels.show(partial(level_lines, shown))
         body.numbers.show(partial(number_lines, shown))
         notice = self._notice
-        if notice and self.trouble:
-            body.show_message(self.way_out, Example("step"))
-        elif notice:
-            body.show_message(notice)
+        if notice:
+            body.show_message(self.way_out if self.trouble else notice)
         elif self.view.ready(shown):
             self.view.show(shown)
         self.draw_activity()
@@ -125,12 +123,11 @@ class MemoryPanel(PlanPanel):
 
     @property
     def _notice(self) -> str:
-        """The text in place of the view: why there is no estimate, or that a trace runs; empty for
-        the worked cases, which need no estimate."""
+        """The text in place of the view: why there is no estimate; empty for the worked cases,
+        which need none."""
         if isinstance(self.view, CasesView):
             return ""
-        traced = self.trace.goes_on and self.shown.answer is None
-        return self.trouble or (TRACING if traced else "")
+        return self.trouble
 
     @property
     def _is_empty(self) -> bool:
@@ -245,6 +242,26 @@ class MemoryPanel(PlanPanel):
         else:
             self._enter_field()
 
+    # The largest batch
+
+    def action_largest(self) -> None:
+        self.do(self._take_largest, LARGEST)
+
+    async def _take_largest(self) -> None:
+        """Takes the largest batch that fits: the largest step of the form first, then those up to
+        the next step."""
+        shown, asked = self.shown, self.shown.asked
+        found = await self.largest(BATCHES)
+        beyond = next((step for step in BATCHES if step > found), found)
+        found = await self.largest(range(found + 1, beyond)) or found
+        if shown is not self.shown or shown.asked != asked:
+            return
+        if found in (0, shown.plan.batch):
+            which = "Not even one sequence" if not found else f"No more than this batch of {found}"
+            self.tell(f"{which} of {shown.wanted.sequence:,} tokens fits.")
+        else:
+            self._set("batch", found)
+
     # Worked cases and traces
 
     def open_case(self, case: WorkedCase) -> None:
@@ -252,7 +269,7 @@ class MemoryPanel(PlanPanel):
         if not self.shown.case:
             self._own_plan = self.shown.plan
         self.shown.case, self.shown.plan = case.key, case.plan
-        self._of_case, self._undone = PlanHistory(), ""
+        self._of_case, self._undone = History(), ""
         self.show_view(self.view_of(StepView))
         self._open_subject()
 
@@ -294,14 +311,13 @@ class MemoryPanel(PlanPanel):
             return self.view.COLUMNS
         if action == "own":
             return bool(self.shown.case)
+        if action == "largest":
+            answer = self.shown.answer
+            return answer is not None and answer.fit is not None and self.shown.current
         if action in ("undo", "redo"):
             return self.history.undoes if action == "undo" else self.history.redoes
         if action == "trace":
             facts = self.shown.facts
             idle = self.phase in (AskingPhase.READY, AskingPhase.FAILED) and not self.trace.goes_on
             return facts is not None and facts.traceable and idle
-        if action == "restart" and self.phase is AskingPhase.FAILED:
-            # What only a trace can estimate is traced by that key.
-            facts = self.shown.facts
-            return facts is None or not (facts.unknown and facts.traceable)
         return super().offers(action, parameters)

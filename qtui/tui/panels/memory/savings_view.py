@@ -42,32 +42,32 @@ out of memory.
         room = canvas.height - len(cures) - 3
         if room < 4:
             cures, room = [], canvas.height - 1
-        costs = [(58, "costs")] if canvas.width > 76 else []
+        wide = max((len(line.change) for line in advice), default=0)
+        cost = max((len(line.cost) for line in advice), default=0)
+        beside = 13 + max(23, min(wide, max(46, canvas.width - 13 - cost)))  # the costs' column
+        wide = beside - 13 if canvas.width - beside > 12 else canvas.width - 11
+        costs = [(beside, "costs")] if wide == beside - 13 else []
         lines: list[TextLine] = [
             headings((-9, "saves"), (11, "change (Enter makes it)"), *costs),
         ]
-        at = shown.line_of(len(advice))
+        at, ellipsis = shown.line_of(len(advice)), canvas.glyphs.ellipsis
         for index in window(len(advice), at, room):
             line = advice[index]
             tone: Tone = "cursor" if index == at else "value"
-            wide = 46 if canvas.width > 76 else canvas.width - 11
             lines.append(
                 [
                     Put(0, canvas.glyphs.pointer if index == at else " ", "heading"),
                     right(9, format_bytes(line.saves_bytes)),
-                    Put(11, shortened(line.change, wide, canvas.glyphs.ellipsis), tone, index),
+                    Put(11, shortened(line.change, wide, ellipsis), tone, index),
                     *(
-                        [Put(58, shortened(line.cost, canvas.width - 58, canvas.glyphs.ellipsis),
-                             "quiet")]
-                        if canvas.width > 76
-                        else []
+                        Put(column, shortened(line.cost, canvas.width - column, ellipsis), "quiet")
+                        for column, _ in costs
                     ),
                 ]
             )  # fmt: skip
         if not advice:
-            words = "no single change of the plan saves much"
-            if not around.weighed:
-                words = "savings are not known: a trace covers one plan"
+            unknown = "savings are not known: a trace covers one plan"
+            words = "no single change of the plan saves much" if around.weighed else unknown
             lines.append([Put(11, words, "label")])
         if cures:
             lines += [

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.panel import ESTIMATE
 
 if TYPE_CHECKING:
     from qtui.tui.panels.memory.panel import MemoryPanel
-
-TRACING: Final = (
-    "The classes of transformers run on tensors without values. This needs no weights and no GPU, "
-    "and takes seconds, or minutes if a class loops over the sequence. Esc stops it."
-)
 
 
 class Trace:
@@ -24,6 +19,8 @@ class Trace:
         self._panel = panel
         self._since: float | None = None
         """When the running trace began (time.monotonic); None if none runs."""
+        self._given_up: set[Any] = set()
+        """Questions whose trace was stopped, and models of which one failed."""
 
     @property
     def goes_on(self) -> bool:
@@ -43,14 +40,24 @@ class Trace:
     def start(self) -> None:
         self._panel.do(self._work, ESTIMATE)
 
+    def start_by_itself(self) -> None:
+        """Traces what the nearest kind of decoder stands in for, unless that was stopped."""
+        shown = self._panel.shown
+        bounds = shown.answer is not None and shown.answer.origin == "bounds"
+        new = self._given_up.isdisjoint((shown.asked, shown.model))
+        if bounds and new and shown.facts is not None and shown.facts.traceable:
+            self._panel.call_later(self.start)
+
+    def refused(self) -> None:
+        """Called when a trace fails: the next plan of this model would fail as well."""
+        self._given_up.add(self._panel.shown.model)
+
     def stop(self) -> None:
         """Cancels the trace, which ends its process."""
-        panel, facts = self._panel, self._panel.shown.facts
+        panel = self._panel
+        self._given_up.add(panel.shown.asked)
         panel.give_up(ESTIMATE)
         self.forget()
-        if facts is not None and not panel.shown.current:
-            panel.not_built_in(facts)
-            return
         panel.phase = AskingPhase.READY
         panel.tell("The trace was cancelled; the estimate stays.")
 

@@ -51,11 +51,11 @@ class MemoryView(View[Shown]):
         if not shown.current:
             return "The plan is being estimated."
         if shown.around is not None:
-            return f"{shown.remark} {shown.around.sentence}".strip()
+            return shown.around.sentence
         change = change_text(shown, self.panel.drawing.glyphs.minus)
         peak = f"at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} phase"
         text = f"Tensors peak {peak}; the allocator's memory is being estimated."
-        return f"{change}. {text}" if change else text
+        return f"{change[:1].upper()}{change[1:]}. {text}" if change else text
 
     def command_line_of(self, shown: Shown, *more: str) -> Command:
         """The command that gives the view, and `more` words of it."""

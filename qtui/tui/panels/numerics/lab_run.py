@@ -90,6 +90,11 @@ class LabRun:
         return self.phase in OVER
 
     @property
+    def failed(self) -> bool:
+        """Whether the run or one of its parts failed."""
+        return self.phase is LabPhase.FAILED or any(job.fault for job in self.jobs.values())
+
+    @property
     def can_go_on(self) -> bool:
         """Whether the run ended before all its jobs were done."""
         if self.phase not in (LabPhase.STOPPED, LabPhase.FAILED) or self.begun is None:

@@ -12,8 +12,12 @@ from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
+from qtui.engine.estimator.answers import ModelFacts
+from qtui.engine.estimator.requests import SubjectRequest
 from qtui.engine.lab.client import WORKER
-from qtui.screen.panel.asking import AskingPanel
+from qtui.screen.command_line import DEMO
+from qtui.screen.panel.asking import OPENING, AskingPanel
+from qtui.screen.panel.feed import Feed
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.keys import moved
 from qtui.screen.panel.view import view_keys, views_help
@@ -37,10 +41,10 @@ from qtui.tui.panels.numerics.picture_view import PictureView
 from qtui.tui.panels.numerics.recordings import lab_recordings, newest_first
 from qtui.tui.panels.numerics.running import ExperimentRuns
 from qtui.tui.panels.numerics.runs_view import RunsView
-from qtui.tui.panels.numerics.sentences import title_note
+from qtui.tui.panels.numerics.sentences import sentence_of, title_note
 from qtui.tui.panels.numerics.shown import NumericsShown, form_fields, stepped
 from qtui.tui.panels.numerics.table_view import TableView
-from qtui_core.errors import UsageError
+from qtui_core.errors import ModelError, UsageError
 from qtui_core.lab.catalog import EXPERIMENTS
 from qtui_core.lab.settings import Value
 from qtui_core.models.quoting import printable
@@ -90,7 +94,19 @@ class NumericsPanel(AskingPanel):
         self.set_timer(WARM_SECONDS, self.runs.warm)
 
     def open_model(self, model: str) -> None:
-        self.shown.model = model
+        self.shown.model, self.shown.missing_weights = model, ""
+        if model != DEMO:
+            self.do(self._read_model, OPENING)
+        self.draw()
+
+    async def _read_model(self) -> None:
+        """Learns whether the model has weights, before a process is asked to run on it."""
+        asked = SubjectRequest(model=self.shown.model)
+        try:
+            facts = await Feed(self.engine).ask(ModelFacts, "open", asked)
+        except (ModelError, UsageError):
+            return  # what cannot be read here is named by the run, which needs less of it
+        self.shown.missing_weights = facts.missing_weights
         self.draw()
 
     def maximise_target(self) -> Widget | None:
@@ -274,6 +290,9 @@ class NumericsPanel(AskingPanel):
             )
             return
         self.refusal = ""
+        if self.shown.cannot_run:
+            self.refused(self.shown.cannot_run)
+            return
         self.runs.start()
         self.draw()
 
@@ -385,7 +404,7 @@ class NumericsPanel(AskingPanel):
 
     def meaning(self) -> str:
         silence = self.runs.process.silence
-        return f"{silence} x ends it." if silence else self.view.meaning(self.shown)
+        return f"{silence} x ends it." if silence else sentence_of(self.shown)
 
     def other_subject(self) -> str:
         run = self.shown.run

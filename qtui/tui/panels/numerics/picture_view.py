@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from qtui.report.lab.document import cost_text
 from qtui.report.pictures.drawing import picture_lines
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, paragraphs, wrapped
 from qtui.tui.panels.numerics.keys import PICTURE_KEYS
-from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui.tui.panels.numerics.table_view import table_lines
+from qtui_core.lab.catalog import cost_text
 from qtui_core.lab.results import ExponentHistogram, Findings, Heat, Picture
 
 if TYPE_CHECKING:
@@ -90,9 +87,6 @@ range that it holds, pale where it holds values with fewer bits; `,` and `.` sca
         lines = picture_lines(drawn, canvas.width, height, brush, behind=behind, scales=scales)
         return [*lines, *([[]] if table else []), *table]
 
-    def meaning(self, shown: NumericsShown) -> str:
-        return sentence_of(shown)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         shown = self.panel.shown
         if action in ("picture", "turn"):
@@ -137,8 +131,8 @@ def _about(shown: NumericsShown, canvas: Canvas, run: str) -> list[TextLine]:
         [Put(0, line, "heading")] for line in wrapped(experiment.question, canvas.width)
     ]
     where = f"on {shown.model}" if experiment.takes_model else "on numbers of its own: no model"
-    cost = cost_text(experiment)
-    nothing = f"Nothing was run yet. {run} runs it, {cost}, {where}."
+    cost = cost_text(experiment.seconds)
+    nothing = shown.cannot_run or f"Nothing was run yet. {run} runs it, {cost}, {where}."
     lines += [[], *paragraphs((nothing,), canvas.width, "value")]
     lines += [[], [Put(0, "Settings", "label")]]
     wide = max((len(row.name) for row in experiment.settings), default=0)
@@ -147,8 +141,7 @@ def _about(shown: NumericsShown, canvas: Canvas, run: str) -> list[TextLine]:
         name = Put(2, row.name.replace("_", " "), "label")
         lines.append([name, Put(4 + wide, first, "quiet")])
         lines += ([Put(4 + wide, line, "quiet")] for line in rest)
-    left = replace(canvas, height=canvas.height - len(lines))
-    return [*lines, *with_example((), Example("falling"), left)][: canvas.height]
+    return lines[: canvas.height]
 
 
 def _waiting(shown: NumericsShown, canvas: Canvas) -> list[TextLine]:

@@ -58,12 +58,11 @@ class ExperimentRuns:
 
     # Running
 
-    def start(self, done: Sequence[JobDone] = ()) -> None:
-        """Runs the chosen experiment with its settings; jobs that are `done` are not run again."""
+    def start(self, done: Sequence[JobDone] = (), model: str = "") -> None:
+        """Runs the chosen experiment with its settings, on the app's model unless another is named;
+        jobs that are `done` are not run again."""
         shown = self._panel.shown
-        run = LabRun(
-            len(shown.kept) + 1, shown.experiment, shown.settings, shown.model,
-        )  # fmt: skip
+        run = LabRun(len(shown.kept) + 1, shown.experiment, shown.settings, model or shown.model)
         shown.keep(run)
         self.live = run
 
@@ -85,13 +84,13 @@ class ExperimentRuns:
         self.warm()
 
     def go_on(self, run: LabRun) -> None:
-        """Runs the remaining jobs of a run, as another run."""
+        """Runs the remaining jobs of a run on its own model, as another run."""
         self._panel.shown.changes[run.experiment.name] = {
             row.name: value
             for row, value in zip(run.experiment.settings, run.settings.values(), strict=True)
             if value != row.default
         }
-        self.start([job for job in run.jobs.values() if not job.fault])
+        self.start([job for job in run.jobs.values() if not job.fault], run.model)
 
     def pause(self) -> None:
         """Pauses the run, or resumes it."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, window
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, paragraphs, window
 from qtui.tui.panels.numerics.lab_run import LabRun
-from qtui.tui.panels.numerics.sentences import sentence_of
 from qtui.tui.panels.numerics.shown import NumericsShown
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ goes to its end.
         if run is None:
             keys = [key_of(self.panel, f"numerics.{name}") for name in ("run", "open")]
             words = "Nothing was run yet. {} runs it; {} opens a recording.".format(*keys)
-            return with_example([words], Example("table", ("run", "ended", "settings")), canvas)
+            return paragraphs([words], canvas.width)
         at, faint = kept.index(run), shown.faint
         lines: list[TextLine] = []
         for index in window(len(kept), at, max(1, canvas.height // 2)):
@@ -56,9 +54,6 @@ goes to its end.
             told = shortened(verdict, canvas.width - 4, canvas.glyphs.ellipsis)
             lines.append([Put(4, told, "quiet", index)])
         return lines
-
-    def meaning(self, shown: NumericsShown) -> str:
-        return sentence_of(shown)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action == "move" and len(self.panel.shown.kept) > 1

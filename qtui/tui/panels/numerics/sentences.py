@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from qtui.report.lab.document import conclusion_of, cost_text
+from qtui.report.lab.document import conclusion_of
 from qtui.tui.panels.numerics.lab_run import LabPhase, LabRun
 from qtui.tui.panels.numerics.shown import NumericsShown
+from qtui_core.lab.catalog import cost_text
 from qtui_core.quantities import plural
 
 
@@ -21,11 +22,13 @@ def sentence_of(shown: NumericsShown) -> str:
 
 def _nothing(shown: NumericsShown) -> str:
     experiment = shown.experiment
+    if shown.cannot_run:
+        return f"{experiment.question} {shown.cannot_run}"
     where = f" on {shown.model}" if experiment.takes_model else ""
-    cost = cost_text(experiment)
+    cost = cost_text(experiment.seconds)
     changed = shown.changes.get(experiment.name)
     cost += " as its settings usually are" if changed else ""
-    return f"{experiment.question} r runs it{where}: {cost} on two idle cores."
+    return f"{experiment.question} r runs it{where}: {cost}, by how busy two cores are."
 
 
 def _said(run: LabRun) -> str:

@@ -23,6 +23,8 @@ class NumericsShown:
 
     Attributes:
         model: the model that experiments run on.
+        missing_weights: why the model has no weights to run on; empty if it has, or until it is
+            known.
         place: the index of the chosen experiment in the catalogue.
         changes: experiment -> the settings that the user changed.
         knob: the chosen line of the form.
@@ -36,6 +38,7 @@ class NumericsShown:
     """
 
     model: str
+    missing_weights: str = ""
     place: int = 0
     changes: dict[str, dict[str, Value]] = field(default_factory=dict)
     knob: int = 0
@@ -55,6 +58,11 @@ class NumericsShown:
     def settings(self) -> dict[str, Value]:
         """All settings of the chosen experiment with their values."""
         return self.experiment.settle(self.changes.get(self.experiment.name, {}))
+
+    @property
+    def cannot_run(self) -> str:
+        """Why the chosen experiment cannot run on the model; empty if it can."""
+        return self.missing_weights if self.experiment.takes_model else ""
 
     def set(self, row: Setting, value: Any) -> None:
         """Changes a setting. Raises UsageError for an impossible value."""

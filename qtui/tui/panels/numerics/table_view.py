@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from qtui.report.faces.columns import INDENT, lay_out
 from qtui.report.lab.document import findings_table
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, wrapped
-from qtui.tui.panels.numerics.sentences import sentence_of
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, wrapped
 from qtui.tui.panels.numerics.shown import NumericsShown
 from qtui_core.lab.results import Findings
 
@@ -39,16 +37,12 @@ class TableView(View[NumericsShown]):
             words = (
                 f"There is no table yet: {key_of(self.panel, 'numerics.run')} runs the experiment."
             )
-            example = Example("table", ("recipe", "bytes", "error", "loss", "d"))
-            return with_example([words], example if shown.run is None else None, canvas)
+            return paragraphs([words], canvas.width)
         lines = table_lines(result.findings, canvas.width, None)
         for note in result.findings.notes:
             lines += [[], *([Put(0, line, "quiet")] for line in wrapped(note, canvas.width))]
         shown.top = max(0, min(shown.top, len(lines) - canvas.height))
         return lines[shown.top : shown.top + canvas.height]
-
-    def meaning(self, shown: NumericsShown) -> str:
-        return sentence_of(shown)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         run = self.panel.shown.run

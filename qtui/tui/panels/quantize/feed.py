@@ -30,7 +30,7 @@ from qtui_core.evaluation.settings import EvaluationSettings
 
 
 class QuantizeFeed(Feed):
-    """Every method may raise QtuiError (also EngineLost) and RequestCancelled."""
+    """Every method may raise QtuiError (also EngineLost)."""
 
     def __init__(self, engine: EngineClient) -> None:
         super().__init__(engine)

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding
+from qtui.screen.panel.keys import panel_binding, undo_keys
 from qtui_core.schemes.formats import SCALE_RULES, Family
 
 HELP = """\
@@ -45,8 +45,6 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     # next key of the same packet.
     _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", show=True,
              priority=True),
-    _binding("n", "match(1)", "Next match", "next_match", "Next tensor the filter matches"),
-    _binding("N", "match(-1)", "Previous match", "previous_match", "Previous such tensor"),
     _binding("w", "worst(1)", "Worst", "worst",
              "Next worst tensor under the active scheme"),
     _binding("W", "worst(-1)", "Worst before", "worst_back", "Previous worst tensor"),
@@ -83,6 +81,7 @@ QUANTIZE_BINDINGS: list[BindingType] = [
              "Keep outlier columns in 16 bits; again for a higher threshold"),
     _binding("s", "schemes", "Scheme", "type", "Pick the scheme, or type it as text", show=True,
              priority=True),
+    *undo_keys("quantize", "the schemes"),
     _binding("X", "swap", "A/B", "swap", "Work on the other scheme", show=True),
     _binding("S", "source", "Source", "source",
              "Show the weight, or the input or output of its module", show=True),

@@ -49,7 +49,7 @@ from qtui_core.schemes.stepping import step_scheme, with_format
 
 FIRST_SCHEMES = ("int4", "nf4")
 #: Actions that choose among the tensors, or change what is shown of the chosen one.
-OF_TENSORS = ("tensors", "filter", "match", "order", "worst", "source", "clear_injection")
+OF_TENSORS = ("tensors", "filter", "order", "worst", "source", "clear_injection")
 
 
 class QuantizePanel(TensorPanel):
@@ -280,14 +280,9 @@ class QuantizePanel(TensorPanel):
         if self.phase in (AskingPhase.READY, AskingPhase.WORKING):
             self.look(pause=True)
 
-    def action_match(self, direction: int) -> None:
-        tensors = self.body.side.list
-        if not tensors.step_match(direction):
-            self.refused(f"No tensor has {printable(tensors.pattern)} in its name.")
-
     def action_order(self) -> None:
         self.ranking.stop()
-        if self.body.side.next_order() is TensorOrder.WORST:
+        if self.body.side.next_order() is TensorOrder.WORST and self.shown.schemes:
             self.ranking.start()
 
     def action_worst(self, direction: int) -> None:
@@ -344,7 +339,21 @@ class QuantizePanel(TensorPanel):
 
     def take_scheme(self, scheme: Scheme) -> None:
         """Replaces the active scheme."""
+        self.history.record(self.choice)
         self.shown.set_scheme(scheme)
+        self._schemes_changed()
+
+    @property
+    def choice(self) -> tuple[tuple[Scheme, ...], int]:
+        """The schemes, and which of them is active."""
+        return tuple(self.shown.schemes), self.shown.active
+
+    def take_choice(self, choice: tuple[tuple[Scheme, ...], int]) -> None:
+        for at, scheme in enumerate(choice[0]):
+            self.shown.active = at
+            if scheme != self.shown.scheme:
+                self.shown.set_scheme(scheme)
+        self.shown.active = choice[1]
         self._schemes_changed()
 
     def _schemes_changed(self) -> None:

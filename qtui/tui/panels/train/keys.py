@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.screen.panel.keys import panel_binding, reach_keys
+from qtui.screen.panel.keys import panel_binding, reach_keys, undo_keys
 
 HELP = """\
 Training steps in a process of their own, compared with the estimate while they run.
@@ -69,8 +69,7 @@ LATER_BINDINGS: list[BindingType] = [
              priority=True),
     _binding("B", "largest", "Largest batch", "largest",
              "Take the largest batch that fits, if the plan does not fit", show=True),
-    _binding("u", "undo", "Undo", "undo", "Undo the last change of the plan"),
-    _binding("U", "redo", "Redo", "redo", "Do again what was undone"),
+    *undo_keys("train", "the plan"),
     _binding("backspace", "usual", "As usual", "usual",
              "Set the usual value of the method"),
 ]  # fmt: skip

@@ -28,8 +28,12 @@ def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
     steps = "until stopped" if run.steps is None else plural(run.steps, "step")
     data = run.data or "built-in text"
     where = "" if shown.live else " on the CPU"
-    text = f"r runs {steps}{where} with {data}"
-    if run.largest and run.largest_of == shown.asked:
+    facts = shown.facts
+    random = " from random weights" if facts is not None and facts.random_weights else ""
+    text = f"r runs {steps}{random}{where} with {data}"
+    if facts is not None and facts.cannot_run:
+        text = "There are no weights to run; o opens a recording."
+    elif run.largest and run.largest_of == shown.asked:
         text = f"B takes batch {run.largest}, the largest that fits; {text}"
     return [*lines, [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
 

@@ -9,7 +9,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.command_line import Command
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import AskingPhase
@@ -144,9 +143,6 @@ class TrainPanel(PlanPanel):
 
     # Drawing
 
-    def not_built_in(self, facts: ModelFacts) -> None:
-        self.failed(f"{facts.unknown}\nr runs it all the same, without an estimate.")
-
     def draw(self) -> None:
         self.painter.all()
 
@@ -261,25 +257,18 @@ class TrainPanel(PlanPanel):
     async def _find_largest(self) -> None:
         shown, run = self.shown, self.run_shown
         asked = shown.asked
-        fitting = 0
-
-        def on_cell(cell: MapCell) -> None:
-            nonlocal fitting
-            if cell.verdict == "fits":
-                fitting = max(fitting, cell.batch)
-
-        await self.feed.map(shown, on_cell, smaller(shown.plan.batch), (shown.plan.sequence,))
+        fitting = await self.largest(smaller(shown.plan.batch))
         if shown.asked == asked:
             run.largest, run.largest_of = fitting, asked
             self.draw()
 
     # The plan, which cannot be changed during its run
 
-    def change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
+    def change(self, plan: RunPlan, gpu: GpuChoice | None, **options: bool) -> None:
         if self._locked():
             return
         self.run.forget()
-        super().change(plan, gpu, remember=remember)
+        super().change(plan, gpu, **options)
 
     def action_turn(self, by: int) -> None:
         if not self._locked():

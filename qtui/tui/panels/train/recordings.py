@@ -14,7 +14,7 @@ from qtui.tui.config import log_file
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import RunEvent, to_line
 from qtui_core.live.recording import RunRecording
-from qtui_core.live.snapshot import Snapshot
+from qtui_core.live.snapshot import PhaseEnded, Snapshot
 from qtui_core.live.state import RunState, after
 
 #: The most recordings that are kept; the oldest is deleted first.
@@ -40,8 +40,9 @@ KEPT_EVERY: Final = 2048
 class Player:
     """Plays a recording.
 
-    `state` is the state of the run at the position `seconds`. The position advances with `clock`
-    (seconds, like time.monotonic), unless the player is paused or at the end.
+    `state` is the state of the run at the position `seconds`, at first where the libraries are
+    imported: the seconds before show nothing. The position advances with `clock` (seconds, like
+    time.monotonic), unless the player is paused or at the end.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Player:
         self.recording = recording
         self.speed: int = SPEEDS[0]
         self.paused = False
-        self.seconds = 0.0
         self._clock = clock
         self._looked = clock()
         # A sample may be written after messages about later moments.
         self._times = list(accumulate((event.seconds for event in recording.snapshots), max))
+        imported = (each for each in recording.snapshots if isinstance(each, PhaseEnded))
+        self._start = next((each.seconds for each in imported if each.phase == "import"), 0.0)
+        self.seconds = self._start
         self._told = 0
         self.state = after(RunState(), recording.header)
         self._kept = [self.state]
@@ -92,9 +95,9 @@ class Player:
         self._tell(bisect_right(self._times, self.seconds))
 
     def jump(self, step: int) -> None:
-        """Moves to the start of a step; to the end if there is no such step, and to the start of
-        the recording for a step before the first."""
-        self.seek(0.0 if step < 1 else self._begin_of(step))
+        """Moves to the start of a step; to the end if there is no such step, and to where the
+        libraries are imported for a step before the first."""
+        self.seek(self._start if step < 1 else self._begin_of(step))
 
     def _begin_of(self, step: int) -> float:
         snapshots = self.recording.snapshots

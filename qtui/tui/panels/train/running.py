@@ -12,6 +12,7 @@ from qtui.engine.run.client import WORKER, run_client
 from qtui.screen.command_line import Command, model_word
 from qtui.screen.messages import DeviceSeen
 from qtui.screen.plan.command import plan_words
+from qtui.screen.plan.shown import USUAL_TOKENS
 from qtui.screen.run_process import RunProcess
 from qtui.tui.config import log_file
 from qtui.tui.panels.train.recordings import Player, run_keeper
@@ -75,7 +76,12 @@ class TrainRun:
     # Running
 
     def start(self, *, hold: bool = False) -> None:
-        """Starts a run of the plan; `hold` pauses it after one step."""
+        """Starts a run of the plan, if there are weights or a configuration alone, which gets
+        random ones; `hold` pauses it after one step."""
+        facts = self._panel.shown.facts
+        if facts is not None and facts.cannot_run:
+            self._panel.tell(facts.cannot_run)
+            return
         refused = self.shown.state.fault
         taking = refused is not None and refused.kind == NOT_BEGUN
         self.shown = self._fresh()
@@ -112,7 +118,7 @@ class TrainRun:
         run, plan = self.shown, self._panel.shown
         text = run.text or None
         device = self._device()
-        return RunRequest(plan.model, plan.plan, run.steps, run.data, device, text, taking=taking)
+        return RunRequest(plan.model, plan.wanted, run.steps, run.data, device, text, taking=taking)
 
     def _device(self) -> str:
         """The chosen GPU if this machine has it; else the first GPU, or the CPU."""
@@ -127,6 +133,7 @@ class TrainRun:
         if run.steps is None:
             return "No command runs until it is stopped: say how many steps."
         given = {
+            "--seq": str(USUAL_TOKENS) * (plan.as_long and plan.plan.sequence == USUAL_TOKENS),
             "--steps": str(run.steps),
             "--data": run.data and model_word(run.data),
             "--device": "" if self._device() == "auto" else self._device(),

@@ -8,9 +8,8 @@ from pathlib import Path
 from qtui.tui.panels.train.recordings import Player
 from qtui_core.dataclass import dataclass
 from qtui_core.live.state import RunState
+from qtui_core.training.run.request import USUAL_STEPS
 
-#: The steps of a run if the user gives no number: enough to see the loss fall.
-USUAL_STEPS = 20
 #: Below this batch every smaller batch is tried; above it, only the steps of the form.
 EACH = 32
 #: The text that adapters are compared on if the user gives none.

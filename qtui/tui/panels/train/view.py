@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.keys import key_of
 from qtui.screen.panel.view import View
-from qtui.screen.widgets.text_picture import Canvas, TextLine
+from qtui.screen.widgets.text_picture import Canvas, TextLine, paragraphs
 from qtui.tui.panels.train.sentences import how_it_goes
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.state import RunState
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 class TrainView(View[RunShown]):
     """A view that shows lines of text in place of the picture, once a step is over."""
-
-    EXAMPLE: ClassVar[Example | None] = None
-    """What the view shows once there is something; None where it always shows something."""
 
     panel: TrainPanel
 
@@ -42,10 +38,10 @@ class TrainView(View[RunShown]):
         return self.panel.body.picture.text
 
     def nothing(self, shown: RunShown, text: str, canvas: Canvas) -> list[TextLine]:
-        """Why there is nothing to show yet, what to do, and an example of what would be shown."""
-        if shown.state.header is None:
-            return with_example([how_to_begin(self.panel)], self.EXAMPLE, canvas)
-        return with_example([why_nothing(shown.state, text)], None, canvas)
+        """Why there is nothing to show yet, and what to do."""
+        begun = shown.state.header is not None
+        words = why_nothing(shown.state, text) if begun else how_to_begin(self.panel)
+        return paragraphs([words], canvas.width)
 
 
 def how_to_begin(panel: TrainPanel) -> str:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.shape.config_reader import (
     LARGEST_COUNT,
+    LARGEST_DEPTH,
     LARGEST_LENGTH,
     Config,
+    Flag,
     Keys,
     UnknownFamily,
-    layer_count,
+    flag,
     stored_dtype,
 )
 from qtui_core.memory.shape.families.sizes import Sizes, divided, rotary_buffers, rotated
@@ -58,41 +60,42 @@ class Names:
 class GptFamily:
     """The row of a family. Called with a configuration, it gives the shape.
 
-    Most fields are a key of config.json, or several of which the first that is present counts,
-    together with the default of the configuration class.
+    Most fields are a key of config.json, or several of which the first that is present counts;
+    those that it may leave out together with the default of the configuration class.
 
     Attributes:
         architecture: the class for language models.
-        intermediate: width of the feed-forward part. Without a key, or with a default of None, it
-            is four times the hidden size.
-        positions: the longest sequence, None if config.json does not say.
+        intermediate: width of the feed-forward part.
+        four_times: whether that may be left out, and is then four times the hidden size.
+        positions: the longest sequence.
         dropout: of the outputs of attention and feed-forward part.
         embedding_dropout: of the input of the first layer.
         rotary: share of a head that is rotated, None for other kinds of positions.
-        bias, mlp_bias: whether products of attention, and of the feed-forward part, have one; None
-            means always.
+        bias, mlp_bias: whether products of attention, and of the feed-forward part, have one.
         transposed: whether weights of products are `[inputs, outputs]` (Conv1D).
+        tp_plan: see ModelShape.
         crosses: whether the class can attend to an encoder, which is refused.
         sizes, layer, model: functions that change the sizes, the layer and the whole model.
     """
 
     architecture: str
     names: Names
-    hidden: tuple[Keys, int]
-    heads: tuple[Keys, int]
-    layers: tuple[Keys, int]
-    vocabulary: int
     activation: tuple[str, str]
-    intermediate: tuple[str, int | None] | None = None
-    positions: tuple[Keys, int] | None = ("max_position_embeddings", 2048)
+    hidden: Keys = "hidden_size"
+    heads: Keys = "num_attention_heads"
+    layers: Keys = "num_hidden_layers"
+    intermediate: str = "intermediate_size"
+    four_times: bool = False
+    positions: tuple[Keys, int] = ("max_position_embeddings", 2048)
     attention_dropout: tuple[str, float] = ("attention_dropout", 0.0)
     dropout: tuple[str, float] = ("hidden_dropout", 0.0)
     embedding_dropout: tuple[str, float] | None = None
     rotary: tuple[str, float] | None = None
-    bias: tuple[str, bool] | None = None
-    mlp_bias: tuple[str, bool] | None = None
+    bias: Flag = True
+    mlp_bias: Flag = True
     transposed: bool = False
     tied: bool = True
+    tp_plan: bool = False
     crosses: bool = False
     sizes: Callable[[Config, Sizes], Sizes] = lambda config, sizes: sizes
     layer: Callable[[Config, Sizes, Layer], Layer] = lambda config, sizes, layer: layer
@@ -132,38 +135,34 @@ class GptFamily:
             ),
             rotary_dims=sizes.rotary_dims,
             buffers=rotary_buffers(sizes.rotary_dims) if rotates else (),
+            tp_plan=self.tp_plan,
             dtype=stored_dtype(config),
             max_positions=sizes.positions,
         )
         return self.model(config, sizes, shape)
 
     def _sizes(self, config: Config) -> Sizes:
-        hidden = config.needed(*self.hidden)
-        heads = config.needed(*self.heads, most=LARGEST_COUNT)
+        hidden = config.needed(self.hidden)
+        heads = config.needed(self.heads, most=LARGEST_COUNT)
         head_dim = divided(config, hidden, heads)
-        inner: int | None = None
-        if self.intermediate is not None:
-            key, default = self.intermediate
-            inner = config.optional_size(key) if default is None else config.needed(key, default)
-        keys, layers = self.layers
+        read = config.optional_size if self.four_times else config.needed
         return Sizes(
             hidden=hidden,
-            intermediate=inner or 4 * hidden,
-            layers=layer_count(config, layers, keys),
+            intermediate=read(self.intermediate) or 4 * hidden,
+            layers=config.needed(self.layers, most=LARGEST_DEPTH),
             heads=heads,
             kv_heads=heads,
             head_dim=head_dim,
             rotary_dims=rotated(config, head_dim, *self.rotary) if self.rotary else 0,
-            vocabulary=config.needed("vocab_size", self.vocabulary),
-            positions=config.size(*self.positions, most=LARGEST_LENGTH) if self.positions else None,
+            vocabulary=config.needed("vocab_size"),
+            positions=config.size(*self.positions, most=LARGEST_LENGTH),
             activation=config.text(*self.activation),
             attention_dropout=config.probability(*self.attention_dropout),
         )
 
     def _layer(self, config: Config, sizes: Sizes, family: str) -> Layer:
         names, hidden = self.names, sizes.hidden
-        bias = self.bias is None or config.flag(*self.bias)
-        mlp_bias = self.mlp_bias is None or config.flag(*self.mlp_bias)
+        bias, mlp_bias = flag(config, self.bias), flag(config, self.mlp_bias)
         dropout = config.probability(*self.dropout)
 
         def product(name: str, inputs: int, outputs: int, bias: bool = bias) -> Linear:

@@ -14,13 +14,19 @@ from textual.widgets import Input
 
 from qtui.engine.answers.activations import Captured, Outputs, Ranges
 from qtui.engine.client import EngineLost
-from qtui.screen.example import Example, with_example
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.panel.keys import key_of
 from qtui.screen.tensors.subject import INPUT, OUTPUT
 from qtui.screen.widgets.field import TypingField
-from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture, TonedLine, in_rows
+from qtui.screen.widgets.text_picture import (
+    Canvas,
+    TextLine,
+    TextPicture,
+    TonedLine,
+    in_rows,
+    paragraphs,
+)
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
 from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
@@ -41,7 +47,6 @@ UNASKED_SECONDS = 5.0
 LONGEST_PROMPT = 80_000
 BUILT_IN = TextChoice()
 #: What the view shows once a text was read: the SQNR of each way to scale.
-EXAMPLE = Example("bars", ("dynamic, per token", "dynamic, per tensor", "static", "clipped"))
 
 
 class ActivationsView(TensorView):
@@ -295,8 +300,7 @@ class ActivationsView(TensorView):
         ids = ("quantize.capture", "quantize.prompt", "quantize.text_file")
         capture, prompt, file = (key_of(self.panel, each) for each in ids)
         words = state_words(self.state, self.trouble, (capture, prompt, file))
-        paragraphs = [text for each in words for text in (each, "")][:-1]
-        return with_example(paragraphs, EXAMPLE, canvas)
+        return paragraphs([text for each in words for text in (each, "")][:-1], canvas.width)
 
     def _lay_out(self, width: int, height: int) -> Sequence[TonedLine]:
         glyphs = self.drawing.glyphs

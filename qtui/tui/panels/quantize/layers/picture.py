@@ -11,8 +11,11 @@ from qtui.screen.widgets.line import shortened
 from qtui.tui.panels.quantize.layers.grid import LayerCell, LayerGrid
 from qtui_core.models.quoting import printable
 
-#: Cells of a column with a number in it; without the room for that a column is one cell.
-NUMBERED = 4
+#: Cells of a column with a number in it, with a decimal and without; without the room for either a
+#: column is one cell.
+NUMBERED = (6, 4)
+#: The least range of the colours, dB: less is noise.
+LEAST_RANGE = 1.0
 #: Lines above and below the rows.
 AROUND = 4
 
@@ -43,8 +46,11 @@ def grid_lines(
     tensor; `scale` the lowest and the highest SQNR in dB of all that were read."""
     left, glyphs = names_width(width), brush.glyphs
     columns = max((len(cells) for _, cells in grid.rows), default=1)
-    cell = NUMBERED if columns * NUMBERED <= width - left - 1 else 1
-    step = 1 if cell == NUMBERED else 10
+    cell = next((wide for wide in NUMBERED if columns * wide <= width - left - 1), 1)
+    longest = max((len(printable(label)) for label, _ in grid.rows), default=0)
+    left = max(left, min(longest, width - 1 - columns * cell))
+    scale = (min(scale[0], scale[1] - LEAST_RANGE), scale[1])
+    step = 1 if cell in NUMBERED else 10
     numbers = [
         Put(left + 1 + x * cell, str(x * grid.a_cell).rjust(cell - 1), "label")
         for x in range(0, columns, step)
@@ -59,7 +65,10 @@ def grid_lines(
         line = [Put(0, name.rjust(left), tone)]
         for x, found in enumerate(cells):
             if found is not None:
-                line.append(_cell(found, (y, x), left + 1 + x * cell, cell, at, scale, brush))
+                column = left + 1 + x * cell
+                line.append(_cell(found, (y, x), column, cell, at, scale, brush))
+                if at == (y, x) and cell in NUMBERED:
+                    line.append(Put(column - 1, glyphs.pointer, "heading"))
         lines.append(line)
     return [*lines, [], *_legend(grid, width, scale, brush)]
 
@@ -84,18 +93,20 @@ def _cell(
     elif math.isinf(cell.sqnr_db):
         text, tone = "!", "warning"
     else:
-        share = _share(cell.sqnr_db, scale)
-        text = str(round(cell.sqnr_db)) if room > 1 else brush.shade(max(share, 1e-9))
-        tone = heat(share)
-    if at == place:
-        tone = "cursor"
+        share = (scale[1] - cell.sqnr_db) / (scale[1] - scale[0])  # 1 for the worst
+        text = f"{cell.sqnr_db:.{int(room > 3)}f}" if room > 1 else _sign(share, brush)
+        tone = "value" if brush.shaded else heat(share)
+    if at == place and room == 1:
+        # In a cell of its own the pointer would hide nothing but the colour.
+        text, tone = (
+            (text, "cursor") if tone in ("value", "quiet") else (brush.glyphs.pointer, tone)
+        )
     return Put(column, text.rjust(room), tone, place)
 
 
-def _share(sqnr_db: float, scale: tuple[float, float]) -> float:
-    """1 for the worst, 0 for the best."""
-    low, high = scale
-    return (high - sqnr_db) / (high - low) if high > low else 0.5
+def _sign(share: float, brush: Brush) -> str:
+    """What shows a magnitude: a shade, or a blank on the colour."""
+    return brush.shade(max(share, 1e-9)) if brush.shaded else " "
 
 
 def _legend(
@@ -109,8 +120,8 @@ def _legend(
         at = len(worst) + 1
         for step in range(8):
             share = 1 - step / 7
-            sign = brush.shade(max(share, 1e-9))
-            line.append(Put(at + step, sign, heat(share)))
+            tone: Tone | Paint = "value" if brush.shaded else heat(share)
+            line.append(Put(at + step, _sign(share, brush), tone))
         best = f"{format_decibels(high)} dB"
         line.append(Put(at + 9, best, "quiet"))
         at += 12 + len(best)

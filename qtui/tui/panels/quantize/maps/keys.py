@@ -14,14 +14,16 @@ magnitude of A's error less that of B's.
 
 `Z` changes how the elements of a cell become one number: the largest magnitude (*max*, which keeps
 a single spike visible), the *mean*, the root mean square (*rms*), or the element in the middle
-(*nearest*). The title names it. Codes have only *nearest*.
+(*nearest*). The title names it. One map has the largest at first, A and B their means, as the
+largest error of a format with uneven levels says little. Codes have only *nearest*.
 
 `+` and `-` zoom in and out around the cursor, `0` shows the whole tensor. Moving the cursor beyond
 the edge moves the window, and so do Shift and the arrows. The title names the rows and columns of
 the window.
 
-`b` shows A and B side by side on one scale; a wide terminal also shows their difference. `*` moves
-the cursor to the largest magnitude.
+`b` shows A and B side by side on one scale, but scales of two formats each on their own, as they
+have no unit in common, and so codes, also where one has a zero point; a wide terminal also shows
+their difference. `*` moves the cursor to the largest magnitude.
 """
 
 KEYS: tuple[Binding, ...] = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
 from qtui_core.dataclass import dataclass
+from qtui_core.schemes.scheme import Scheme
 
 POOLINGS = ("max", "mean", "rms", "nearest")
 # A root mean square has no sign.
@@ -14,7 +15,10 @@ SIGNED_POOLINGS = ("max", "mean", "nearest")
 
 @dataclass(frozen=True)
 class MapChoice:
-    """A kind of map. `name` is its name in requests, `schemes` the number of schemes it needs."""
+    """A kind of map. `name` is its name in requests, `schemes` the number of schemes it needs;
+    the numbers of two schemes can be compared where `unit` gives the same for both: the scale of
+    NF4 is the largest magnitude of its group, that of INT4 a seventh of it, and a code of INT4
+    names another level with a zero point."""
 
     name: str
     title: str
@@ -22,6 +26,7 @@ class MapChoice:
     signed: bool = False
     log: bool = True
     poolings: tuple[str, ...] = POOLINGS
+    unit: Callable[[Scheme], object] = lambda scheme: None
 
     def scale(self, cells: Sequence[float]) -> HeatScale:
         """The colour scale of the cells. For scales and codes it is signed if some are negative."""
@@ -33,10 +38,13 @@ KINDS = (
     MapChoice("error", "|error|"),
     MapChoice("signed", "error", signed=True, poolings=SIGNED_POOLINGS),
     MapChoice("value", "value", schemes=0, signed=True),
-    MapChoice("scale", "scale"),
-    MapChoice("code", "code", log=False, poolings=("nearest",)),
+    MapChoice("scale", "scale", unit=lambda scheme: scheme.format),
+    MapChoice(
+        "code", "code", log=False, poolings=("nearest",),
+        unit=lambda scheme: (scheme.format, scheme.symmetric),
+    ),
     MapChoice("difference", "|error| A-B", schemes=2, signed=True, poolings=SIGNED_POOLINGS),
-)
+)  # fmt: skip
 DIFFERENCE = KINDS[-1]
 
 

@@ -38,11 +38,11 @@ class SharedLegend(DrawnLines):
 
     def clear(self) -> None:
         """Removes the legend, as there are no maps."""
-        self._scale = None
-        self.refresh()
+        self.titles = ("",)
+        self.show(None, None)
 
-    def show(self, scale: HeatScale, element: Element | None) -> None:
-        """Shows another scale or another element."""
+    def show(self, scale: HeatScale | None, element: Element | None) -> None:
+        """Shows another scale, or none where each map has its own, or another element."""
         self._scale = scale
         self._element = ""
         if element is not None:
@@ -56,18 +56,18 @@ class SharedLegend(DrawnLines):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         drawing, scale = self.drawing, self._scale
-        if scale is None:
-            return Strip.blank(width, self.base_style)
-        ramp = drawing.signed_ramp if scale.signed else drawing.ramp
         bold = self.get_component_rich_style("legend--title")
         quiet = self.get_component_rich_style("legend--quiet")
         blank = Segment(" " * GAP, self.base_style)
+        bar: list[Segment] = []
+        if scale is not None:
+            ramp = drawing.signed_ramp if scale.signed else drawing.ramp
+            bar = [blank, *scale_segments(scale, ramp, 8, quiet, self.base_style)]
         for title in self.titles:
             for element in (self._element, ""):
                 segments = [
                     Segment(title, bold),
-                    blank,
-                    *scale_segments(scale, ramp, 8, quiet, self.base_style),
+                    *bar,
                     *([blank, Segment(element, quiet)] if element else []),
                 ]
                 if sum(len(segment.text) for segment in segments) <= width:

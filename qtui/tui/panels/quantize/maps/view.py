@@ -45,6 +45,8 @@ class MapsView(TensorView):
     """One map of the tensor, or those of A and B side by side, above the histogram of the values.
 
     Another tensor keeps the kind of map, the pooling and the number of maps, but not the window.
+    Until one is chosen, schemes are compared by the mean of a cell: the largest error of a format
+    with uneven levels is large where its error is small. One map shows a single spike (max).
     """
 
     TITLE = "Maps"
@@ -59,6 +61,7 @@ class MapsView(TensorView):
         Heatmap { width: 1fr; height: 1fr; }
         .-second, .-third { display: none; }
         &.-side SharedLegend, &.-side .-second { display: block; }
+        &.-side Heatmap { padding: 0 1 0 0; }
         &.-three .-third { display: block; }
         Histogram { height: 9; margin: 1 0 0 0; }
     }
@@ -68,7 +71,7 @@ class MapsView(TensorView):
         super().__init__(panel)
         drawing = self.drawing
         self.kind: MapChoice = KINDS[0]
-        self.pooling = "max"
+        self.pooling = ""  # the usual one
         self.window: Window | None = None
         self.side = False
         self.pictures: tuple[MapPicture, ...] = ()
@@ -104,7 +107,7 @@ class MapsView(TensorView):
         rows, columns = self._capacity()
 
         def request(kind: MapChoice, schemes: tuple[str, ...]) -> MapRequest:
-            pooling = self.pooling if self.pooling in kind.poolings else kind.poolings[0]
+            pooling = self._pooling_of(kind)
             return MapRequest(kind.name, schemes, pooling, self.window, rows, columns)
 
         if self.kind.schemes != 1:
@@ -115,6 +118,11 @@ class MapsView(TensorView):
         if self.app.size.width < THREE_FROM:
             return two
         return [*two, request(DIFFERENCE, schemes[:2])]
+
+    def _pooling_of(self, kind: MapChoice) -> str:
+        compared = kind.schemes == 2 or (kind.schemes == 1 and self.side)
+        pooling = self.pooling or ("mean" if compared else "max")
+        return pooling if pooling in kind.poolings else kind.poolings[0]
 
     def is_current(self, shown: QuantizeShown) -> bool:
         """Whether the maps are of the chosen schemes, and not of previous ones."""
@@ -195,7 +203,9 @@ class MapsView(TensorView):
         return before != (count > 1, count > 2)
 
     def _shared_scale(self, pictures: tuple[MapPicture, ...]) -> HeatScale | None:
-        if len(pictures) < 2:
+        """The scale of the maps of A and B; None if they have no unit in common."""
+        units = {self.kind.unit(scheme) for scheme in self.panel.shown.schemes[:2]}
+        if len(pictures) < 2 or len(units) > 1:
             return None
         return self.kind.scale([value for picture in pictures[:2] for value in picture.grid.cells])
 
@@ -213,27 +223,27 @@ class MapsView(TensorView):
             self.pictures[told],
             {str(scheme): n for scheme, n in zip(shown.schemes, shown.errors, strict=False)},
         )
-        times = self.drawing.glyphs.times
+        times, shared = self.drawing.glyphs.times, self._shared_scale(self.pictures)
         many = len(self.pictures) > 1
         for index, (widget, picture) in enumerate(zip(self.maps, self.pictures, strict=False)):
             kind = _kind_of(picture)
-            front, has_legend = kind.title, True
-            if many and index < 2:
+            if many and index < 2:  # their line names the kind and the pooling of both
                 errors = shown.errors[index] if index < len(shown.errors) else None
-                front = f"{LETTERS[index]} {picture.request.schemes[0]}"
-                if errors is not None:
-                    front += f", {format_decibels(errors.sqnr_db)} dB"
-                has_legend = False
-            titles = map_titles(kind, picture.request.pooling, picture.grid, times, front)
-            widget.titles = (front,) if not has_legend else titles
-            widget.has_legend = has_legend
+                name = f"{LETTERS[index]} {picture.request.schemes[0]}"
+                front = name if errors is None else f"{name}, {format_decibels(errors.sqnr_db)} dB"
+                widget.titles, widget.has_legend = (front, name), shared is None
+                continue
+            widget.has_legend = True
+            widget.titles = map_titles(
+                kind, picture.request.pooling, picture.grid, times, kind.title
+            )
         if many:
             first = self.pictures[0]
             front = self.kind.title
             self.legend.titles = map_titles(
                 self.kind, first.request.pooling, first.grid, times, front
             )
-            self.legend.show(self.heatmap.scale, shown.element)
+            self.legend.show(shared, shown.element)
 
     def overdue(self, message: str) -> None:
         shown = self.panel.shown
@@ -275,7 +285,7 @@ class MapsView(TensorView):
                 f"codes only name levels, so they have no mean or maximum."
             )
             return
-        at = poolings.index(self.pooling)
+        at = poolings.index(self._pooling_of(self.kind))
         self.pooling = poolings[(at + 1) % len(poolings)]
         self.panel.look_again()
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from qtui.report.evaluation.document import candidate_table, frontier_picture
 from qtui.report.faces.columns import INDENT, ColumnRun, lay_out
 from qtui.report.pictures.drawing import picture_lines
 from qtui.report.pictures.glyphs import Brush
-from qtui.screen.example import Example, with_example
 from qtui.screen.widgets.text_picture import (
     Canvas,
     Put,
@@ -40,9 +38,7 @@ def model_lines(run: ModelRun, parameters: int, canvas: Canvas, brush: Brush) ->
         return picture_lines(picture, canvas.width, canvas.height, brush)
     lines = table_lines(run, canvas)
     if not run.rows and run.state is not EvaluationState.RUNNING:
-        lines += [[], *paragraphs(beginning(run, parameters), canvas.width)]
-        rest = replace(canvas, height=canvas.height - len(lines))
-        return [*lines, *with_example((), Example("frontier"), rest)][: canvas.height]
+        return [*lines, [], *paragraphs(beginning(run, parameters), canvas.width)][: canvas.height]
     left = canvas.height - len(lines) - 1
     if picture is None or left < _PICTURE:
         return lines

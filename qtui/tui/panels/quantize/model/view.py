@@ -12,12 +12,11 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from qtui.engine.answers.tensors import ModelIndex
-from qtui.engine.client import EngineLost, RequestCancelled
+from qtui.engine.client import EngineLost
 from qtui.report.evaluation.document import evaluation_document, frontier_picture
 from qtui.report.faces.plain import to_plain
 from qtui.report.pictures.svg import picture_svg, standalone
 from qtui.screen.command_line import Command
-from qtui.screen.example import Example, centred_example
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.widgets.field import TypingField
@@ -145,9 +144,8 @@ class ModelView(TensorView):
 
         try:
             found = await self.panel.feed.evaluation(run.model, run.settings, heard)
-        except (EngineLost, RequestCancelled) as error:
-            lost = isinstance(error, EngineLost)
-            run.end(EvaluationState.LOST if lost else EvaluationState.STOPPED)
+        except EngineLost:
+            run.end(EvaluationState.LOST)
             self._draw()
             raise
         except QtuiError as error:
@@ -296,7 +294,7 @@ class ModelView(TensorView):
         if parameters is None:
             said = self._obstacle or self._message
             if self.panel.trouble:
-                return centred_example(self.panel.way_out, Example("frontier"))(canvas)
+                return centred(self.panel.way_out)(canvas)
             return centred(said)(canvas)
         return model_lines(self.run, parameters, canvas, self.drawing.brush)
 

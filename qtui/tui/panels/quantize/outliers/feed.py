@@ -25,8 +25,7 @@ TRIES, FEW_TRIES, LARGE = 8, 4, 1 << 25
 async def ask_outliers(
     feed: QuantizeFeed, look: Look, detection: Detection, heard: ProgressCallback
 ) -> OutlierNumbers:
-    """The detected outliers. Like all functions here it may raise QtuiError and
-    RequestCancelled."""
+    """The detected outliers. Like all functions here it may raise QtuiError."""
     return await _ask(feed, look, "outliers", OutlierNumbers, detection.params, heard)
 
 

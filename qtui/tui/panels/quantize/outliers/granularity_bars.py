@@ -17,13 +17,16 @@ from qtui.screen.widgets.text_picture import TextPicture, Toned, TonedLine
 from qtui_core.quantities import format_count
 
 SHORTEST_BAR = 6
+#: In the place of a bar: scales that a matrix product cannot take out of its sum.
+UNUSABLE = {"column": "no product can use it"}
 
 
 def granularity_lines(
     width: int, height: int, glyphs: Glyphs, found: Granularities | None
 ) -> Sequence[TonedLine]:
     """A line for each granularity. The bar ends at the SQNR; lighter cells after it are the loss
-    from the injected outlier; a tick marks the SQNR of a Gaussian tensor if that is higher."""
+    from the injected outlier; a tick marks the SQNR of a Gaussian tensor if that is higher. What no
+    product can use says so instead."""
     if found is None or not found.rows:
         return ()
     injected = bool(found.before)
@@ -33,8 +36,9 @@ def granularity_lines(
     if not with_scales:
         bar += 7
     bar = max(0, bar)
-    shown = [row.sqnr_db for row in found.before] + [found.decibels(row) for row in found.rows]
-    largest = max((value for value in shown if value is not None), default=0.0)
+    shown = [row for row in found.rows if row.granularity not in UNUSABLE]
+    before = [other.sqnr_db for row in shown if (other := found.without(row))]
+    largest = max(filter(None, [*before, *map(found.decibels, shown)]), default=0.0)
     marked = any(row.gaussian_sqnr_db is not None for row in found.rows) and bar >= SHORTEST_BAR
     legend = f"  {glyphs.vertical} Gaussian" if marked else ""
     title = "SQNR in dB, before and after" if injected else "SQNR in dB by granularity"
@@ -63,20 +67,20 @@ def _line(
     own = row.scheme == found.scheme
     name = row.granularity or "cast"
     before = found.without(row)
-    scales = f"{_short(row.scales):>7}" if with_scales else ""
+    scales = f"{format_count(row.scales).replace(' ', ''):>7}" if with_scales else ""
     line: list[Toned] = [
         (f"{glyphs.pointer if own else ' '}{name:<11}", "strong" if own else "value"),
         (f"{scales}{row.bits_per_parameter:>6.2f} ", "label"),
     ]
-    line += _bar(row, found, bar, largest, glyphs)
+    said = UNUSABLE.get(row.granularity)
+    if said is None:
+        line += _bar(row, found, bar, largest, glyphs)
+    else:
+        line.append((f"{shortened(said, bar, glyphs.ellipsis):{bar}}", "quiet"))
     if before is not None:
         line.append((f"{format_decibels(before.sqnr_db):>7}", "label"))
     line.append((f"{format_decibels(found.decibels(row)):>6}", "strong" if own else "value"))
     return line
-
-
-def _short(count: int) -> str:
-    return format_count(count).replace(" ", "")
 
 
 def _bar(
@@ -98,13 +102,8 @@ def _bar(
     tick = cells(row.gaussian_sqnr_db) - 1
     if row.gaussian_sqnr_db is None or bar < SHORTEST_BAR or not lost <= tick < bar:
         return text  # the bar covers the tick: the tensor is no worse than a Gaussian one
-    before_tick, after_tick = tick - lost, bar - tick - 1
-    return [
-        *text[:2],
-        (" " * before_tick, "label"),
-        (glyphs.vertical, "quiet"),
-        (" " * after_tick, "label"),
-    ]
+    space: Toned = (" " * (tick - lost), "label")
+    return [*text[:2], space, (glyphs.vertical, "quiet"), (" " * (bar - tick - 1), "label")]
 
 
 class GranularityBars(TextPicture):

@@ -8,7 +8,7 @@ HELP = """\
 ## Outliers
 
 At the left are the **detected** outliers and the columns. `m` changes how outliers are detected,
-`,` and `.` move the limit, `:` types one (`8 sigma`, `|x| >= 0.5`, `6 times`):
+`,` and `.` move the limit:
 
 - **by sigma**: elements further than this many standard deviations (3 to 12) from the mean. Outlier
   columns have such elements and are large, or have more of them than chance would explain.
@@ -46,8 +46,6 @@ KEYS: tuple[Binding, ...] = (
             tooltip="Detect fewer outliers: a higher limit"),
     Binding("comma", "limit(-1)", "Lower limit", show=False, id="quantize.lower_limit",
             tooltip="Detect more outliers: a lower limit"),
-    Binding("colon", "type_limit", "Limit", id="quantize.type_limit", priority=True,
-            tooltip="Type the limit: 8 sigma, |x| >= 0.5, 6 times"),
     Binding("x", "clear_injection", "Remove", show=False, id="quantize.take_out",
             tooltip="Remove the outlier"),
     Binding("plus", "resize(1)", "Larger", show=False,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -12,11 +10,9 @@ from textual.widgets import Input, Static
 
 from qtui.screen.widgets.field import TypingField
 
-Purpose = Literal["outlier", "limit"]
-
 
 class TypingLine(Horizontal):
-    """Shows how outliers are detected; reads a typed outlier or limit."""
+    """Shows how outliers are detected; reads a typed outlier."""
 
     DEFAULT_CSS = """
     TypingLine {
@@ -33,9 +29,8 @@ class TypingLine(Horizontal):
         """A text was entered; with a `step` by the up (1) or down (-1) key, which also asks for a
         larger or smaller value."""
 
-        def __init__(self, purpose: Purpose, text: str, step: int = 0) -> None:
+        def __init__(self, text: str, step: int = 0) -> None:
             super().__init__()
-            self.purpose: Purpose = purpose
             self.text = text
             self.step = step
 
@@ -43,7 +38,6 @@ class TypingLine(Horizontal):
         super().__init__(id="outlier-line")
         self.words = Static(id="outlier-words", markup=False)
         self.field = TypingField(self, id="outlier-field")
-        self._purpose: Purpose = "outlier"
 
     def compose(self) -> ComposeResult:
         yield self.words
@@ -57,15 +51,14 @@ class TypingLine(Horizontal):
         self.words.set_class(injected, "-injected")
         self.words.update(words)
 
-    def start(self, purpose: Purpose, text: str, placeholder: str) -> None:
-        self._purpose = purpose
+    def start(self, text: str, placeholder: str) -> None:
         self.field.placeholder = placeholder
         self.field.open(text)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Entered(self._purpose, event.value))
+        self.post_message(self.Entered(event.value))
 
     def on_key(self, event: events.Key) -> None:
         """Up and down in the field change the typed value."""
@@ -73,4 +66,4 @@ class TypingLine(Horizontal):
             event.stop()
             event.prevent_default()
             step = 1 if event.key == "up" else -1
-            self.post_message(self.Entered(self._purpose, self.field.value, step))
+            self.post_message(self.Entered(self.field.value, step))

@@ -17,8 +17,7 @@ from qtui.engine.requests import Injection
 from qtui.report.numbers import format_value
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.text_picture import TextPicture, in_rows
-from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
-from qtui.tui.panels.quantize.outliers.detection import Detection, limit_text
+from qtui.tui.panels.quantize.outliers.detection import Detection
 from qtui.tui.panels.quantize.outliers.feed import (
     ask_attribution,
     ask_decomposition,
@@ -257,7 +256,7 @@ class OutliersView(TensorView):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action is possible now; the footer shows only keys of such actions."""
-        if action in ("inject", "type_limit"):
+        if action == "inject":
             return not self.panel.body.typing and self.found.numbers is not None
         if action in ("detection", "limit"):
             return not self.typing and self.found.numbers is not None
@@ -271,10 +270,7 @@ class OutliersView(TensorView):
     def _typed(self, message: TypingLine.Entered) -> None:
         message.stop()
         try:
-            if message.purpose == "limit":
-                self._take_limit(message.text, message.step)
-            else:
-                self._take_injection(message.text, message.step)
+            self._take_injection(message.text, message.step)
         except UsageError as error:
             self.panel.refused(str(error))
             return
@@ -290,7 +286,7 @@ class OutliersView(TensorView):
     def action_inject(self) -> None:
         injection = self._injection
         text = injection_text(injection) if injection is not None else "20 sigma"
-        self.line.start("outlier", text, EXAMPLES)
+        self.line.start(text, EXAMPLES)
 
     def _take_injection(self, text: str, step: int) -> None:
         """Injects the typed outlier, or with a `step` a larger or smaller one. Raises UsageError
@@ -344,23 +340,6 @@ class OutliersView(TensorView):
             self._detect(self.detection.stepped(direction))
         except UsageError as error:
             self.panel.refused(str(error))
-
-    def action_type_limit(self) -> None:
-        if self.found.numbers is not None:
-            text = limit_text(self.found.numbers.detection, self.found.numbers.limit)
-            self.line.start("limit", text, LIMITS)
-
-    def _take_limit(self, text: str, step: int) -> None:
-        """Detects by the typed limit, or with a `step` by the next one. Raises UsageError for a
-        text that is no limit."""
-        wanted = self.detection.typed(text)
-        if step and wanted.by == "threshold" and wanted.threshold is not None:
-            wanted = wanted.with_limit("threshold", wanted.threshold * FACTOR**step)
-        elif step:
-            wanted = wanted.stepped(step)
-        if step and wanted.limit is not None:
-            self.line.field.value = limit_text(wanted.by, wanted.limit)
-        self._detect(wanted)
 
     def action_threshold(self, direction: int) -> None:
         """Moves the slider, whose threshold is also the limit of the detection by threshold."""

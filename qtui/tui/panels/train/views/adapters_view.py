@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_value
-from qtui.screen.example import Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, headings, paragraphs, right
 from qtui.tui.panels.train.shown import RunShown
@@ -18,7 +17,6 @@ class AdaptersView(TrainView):
     """The likeliest next tokens with adapters on beside those with them off."""
 
     TITLE = "Adapters"
-    EXAMPLE = Example("table", ("token", "adapters on", "token", "adapters off"))
     HELP = """\
 **Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.screen.curve.legend import part_of
-from qtui.screen.example import Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine
 from qtui.tui.panels.train.sentences import why_it_differs
@@ -13,7 +12,7 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.phases_view import ESTIMATE, NAME, bars, heading, numbers, wider_by
 from qtui_core.live.compare import ComponentRow, by_component
-from qtui_core.memory.replay.groups import PLACES
+from qtui_core.memory.replay.curve import PLACES
 from qtui_core.memory.replay.record import Phase
 
 
@@ -21,9 +20,6 @@ class ComponentsView(TrainView):
     """The components at the peak of the step, and after each phase."""
 
     TITLE = "Parts"
-    EXAMPLE = Example(
-        "bars", ("T temporaries", "A activations", "W weights", "O states", "G gradients")
-    )
     HELP = "**Parts**: the same by component.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui.screen.example import Example
 from qtui.screen.plan.levels import signed
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right
-from qtui.tui.panels.train.levels import gap_of
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, paragraphs, right
+from qtui.tui.panels.train.levels import gap_of, gap_tone
 from qtui.tui.panels.train.sentences import why_it_differs
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
@@ -28,7 +27,6 @@ class GapView(TrainView):
     """The estimated and the measured bytes of each level, and the parts of their difference."""
 
     TITLE = "Gap"
-    EXAMPLE = Example("bars", ("temporaries", "workspaces", "activations", "segments"))
     HELP = "**Gap**: the same in bytes, in parts that sum to the whole.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
@@ -59,7 +57,8 @@ def _level(level: Level, canvas: Canvas) -> list[TextLine]:
     estimated = format_bytes(level.estimated or 0)
     words = f"{format_bytes(level.measured or 0)} measured, {estimated} estimated"
     head: list[Put] = [
-        right(9, signed(difference, canvas.glyphs.minus), _tone(difference, level.estimated)),
+        right(9, signed(difference, canvas.glyphs.minus),
+              gap_tone(level.measured, level.estimated)),
         Put(11, level.name, "heading"),
         Put(13 + len(level.name), shortened(words, canvas.width - 13 - len(level.name),
                                             canvas.glyphs.ellipsis), "quiet"),
@@ -79,9 +78,3 @@ def _level(level: Level, canvas: Canvas) -> list[TextLine]:
             line.append(Put(12 + name_room, bar, "bar"))
         lines.append(line)
     return lines
-
-
-def _tone(difference: int, estimated: int | None) -> Tone:
-    """The tone of a difference: good within 2 %, a warning beyond 10 %."""
-    share = abs(difference) / max(1, estimated or 0)
-    return "best" if share <= 0.02 else "value" if share <= 0.1 else "warning"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.screen.example import Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, paragraphs, right, wrapped
 from qtui.tui.panels.train.levels import place_of
@@ -18,7 +17,6 @@ class LogView(TrainView):
     """The last lines, the newest at the bottom; above them what ended the run."""
 
     TITLE = "Log"
-    EXAMPLE = Example("table", ("seconds", "phase", "what the run said"))
     HELP = "**Log**: what the run said.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:

@@ -10,7 +10,6 @@ from typing import TypeGuard
 from qtui.report.pictures.cells import ACROSS
 from qtui.report.pictures.glyphs import Glyphs
 from qtui.screen.curve.dots import Track, cells_of_track
-from qtui.screen.example import LEAST, Example
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
 from qtui.tui.panels.train.sentences import loss_words, progress
@@ -26,7 +25,6 @@ class LossView(TrainView):
     """The loss as a line."""
 
     TITLE = "Loss"
-    EXAMPLE = Example("falling")
     HELP = "**Loss**: over the steps.\n"
 
     def draw(self, shown: RunShown, canvas: Canvas) -> Sequence[TextLine]:
@@ -37,7 +35,7 @@ class LossView(TrainView):
         lines: list[list[Put]] = [[Put(0, "loss", "heading"), Put(5, words, "quiet")]]
         known = [loss for loss in state.losses if _is_number(loss)]
         tall = canvas.height - 2
-        if state.header is None and tall > LEAST:
+        if state.header is None:
             return [*lines, *self.nothing(shown, "", replace(canvas, height=tall))]
         if len(known) < 2 or tall < 2 or width < AXIS + 8:
             return lines

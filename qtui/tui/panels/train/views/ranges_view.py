@@ -9,7 +9,6 @@ from textual.binding import Binding
 
 from qtui.report.pictures.drawing import picture_lines
 from qtui.report.train.ranges import GRADIENTS, KindRange, kinds_of, ranges_picture, ranges_sentence
-from qtui.screen.example import Example
 from qtui.screen.panel.keys import panel_binding
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.shown import RunShown
@@ -25,7 +24,6 @@ class RangesView(TrainView):
     """A histogram of magnitudes above the ranges of formats, of all linear layers or of one."""
 
     TITLE = "Ranges"
-    EXAMPLE = Example("bell")
     HELP = """\
 **Ranges**: a histogram of the magnitudes of activations, gradients and weights of the linear
 layers, by power of two, above the ranges of formats. While this view is shown, each step measures

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from qtui.screen.example import Example
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
@@ -48,7 +47,7 @@ has no workspaces.
         panel, body, state = self.panel, self.panel.body, shown.state
         header = state.header
         if not shown.there and panel.trouble:
-            body.show_message(panel.way_out, Example("step"))
+            body.show_message(panel.way_out)
             return
         if header is not None and header.predicted is None:
             # Without an estimate there is no curve; the table has the measured bytes.

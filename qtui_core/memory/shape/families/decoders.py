@@ -1,0 +1,451 @@
+"""Decoders with Llama's names of modules: a row for each family, and functions for what no row can
+say. Defaults are those of transformers 5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from qtui_core.memory.shape.config_reader import (
+    LARGEST_COUNT,
+    Config,
+    UnknownFamily,
+    kinds_of_layers,
+    stored_dtype,
+)
+from qtui_core.memory.shape.families import deepseek, delta
+from qtui_core.memory.shape.families.decoder import (
+    BIAS,
+    PAIR,
+    DecoderFamily,
+    Experts,
+    gated_mlp,
+    layers_of,
+    sizes_of,
+    with_attention,
+)
+from qtui_core.memory.shape.families.deepseek import Mixture
+from qtui_core.memory.shape.families.sizes import Sizes, rotated
+from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape, Moe, Norm
+
+
+def _phi3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """One product gives queries, keys and values, another gate and up."""
+    layer = layers_of(row, config, sizes)[0]
+    assert isinstance(layer.attention, Attention)
+    assert isinstance(layer.mlp, Mlp)
+    qkv = Linear("self_attn.qkv_proj", sizes.hidden, sizes.queries + 2 * sizes.keys)
+    both = Linear("mlp.gate_up_proj", sizes.hidden, 2 * sizes.intermediate)
+    attend = replace(layer.attention, fused=qkv, query=None, key=None, value=None)
+    mlp = replace(layer.mlp, fused=both, gate=None, up=None)
+    return [replace(layer, attention=attend, mlp=mlp)] * sizes.layers
+
+
+def _stablelm_sizes(row: DecoderFamily, config: Config) -> Sizes:
+    """A head has hidden / heads elements, whatever head_dim says."""
+    sizes = sizes_of(row, config)
+    head_dim = sizes.hidden // sizes.heads
+    assert row.rotary_part is not None
+    dims = rotated(config, head_dim, "partial_rotary_factor", row.rotary_part)
+    return replace(sizes, head_dim=head_dim, rotary_dims=dims)
+
+
+def _stablelm(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """In some models norms for each head of queries and keys; in some attention and feed-forward
+    part in parallel."""
+    if config.flag("use_parallel_residual", False):
+        row = replace(row, norms=PAIR[:1], arrangement="parallel")
+    layers = layers_of(row, config, sizes)
+    if config.flag("qk_layernorm", False):
+        norms = tuple(
+            Norm(f"self_attn.{side}_layernorm.norms.{head}", sizes.head_dim, "layer")
+            for side, heads in (("q", sizes.heads), ("k", sizes.kv_heads))
+            for head in range(heads)
+        )
+        layers = with_attention(layers, lambda attend: replace(attend, head_norms=norms))
+    mlp = replace(gated_mlp(sizes), dropout=config.probability("hidden_dropout"))
+    return [replace(layers[0], mlp=mlp)] * sizes.layers
+
+
+def _gemma_sizes(row: DecoderFamily, config: Config) -> Sizes:
+    """In the first releases "gelu" means the tanh approximation, which the class uses."""
+    sizes = sizes_of(row, config)
+    tanh = sizes.activation == "gelu"
+    return replace(sizes, activation="gelu_pytorch_tanh") if tanh else sizes
+
+
+def _gemma2(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """Scores are capped by a tanh."""
+    capped = config.number("attn_logit_softcapping", 50.0) is not None
+    layers = layers_of(row, config, sizes)
+    return with_attention(layers, lambda attend: replace(attend, softcap=capped))
+
+
+def _gemma3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """Where attention sees both directions, the window is half as long to each side."""
+    layers = layers_of(row, config, sizes)
+    if not config.flag("use_bidirectional_attention", False):
+        return layers
+    return with_attention(
+        layers,
+        lambda attend: replace(
+            attend, causal=False, window=None if attend.window is None else attend.window // 2 + 1
+        ),
+    )
+
+
+def _each_sixth(config: Config, index: int) -> bool:
+    pattern = config.size("sliding_window_pattern", 6)
+    return (index + 1) % pattern != 0
+
+
+def _late(config: Config, index: int) -> bool:
+    return index >= config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
+
+
+def _sparse(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator[Layer]:
+    """Experts in each decoder_sparse_step-th layer that mlp_only_layers does not name."""
+    step = config.size("decoder_sparse_step", 1, most=LARGEST_COUNT)
+    dense = config.indices("mlp_only_layers") or ()
+    for index, layer in enumerate(layers_of(row, config, sizes)):
+        sparse = index not in dense and (index + 1) % step == 0
+        yield layer if sparse else replace(layer, mlp=gated_mlp(sizes))
+
+
+def _cohere(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """Some models have norms of queries and keys, with weights for each head."""
+    layers = layers_of(row, config, sizes)
+    if not config.flag("use_qk_norm", False):
+        return layers
+    query, key = (
+        Norm(f"self_attn.{side}_norm", sizes.head_dim, row.norm, shape=(heads, sizes.head_dim))
+        for side, heads in (("q", sizes.heads), ("k", sizes.kv_heads))
+    )
+    return with_attention(layers, lambda attend: replace(attend, query_norm=query, key_norm=key))
+
+
+def _cohere2(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """Layers without a window have no positions."""
+    return with_attention(
+        layers_of(row, config, sizes),
+        lambda attend: _unrotated(attend) if attend.window is None else attend,
+    )
+
+
+def _unrotated(attend: Attention) -> Attention:
+    return replace(attend, rotary_dims=0, positions="none")
+
+
+def _rotating(config: Config, layers: int) -> tuple[int, ...]:
+    """Whether each layer rotates queries and keys: all but each no_rope_layer_interval-th."""
+    period = config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT)
+    rotating = config.indices("no_rope_layers") or tuple(
+        int((index + 1) % period != 0) for index in range(layers)
+    )
+    if len(rotating) != layers:
+        raise config.refuse(
+            f"no_rope_layers speaks of {len(rotating):,} layers, num_hidden_layers is {layers:,}."
+        )
+    return rotating
+
+
+def _smollm3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """Each fourth layer does not rotate; those have the window, if any has."""
+    rotating = _rotating(config, sizes.layers)
+    row = replace(row, slides=lambda _, index: not rotating[index])
+    near = layers_of(row, config, sizes)
+    pairs = zip(rotating, near, with_attention(near, _unrotated), strict=True)
+    return [layer if rotates else unrotated for rotates, layer, unrotated in pairs]
+
+
+def _llama4(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterable[Layer]:
+    """Every expert works on every token, weighted by its score, beside a shared expert. Most layers
+    rotate queries and keys and see one chunk of the sequence; each fourth does neither.
+
+    The router is derived from a linear layer but returns two results: neither an adapter nor a
+    quantized layer can replace it, so it is a parameter here.
+    """
+    rotating = _rotating(config, sizes.layers)
+    usual = ("chunked_attention" if rotates else "" for rotates in rotating)
+    kinds = kinds_of_layers(config, sizes.layers, usual)
+    chunk = config.optional_size("attention_chunk_size", 8192)
+    unit_norm = config.flag("use_qk_norm", True)
+    tuned = config.flag("attn_temperature_tuning", True)
+    layer = layers_of(row, config, sizes)[0]
+    attend = layer.attention
+    assert isinstance(attend, Attention)
+    assert isinstance(layer.mlp, Moe)
+    shared = gated_mlp(sizes, prefix="feed_forward.shared_expert")
+    experts = replace(layer.mlp, shared=shared)
+    dense = gated_mlp(sizes, config.size("intermediate_size_mlp", 16384), "feed_forward")
+    step = config.size("interleave_moe_layer_step", 1, most=LARGEST_COUNT)
+    named = config.indices("moe_layers")
+    sparse = range(step - 1, sizes.layers, step) if named is None else named
+    for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True)):
+        chunked = kind == "chunked_attention"
+        yield replace(
+            layer,
+            attention=replace(
+                attend,
+                positions="rope" if rotates else "none",
+                rotary_dims=sizes.rotary_dims if rotates else 0,
+                unit_norm=bool(rotates) and unit_norm,
+                window=chunk if chunked else None,
+                chunked=chunked,
+                style="llama4" if rotates or not tuned else "llama4-tuned",
+            ),
+            mlp=experts if index in sparse else dense,
+        )
+
+
+def _glm4_moe(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    """The router is that of DeepSeek V3; some models have norms of queries and keys."""
+    if config.flag("use_qk_norm", False):
+        row = replace(row, head_norms="each")
+    mixture = Mixture("deepseek_v3", 128, 8, 1, 1408, 1, (1, 1))
+    return mixture.layers(config, sizes, layers_of(row, config, sizes)[0])
+
+
+def _qwen3_5(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    return delta.layers_of(layers_of(row, config, sizes), config, sizes, apart=True)
+
+
+def _qwen3_next(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
+    return delta.layers_of(_sparse(row, config, sizes), config, sizes, apart=False)
+
+
+def _qwen1(config: Config) -> ModelShape:
+    """Raises UnknownFamily: the code of Qwen 1 is stored with its weights."""
+    raise UnknownFamily(
+        "Qwen 1 (model type 'qwen') has no class in transformers; its code comes with the weights "
+        "and is never executed here. Qwen 1.5 and later are of type 'qwen2' and are known."
+    )
+
+
+def _of_text(family: str, defaults: Mapping[str, int], config: Config) -> ModelShape:
+    """The shape of the language model in a multimodal config.json, from its text_config, which is
+    of `family` unless it says otherwise and may leave out `defaults`; the dtype is that of the
+    whole if the part has none, and the whole decides what is tied. The vision part is not
+    counted."""
+    part = config.within("text_config")
+    given = part.values if part else {}
+    tied = {key: config.values[key] for key in ("tie_word_embeddings",) if key in config.values}
+    values = {"model_type": family, **defaults, **given, **tied, "dtype": stored_dtype(config)}
+    build = DECODERS.get(str(values["model_type"]), DECODERS[family])
+    shape = build(Config(values, "text_config of config.json"))
+    note = "The language model alone is counted; the part that sees images is not."
+    return replace(shape, known="derived", notes=(note, *shape.notes))
+
+
+_GEMMA: Final = DecoderFamily(
+    "GemmaForCausalLM", 16, 256, ("hidden_act", "gelu_pytorch_tanh"), tied=True, positions=8192,
+    norm="rms-one-plus", embedding_scales_itself=True, sizes=_gemma_sizes,
+)  # fmt: skip
+#: Norms before and after each part, and every other layer with a window.
+_GEMMA2: Final = replace(
+    _GEMMA, architecture="Gemma2ForCausalLM", kv_heads=4, whole_heads=True, style="gemma2",
+    activation=("hidden_activation", "gelu_pytorch_tanh"), arrangement="sandwich",
+    norms=(*PAIR, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    window=("sliding_window", 4096), slides=lambda _, index: index % 2 == 0,
+    logit_softcap=("final_logit_softcapping", 30.0), sizes=None, layers=_gemma2, eager=True,
+)  # fmt: skip
+#: Layers from max_window_layers on have a window, if any has.
+_QWEN2: Final = DecoderFamily(
+    "Qwen2ForCausalLM", 32, positions=32768, bias=True, out_bias=False,
+    window=("sliding_window", 4096), windowed=("use_sliding_window", False), slides=_late,
+)  # fmt: skip
+_QWEN3: Final = replace(
+    _QWEN2, architecture="Qwen3ForCausalLM", head_dim=128, bias=BIAS, out_bias=None,
+    head_norms="each",
+)  # fmt: skip
+_QWEN3_MOE: Final = replace(
+    _QWEN3, architecture="Qwen3MoeForCausalLM", kv_heads=4, head_dim=None, slides=None,
+    layers=_sparse, experts=Experts(
+        "qwen3_moe", (("num_local_experts", "num_experts"), 128), 8,
+        ("moe_intermediate_size", 768), normalized=("norm_topk_prob", False),
+    ),
+)  # fmt: skip
+#: Half of the product of queries is a gate, and a quarter of each head is rotated.
+_QWEN3_NEXT: Final = DecoderFamily(
+    "Qwen3NextForCausalLM", 2, 256, positions=32768, rotary_part=0.25, norm="rms-one-plus",
+    head_norms="each", style="qwen3_next", note=delta.NOTE, layers=_qwen3_next,
+    experts=Experts(
+        "qwen2_moe", ("num_experts", 512), 10, ("moe_intermediate_size", 512),
+        normalized=("norm_topk_prob", True), shared=("shared_expert_intermediate_size", 512),
+    ),
+)  # fmt: skip
+_QWEN3_5: Final = replace(
+    _QWEN3_NEXT, architecture="Qwen3_5ForCausalLM", kv_heads=4, rotary_kind="grids", experts=None,
+    layers=_qwen3_5,
+)  # fmt: skip
+_GRANITE: Final = DecoderFamily(
+    "GraniteForCausalLM", mlp_bias=("mlp_bias", False), residual_scale=True, embedding_scale=True,
+    logit_scale=True,
+)  # fmt: skip
+#: Norms after attention and feed-forward part, and over all heads of queries and of keys.
+_OLMO2: Final = DecoderFamily(
+    "Olmo2ForCausalLM", norm="rms-cast-last", arrangement="post", head_norms="all",
+    norms=("post_attention_layernorm", "post_feedforward_layernorm"), style="olmo2",
+    rotary_kind="float32",
+)  # fmt: skip
+#: Attention and feed-forward part in parallel after one norm.
+_COHERE: Final = DecoderFamily(
+    "CohereForCausalLM", tied=True, positions=8192, norm="layer-plain", norms=PAIR[:1],
+    arrangement="parallel", style="cohere", logit_scale=True, layers=_cohere,
+)  # fmt: skip
+#: Latent attention. V2 rotates pairs as complex numbers.
+_DEEPSEEK2: Final = DecoderFamily(
+    "DeepseekV2ForCausalLM", rotary_kind="complex", sizes=deepseek.sizes_of,
+    layers=partial(
+        deepseek.layers_of, Mixture("deepseek_v2", 64, None, 2, 1407, 0, (None, None))
+    ),
+)  # fmt: skip
+
+DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
+    "llama": DecoderFamily(
+        "LlamaForCausalLM", whole_heads=True, mlp_bias=("mlp_bias", False)
+    ),
+    "smollm3": DecoderFamily(
+        "SmolLM3ForCausalLM", 4, tied=True, positions=32768, mlp_bias=("mlp_bias", False),
+        window=("sliding_window", None), windowed=("use_sliding_window", False), layers=_smollm3,
+    ),
+    "mistral": DecoderFamily(
+        "MistralForCausalLM", 8, positions=4096 * 32, bias=False, window=("sliding_window", 4096)
+    ),
+    "mistral3": partial(_of_text, "mistral", {}),
+    "ministral3": DecoderFamily(
+        "Ministral3ForCausalLM", 8, 128, positions=262_144, bias=False,
+        window=("sliding_window", None), style="ministral3",
+    ),
+    "mixtral": DecoderFamily(
+        "MixtralForCausalLM", 8, positions=4096 * 32, bias=False, window=("sliding_window", None),
+        experts=Experts("mixtral", (("num_local_experts", "num_experts"), 8), 2),
+    ),
+    "seed_oss": DecoderFamily(
+        "SeedOssForCausalLM", 8, 128, positions=524_288, bias=("attention_bias", True),
+        out_bias=("attention_out_bias", False), mlp_bias=("mlp_bias", False),
+        attention_dropout=0.1, dropout=("residual_dropout", 0.1), style="seed_oss",
+        mlp_style="seed_oss",
+    ),
+    "phi3": DecoderFamily(
+        "Phi3ForCausalLM", positions=4096, rotary_part=1.0, bias=False, style="phi3",
+        mlp_style="phi3", dropout=("resid_pdrop", 0.0), window=("sliding_window", None),
+        layers=_phi3,
+    ),
+    # A quarter of each head is rotated.
+    "stablelm": DecoderFamily(
+        "StableLmForCausalLM", 32, positions=4096, rotary_part=0.25, whole_heads=True,
+        bias=("use_qkv_bias", False), out_bias=False, norm="layer", norm_bias=True,
+        style="stablelm", tp_plan=False, sizes=_stablelm_sizes, layers=_stablelm,
+    ),
+    "granite": _GRANITE,
+    "granitemoe": replace(
+        _GRANITE, architecture="GraniteMoeForCausalLM", mlp_bias=False,
+        experts=Experts(
+            "granitemoe", ("num_local_experts", 8), 2, prefix="block_sparse_moe", router="router"
+        ),
+    ),
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3": partial(_of_text, "gemma3_text", {
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "vocab_size": 262_208,
+    }),
+    # Of each six layers five have a window.
+    "gemma3_text": replace(
+        _GEMMA2, architecture="Gemma3ForCausalLM", positions=131_072, style="gemma3",
+        head_norms="each", slides=_each_sixth, tables_by_kind=True, layers=_gemma3, eager=False,
+        logit_softcap=("final_logit_softcapping", None),
+    ),
+    "qwen": _qwen1,
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3,
+    "qwen2_moe": replace(
+        _QWEN2, architecture="Qwen2MoeForCausalLM", kv_heads=16, bias=("qkv_bias", True),
+        slides=lambda config, index: index % 2 == 0 and not _late(config, index), layers=_sparse,
+        experts=Experts(
+            "qwen2_moe", (("num_experts", "num_local_experts"), 60), 4,
+            ("moe_intermediate_size", 1408), normalized=("norm_topk_prob", False),
+            shared=("shared_expert_intermediate_size", 5632),
+        ),
+    ),
+    "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl": partial(_of_text, "qwen3_vl_text", {
+        "hidden_size": 4096, "intermediate_size": 22_016, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "vocab_size": 151_936,
+    }),
+    # Rotary tables are made of three positions of a token: in time, height and width.
+    "qwen3_vl_text": replace(
+        _QWEN3, architecture="Qwen3VLForConditionalGeneration", positions=128_000,
+        out_bias=None, window=None, slides=None, rotary_kind="grids",
+    ),
+    "qwen3_vl_moe": partial(_of_text, "qwen3_vl_moe_text", {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "vocab_size": 151_936,
+    }),
+    "qwen3_vl_moe_text": replace(
+        _QWEN3_MOE, architecture="Qwen3VLMoeForConditionalGeneration", kv_heads=16,
+        positions=128_000, window=None, rotary_kind="grids", experts=Experts(
+            "qwen3_moe", (("num_local_experts", "num_experts"), 60), 4,
+            ("moe_intermediate_size", 1408),
+        ),
+    ),
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5": partial(_of_text, "qwen3_5_text", {}),
+    "qwen3_5_text": _QWEN3_5,
+    "qwen3_5_moe": partial(_of_text, "qwen3_5_moe_text", {}),
+    "qwen3_5_moe_text": replace(
+        _QWEN3_5, architecture="Qwen3_5MoeForCausalLM", kv_heads=2, sizes=delta.sizes_of_mixture,
+        experts=Experts(
+            "qwen2_moe", ("num_experts", 256), 8, ("moe_intermediate_size", 512),
+            shared=("shared_expert_intermediate_size", 512),
+        ),
+    ),
+    "olmo2": _OLMO2,
+    # Of each four layers, three have a window; each kind has its rotary tables.
+    "olmo3": replace(
+        _OLMO2, architecture="Olmo3ForCausalLM", window=("sliding_window", 4096),
+        slides=lambda _, index: (index + 1) % 4 != 0, tables_by_kind=True,
+    ),
+    "cohere": _COHERE,
+    # Of each four layers, three have a window and rotary positions, one has neither.
+    "cohere2": replace(
+        _COHERE, architecture="Cohere2ForCausalLM", window=("sliding_window", 4096),
+        slides=lambda c, index: (index + 1) % c.size("sliding_window_pattern", 4) != 0,
+        layers=_cohere2,
+    ),
+    "llama4": partial(_of_text, "llama4_text", {
+        "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48,
+        "num_attention_heads": 40, "vocab_size": 202_048,
+    }),
+    "llama4_text": DecoderFamily(
+        "Llama4ForCausalLM", 8, 128, positions=4096 * 32, norm="rms-weight-last", style="llama4",
+        rotary_kind="complex", layers=_llama4, experts=Experts(
+            "llama4", ("num_local_experts", 16), 1, prefix="feed_forward", router="router",
+            normalized=False, transposed=True,
+        ),
+    ),
+    "deepseek_v2": _DEEPSEEK2,
+    # Its routers keep the correction of their scores (_keep_in_fp32_modules_strict).
+    "deepseek_v3": replace(
+        _DEEPSEEK2, architecture="DeepseekV3ForCausalLM", positions=4096, rotary_kind="cast",
+        router_buffers=True,
+        layers=partial(deepseek.layers_of, Mixture("deepseek_v3", 256, 8, 1, 2048, 3, (8, 4))),
+    ),
+    # Every other layer has a window, the first one too.
+    "gpt_oss": DecoderFamily(
+        "GptOssForCausalLM", 8, 64, positions=131_072, bias=("attention_bias", True),
+        norm="rms-cast-last", style="gpt_oss", rotary_kind="halves", tp_plan="head",
+        window=("sliding_window", 128), slides=lambda _, index: index % 2 == 0, eager=True,
+        sinks=True, experts=Experts(
+            "gpt_oss", (("num_local_experts", "num_experts"), 128), 4, router="router",
+            transposed=True, biases=True,
+        ),
+    ),
+    "glm4_moe": DecoderFamily(
+        "Glm4MoeForCausalLM", 8, positions=131_072, rotary_part=0.5, out_bias=False,
+        style="glm4_moe", router_buffers=True, layers=_glm4_moe,
+    ),
+}  # fmt: skip

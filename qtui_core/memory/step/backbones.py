@@ -1,0 +1,274 @@
+"""The part of a model before its head, by family: embeddings, masks, layers and the last norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from qtui_core.memory.shape.model_shape import Attention, Embedding, Layer, Linear, Norm
+from qtui_core.memory.step.checkpointing import checkpoint
+from qtui_core.memory.step.model import Batch, Model
+from qtui_core.memory.step.reentrant_checkpointing import checkpoint_reentrant
+from qtui_core.memory.tape.blocks.layers import run_layer
+from qtui_core.memory.tape.blocks.linear import look_up, project
+from qtui_core.memory.tape.blocks.masks import causal_mask, chunked_mask, look_for_packing, offset
+from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.rotary import tables_of
+from qtui_core.memory.tape.blocks.state import Cache, Pass
+from qtui_core.memory.tape.operations import all_reduced, embedding
+from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tensors import SCALE, Tensor
+
+#: Families that scale their embeddings after the masks have been made.
+SCALED_LATE: Final = ("granitemoe",)
+
+
+def begin(model: Model, batch: Batch, cache: Cache | None) -> Pass:
+    """The state at the beginning of a forward pass over a batch, after the tokens in the cache."""
+    plan = model.plan
+    queries = batch.ids.elements // plan.batch
+    before = 0 if cache is None else cache.length
+    tape = batch.ids.tape
+    return Pass(tape, model.shape, plan, plan.batch, queries, before + queries, cache=cache)
+
+
+def arange(state: Pass) -> Tensor:
+    """Positions of the tokens, which continue those in the cache."""
+    state.tape.operation("arange")
+    return offset(state.tape, state.queries)
+
+
+def embed_tokens(model: Model, ids: Tensor) -> Tensor:
+    """The token embedding. With checkpointing its output is made to require a gradient
+    (enable_input_require_grads, which transformers 5 then always calls)."""
+    shape = model.shape
+    table = shape.embeddings[0]
+    base = partial(_embed_tokens, model, table, ids)
+    scales = shape.embedding_scales_itself
+    embedded = look_up(model.outside, table, ids, base, scales=scales)
+    embedded.requires_grad |= bool(model.plan.checkpointing)
+    other = scales or shape.family in SCALED_LATE
+    return embedded * SCALE if shape.embedding_scale and not other else embedded
+
+
+def _embed_tokens(model: Model, table: Embedding, ids: Tensor) -> Tensor:
+    """The module of the token embedding without its adapter. k-bit preparation precedes the
+    adapter, so it is this output that must require a gradient."""
+    shape, plan = model.shape, model.plan
+    # A GPU may have only part of the rows.
+    cut = plan.tensor_parallel > 1 and table.rows < shape.vocabulary
+    whole = shape.vocabulary if cut else None
+    embedded = embedding(model.outside[f"{table.name}.weight"], ids, table.columns, whole)
+    if whole is not None:
+        embedded = all_reduced(embedded)
+    if shape.embedding_scales_itself:
+        cast = embedded.dtype != plan.dtype
+        _factor = ids.tape.new(1, embedded.dtype, "_to_copy") if cast else None
+        embedded = embedded * SCALE
+        del _factor
+    embedded.requires_grad |= bool(plan.checkpointing) and plan.kbit_prep == "all"
+    return embedded
+
+
+#: Families that make both masks, whether layers use them or not.
+_ALWAYS_BOTH_MASKS: Final = (
+    "gemma2", "gemma3_text", "cohere2", "llama4_text", "qwen2_moe", "olmo3", "gpt_oss",
+)  # fmt: skip
+
+
+def make_masks(
+    state: Pass, dtype: str, padding: Tensor | None, *, numbered: bool = True
+) -> list[Tensor | None]:
+    """Makes the masks that the layers use. Returns those that the class makes and no layer uses,
+    which live until forward() ends. `numbered`: the class passes position ids on, so that
+    transformers looks for packed sequences in them."""
+    looks = numbered and padding is None and state.cache is None
+    windows = {
+        layer.attention.window
+        for layer in state.shape.layers
+        if isinstance(layer.attention, Attention) and layer.attention.net is None
+    }
+    chunked = any(getattr(layer.attention, "chunked", False) for layer in state.shape.layers)
+    unused: list[Tensor | None] = []
+    for window in _masks_made(state.shape.family, windows):
+        if looks:
+            look_for_packing(state)
+        seen = replace(state, keys=state.keys_within(window or None))
+        if window is not None and chunked:
+            mask = chunked_mask(seen, dtype, padding, window)
+        else:
+            mask = causal_mask(seen, dtype, padding, window)
+        if window not in windows and windows:
+            unused.append(mask)
+        elif window is None:
+            state.mask = mask
+        else:
+            state.window_mask = mask
+    if any(layer.attention.style == "delta" for layer in state.shape.layers):
+        state.window_mask = padding  # create_recurrent_attention_mask
+    return unused
+
+
+def _masks_made(family: str, windows: set[int | None]) -> list[int | None]:
+    """The windows of the masks that a family makes, in order."""
+    both = family in _ALWAYS_BOTH_MASKS
+    made: list[int | None] = [None] if None in windows or not windows or both else []
+    if family == "qwen2_moe" and windows == {None}:
+        made.append(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
+    return made + [window for window in windows if window is not None]
+
+
+def run_layers(model: Model, state: Pass) -> Tensor:
+    """All layers in order, each a checkpoint if the plan says so, and the norm after them, if there
+    is one. The input of the first is taken out of `state`, so that nothing but the loop holds it,
+    as in the real forward()."""
+    tape = state.tape
+    hidden, state.entering = state.entering, None
+    assert hidden is not None
+    again = checkpoint_reentrant if model.plan.reentrant else checkpoint
+    for index, layer in enumerate(model.shape.layers):
+        tape.enter_layer(index)
+        run = partial(run_layer, model.layers[index], layer, _given_to(state, layer))
+        hidden = again(tape, run, hidden) if model.plan.checkpointing else run(hidden)
+    tape.leave_layer()
+    if state.cache is not None:
+        state.cache.length += state.queries
+    return normalize(model.outside, model.shape.final_norm, hidden)
+
+
+def _given_to(state: Pass, layer: Layer) -> Pass:
+    """The state for one layer: of masks, and of several rotary tables, only its own, so that its
+    checkpoint does not hold the others."""
+    spec = layer.attention
+    if not isinstance(spec, Attention):
+        return state
+    other = state.window_mask if spec.window is None else state.mask
+    if other is None and len(state.tables) <= 1:
+        return state
+    return replace(
+        state,
+        mask=state.mask if spec.window is None else None,
+        window_mask=state.window_mask if spec.window is not None else None,
+        tables=(state.tables[spec.table],) * len(state.tables) if state.tables else (),
+    )
+
+
+def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """LlamaModel.forward: hidden states after the last norm."""
+    shape = model.shape
+    state = begin(model, batch, cache)
+    inputs_embeds = batch.received or embed_tokens(model, batch.ids)
+    state.positions = arange(state)
+    numbered = shape.family != "gpt_oss"
+    _unused = make_masks(state, inputs_embeds.dtype, batch.padding, numbered=numbered)
+    if shape.family in SCALED_LATE:
+        inputs_embeds = inputs_embeds * SCALE
+    state.entering = inputs_embeds.dropout(shape.embedding_dropout)
+    state.tables = tables_of(state, inputs_embeds.dtype)
+    return run_layers(model, state)
+
+
+def gpt2(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """GPT2Model.forward. The embeddings have names until it returns; layers get the position ids.
+    GPTBigCodeModel.forward makes the masks earlier, and keeps the position ids to itself."""
+    bigcode = model.shape.family == "gpt_bigcode"
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(model, batch.ids)
+    positions = arange(state)
+    if bigcode:
+        make_masks(state, inputs_embeds.dtype, batch.padding)
+    else:
+        state.positions = positions
+    position_embeds = look_up(model.outside, model.shape.embeddings[1], positions)
+    hidden = inputs_embeds + position_embeds
+    if not bigcode:
+        make_masks(state, inputs_embeds.dtype, batch.padding)
+    state.entering = hidden.dropout(model.shape.embedding_dropout)
+    del hidden
+    return run_layers(model, state)
+
+
+def opt(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """OPTDecoder.forward: positions are counted from a float mask, and embeddings may be narrower
+    than the layers."""
+    tape, shape = batch.ids.tape, model.shape
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(model, batch.ids)
+    mask = batch.padding or tape.new(state.batch * state.keys, "fp32", "ones")
+    state.positions = _counted(mask)
+    make_masks(state, inputs_embeds.dtype, batch.padding, numbered=False)
+    pos_embeds = look_up(model.outside, shape.embeddings[1], tape.new(state.tokens, "int64", "add"))
+    for module in shape.embedding_modules:
+        assert isinstance(module, Linear)
+        inputs_embeds = project(model.outside, module, inputs_embeds)
+    state.entering = inputs_embeds + pos_embeds
+    hidden = run_layers(model, state)
+    for module in shape.head_modules:
+        assert isinstance(module, Linear)
+        hidden = project(model.outside, module, hidden)
+    return hidden
+
+
+def _counted(mask: Tensor) -> Tensor:
+    """`(cumsum(mask) * mask - 1).long()`."""
+    tape = mask.tape
+    tape.operation("cumsum")
+    _sums = tape.new(mask.elements, mask.dtype, "cumsum")
+    product = tape.new(mask.elements, mask.dtype, "cumsum")
+    less = tape.new(mask.elements, mask.dtype, "cumsum")
+    del product
+    return less if less.dtype == "int64" else tape.new(mask.elements, "int64", "cumsum")
+
+
+def bert(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """BertModel.forward: three embeddings are added, normalized and dropped out."""
+    state = begin(model, batch, cache)
+    embedding_output = _bert_embeddings(model, batch, state)
+    make_masks(state, embedding_output.dtype, batch.padding, numbered=False)
+    state.entering = embedding_output
+    return run_layers(model, state)
+
+
+def _bert_embeddings(model: Model, batch: Batch, state: Pass) -> Tensor:
+    """BertEmbeddings.forward, and that of RoBERTa, which counts positions from the tokens that are
+    not padding."""
+    tape, shape = state.tape, model.shape
+    _, positions, types = shape.embeddings
+    tape.operation("gather")
+    counted = _counted_words(tape, state.tokens) if shape.family == "roberta" else None
+    kinds = tape.new(state.queries if counted is None else state.tokens, "int64", "gather")
+    inputs_embeds = embed_tokens(model, batch.ids)
+    type_embeds = look_up(model.outside, types, kinds.alias(state.tokens))
+    embeddings = inputs_embeds + type_embeds
+    index = counted or kinds.detach()
+    position_embeds = look_up(model.outside, positions, index)
+    embeddings = embeddings + position_embeds
+    (norm,) = shape.embedding_modules
+    assert isinstance(norm, Norm)
+    embeddings = normalize(model.outside, norm, embeddings)
+    return embeddings.dropout(shape.embedding_dropout)
+
+
+def _counted_words(tape: Tape, tokens: int) -> Tensor:
+    """create_position_ids_from_input_ids of RoBERTa: `(cumsum(mask).type_as(mask) + past) * mask`
+    of the int32 mask of tokens that are not padding, as int64, plus the index of padding."""
+    tape.operation("cumsum")
+    unequal = tape.new(tokens, "bool", "cumsum")
+    _mask = tape.new(tokens, "int32", "cumsum")
+    del unequal
+    for dtype in ("int64", "int32", "int32", "int32"):  # sums, cast, plus past, times mask
+        _last = tape.new(tokens, dtype, "cumsum")
+    _long = tape.new(tokens, "int64", "cumsum")
+    return tape.new(tokens, "int64", "cumsum")
+
+
+#: Families whose backbone differs from Llama's.
+BACKBONES: Final[dict[str, Callable[[Model, Batch, Cache | None], Tensor]]] = {
+    "gpt2": gpt2,
+    "gpt_bigcode": gpt2,
+    "opt": opt,
+    "bert": bert,
+    "roberta": bert,
+}

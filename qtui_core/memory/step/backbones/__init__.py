@@ -1,1 +1,0 @@
-"""The part of a model before its head: embeddings, masks, layers and the last norm."""

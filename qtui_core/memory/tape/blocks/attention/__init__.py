@@ -1,1 +1,0 @@
-"""Attention on the tape: projections, positions, masks, caches and kernels."""

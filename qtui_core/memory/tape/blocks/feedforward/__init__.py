@@ -1,1 +1,0 @@
-"""The feed-forward part of a layer on the tape: dense, or a mixture of experts."""

@@ -1,0 +1,273 @@
+"""One layer: norms, attention and feed-forward part. The second result of attention, `_weights`,
+lives as long as `_` in the real code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from qtui_core.memory.shape.model_shape import Attention, Layer, Mlp, Moe
+from qtui_core.memory.tape.blocks import fused_kernels
+from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended
+from qtui_core.memory.tape.blocks.delta import delta_net
+from qtui_core.memory.tape.blocks.experts import EXPERTS, experts_of_gpt_oss, experts_of_llama4
+from qtui_core.memory.tape.blocks.latent import latent
+from qtui_core.memory.tape.blocks.linear import project
+from qtui_core.memory.tape.blocks.mlp import MLPS, activation
+from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.state import Pass
+from qtui_core.memory.tape.blocks.weights import Weights
+from qtui_core.memory.tape.tensors import SCALE, Tensor
+
+Runner = Callable[[Weights, Layer, Tensor, Pass], Tensor]
+
+#: The function of each style of attention, and of feed-forward part.
+_ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] = {
+    **ATTENTIONS,
+    "deepseek_v2": latent,
+    "deepseek_v3": latent,
+    "delta": delta_net,
+}
+_MLPS: Final = {**MLPS, **EXPERTS}
+
+
+def attention_of(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Attended:
+    """The layer's attention on `hidden`."""
+    spec: Any = layer.attention
+    if spec.style == "llama" and state.plan.kernels != "torch":
+        return fused_kernels.attention(weights, spec, hidden, state)
+    return _ATTENTIONS[spec.style](weights, spec, hidden, state)
+
+
+def feed_forward_of(weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
+    """The layer's feed-forward part on `hidden`."""
+    spec: Any = layer.mlp
+    if spec.style == "llama" and weights.plan.kernels != "torch":
+        return fused_kernels.feed_forward(weights, spec, hidden)
+    return _MLPS[spec.style](weights, spec, hidden)
+
+
+def pre(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """LlamaDecoderLayer.forward: norm, attention, sum, norm, feed-forward, sum. In gpt-oss the
+    scores of the router take the name of those of the attention."""
+    residual = hidden
+    hidden = normalize(weights, layer.norms[0], hidden)
+    hidden, _weights = attention_of(weights, layer, hidden, state)
+    hidden = _sum(layer, residual, hidden)
+    residual = hidden
+    hidden = normalize(weights, layer.norms[1], hidden)
+    if isinstance(layer.mlp, Moe) and layer.mlp.style == "gpt_oss":
+        hidden, _weights = experts_of_gpt_oss(weights, layer.mlp, hidden)
+    else:
+        hidden = feed_forward_of(weights, layer, hidden)
+    return _sum(layer, residual, hidden)
+
+
+def sandwich(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Gemma2DecoderLayer.forward: norms before and after each part."""
+    first, second, third, fourth = layer.norms
+    residual = hidden
+    hidden = normalize(weights, first, hidden)
+    hidden, _weights = attention_of(weights, layer, hidden, state)
+    hidden = normalize(weights, second, hidden)
+    hidden = residual + hidden
+    residual = hidden
+    hidden = normalize(weights, third, hidden)
+    hidden = feed_forward_of(weights, layer, hidden)
+    hidden = normalize(weights, fourth, hidden)
+    return residual + hidden
+
+
+def post(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Olmo2DecoderLayer.forward: norms of the outputs of each part."""
+    residual = hidden
+    hidden, _weights = attention_of(weights, layer, hidden, state)
+    hidden = normalize(weights, layer.norms[0], hidden)
+    hidden = residual + hidden
+    residual = hidden
+    hidden = feed_forward_of(weights, layer, hidden)
+    hidden = normalize(weights, layer.norms[1], hidden)
+    return residual + hidden
+
+
+def parallel(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """CohereDecoderLayer.forward: one norm for both parts, whose outputs have names until it
+    returns."""
+    residual = hidden
+    hidden = normalize(weights, layer.norms[0], hidden)
+    attended, _weights = attention_of(weights, layer, hidden, state)
+    fed = feed_forward_of(weights, layer, hidden)
+    fed = fed.dropout(_after_mlp(layer))
+    return residual + attended + fed
+
+
+def phi3(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Phi3DecoderLayer.forward: dropout is applied to each part's output after the part has
+    returned."""
+    residual = hidden
+    hidden = normalize(weights, layer.norms[0], hidden)
+    hidden, _weights = attention_of(weights, layer, hidden, state)
+    hidden = residual + hidden.dropout(_after_attention(layer))
+    residual = hidden
+    hidden = normalize(weights, layer.norms[1], hidden)
+    hidden = feed_forward_of(weights, layer, hidden)
+    return residual + hidden.dropout(_after_mlp(layer))
+
+
+def stablelm(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """StableLmDecoderLayer.forward, one part after the other: names are not reused, so more tensors
+    live until it returns."""
+    if layer.arrangement == "parallel":
+        return parallel(weights, layer, hidden, state)
+    residual = hidden
+    hidden = normalize(weights, layer.norms[0], hidden)
+    attended, _weights = attention_of(weights, layer, hidden, state)
+    residual = residual + attended
+    fed = feed_forward_of(weights, layer, normalize(weights, layer.norms[1], residual))
+    fed = fed.dropout(_after_mlp(layer))
+    return residual + fed
+
+
+def llama4(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Llama4TextDecoderLayer.forward: the router's logits, as `_`, and the attention's result have
+    names until it returns."""
+    residual = hidden
+    hidden = normalize(weights, layer.norms[0], hidden)
+    attended, _weights = attention_of(weights, layer, hidden, state)
+    hidden = residual + attended
+    residual = hidden
+    hidden = normalize(weights, layer.norms[1], hidden)
+    if isinstance(layer.mlp, Moe):
+        hidden, _weights = experts_of_llama4(weights, layer.mlp, hidden)
+    else:
+        hidden = feed_forward_of(weights, layer, hidden)
+    return residual + hidden
+
+
+def _sum(layer: Layer, residual: Tensor, hidden: Tensor) -> Tensor:
+    """`residual + hidden`; `hidden` is multiplied by a constant in some families (Granite)."""
+    if layer.residual_scale:
+        return residual + hidden * SCALE
+    return residual + hidden
+
+
+def gpt_neox(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """GPTNeoXLayer.forward: each part has its own norm. Without use_parallel_residual the parts are
+    sequential."""
+    before, after = spec.norms
+    attended, _weights = attention_of(weights, spec, normalize(weights, before, hidden), state)
+    attended = attended.dropout(_after_attention(spec))
+    if spec.arrangement == "parallel":
+        fed = feed_forward_of(weights, spec, normalize(weights, after, hidden))
+        return fed + attended + hidden
+    attended = attended + hidden
+    fed = feed_forward_of(weights, spec, normalize(weights, after, attended))
+    return fed + attended
+
+
+def gpt2(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """GPT2Block.forward, and GPT-BigCode's. The output of each part keeps its name."""
+    residual = hidden
+    hidden = normalize(weights, spec.norms[0], hidden)
+    attended, _weights = attention_of(weights, spec, hidden, state)
+    hidden = attended + residual
+    residual = hidden
+    hidden = normalize(weights, spec.norms[1], hidden)
+    fed = feed_forward_of(weights, spec, hidden)
+    return residual + fed
+
+
+def phi(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """PhiDecoderLayer.forward: one norm for both parts."""
+    residual = hidden
+    hidden = normalize(weights, spec.norms[0], hidden)
+    attended, _weights = attention_of(weights, spec, hidden, state)
+    attended = attended.dropout(_after_attention(spec))
+    fed = feed_forward_of(weights, spec, hidden)
+    return attended + fed + residual
+
+
+def bert(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """BertLayer.forward. Each part's dense layer, dropout and norm of the sum are a module, whose
+    input the layer holds until it returns."""
+    assert isinstance(spec.mlp, Mlp)
+    attended, _weights = attention_of(weights, spec, hidden, state)
+    attended = _self_output(weights, spec, attended, hidden)
+    intermediate = project(weights, spec.mlp.up, attended)
+    intermediate = activation(spec.mlp.activation, intermediate)
+    output = project(weights, spec.mlp.down, intermediate)
+    output = output.dropout(spec.mlp.dropout)
+    return normalize(weights, spec.norms[1], output + attended)
+
+
+def opt(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """OPTDecoderLayer.forward, with norms before the parts or (350M) after the sums. The
+    feed-forward part is no module: each result replaces the one before. It works on `[tokens,
+    hidden]`."""
+    assert isinstance(spec.mlp, Mlp)
+    first, second = spec.norms
+    before = spec.arrangement == "pre"
+    residual = hidden
+    if before:
+        hidden = normalize(weights, first, hidden)
+    hidden, _weights = attention_of(weights, spec, hidden, state)
+    hidden = hidden.dropout(_after_attention(spec))
+    hidden = residual + hidden
+    if not before:
+        hidden = normalize(weights, first, hidden)
+    hidden = hidden.viewed()
+    residual = hidden
+    if before:
+        hidden = normalize(weights, second, hidden)
+    hidden.flat = True  # reshaped to [tokens, hidden]
+    hidden = project(weights, spec.mlp.up, hidden)
+    hidden = activation(spec.mlp.activation, hidden)
+    hidden.flat = True
+    hidden = project(weights, spec.mlp.down, hidden)
+    hidden = hidden.dropout(spec.mlp.dropout)
+    hidden = (residual + hidden).viewed()
+    if not before:
+        hidden = normalize(weights, second, hidden)
+    return hidden
+
+
+def _after_attention(layer: Layer) -> float:
+    """The probability of the dropout of the attention's output."""
+    assert isinstance(layer.attention, Attention)
+    return layer.attention.residual_dropout
+
+
+def _after_mlp(layer: Layer) -> float:
+    """The same of the feed-forward part."""
+    assert isinstance(layer.mlp, Mlp)
+    return layer.mlp.dropout
+
+
+def _self_output(weights: Weights, spec: Layer, attended: Tensor, hidden: Tensor) -> Tensor:
+    """BertSelfOutput.forward. The attention's output lives as its argument."""
+    output = project(weights, spec.attention.out, attended)
+    output = output.dropout(_after_attention(spec))
+    return normalize(weights, spec.norms[0], output + hidden)
+
+
+#: The function of each arrangement, and of each style of attention whose class has an order of its
+#: own.
+_BY_ARRANGEMENT: Final = {"pre": pre, "sandwich": sandwich, "post": post, "parallel": parallel}
+_BY_STYLE: Final[dict[str, Runner]] = {
+    "phi3": phi3,
+    "stablelm": stablelm,
+    "llama4": llama4,
+    "llama4-tuned": llama4,
+    "gpt2": gpt2,
+    "gpt_bigcode": gpt2,
+    "gpt_neox": gpt_neox,
+    "phi": phi,
+    "opt": opt,
+    "bert": bert,
+}
+
+
+def run_layer(weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Tensor:
+    """The output of the layer for `hidden`."""
+    runner = _BY_STYLE.get(spec.attention.style) or _BY_ARRANGEMENT[spec.arrangement]
+    return runner(weights, spec, hidden, state)

@@ -1,1 +1,0 @@
-"""Whole layers on the tape, by the arrangement of their parts."""

@@ -1,0 +1,93 @@
+"""Normalizations in the operations of the transformers classes, by `Norm.kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qtui_core.memory.shape.model_shape import Norm
+from qtui_core.memory.tape.blocks.weights import Weights
+from qtui_core.memory.tape.fused import rms_norm, rms_norm_trained
+from qtui_core.memory.tape.kernels import layer_norm
+from qtui_core.memory.tape.tensors import EPS, Tensor
+
+
+def normalize(weights: Weights, spec: Norm | None, x: Tensor) -> Tensor:
+    """The norm `spec` of `x`, over its last `spec.size` elements; `x` itself if there is none."""
+    if spec is None:
+        return x
+    tape = x.tape
+    before, tape.path = tape.path, spec.name
+    weight, kernels = weights.weight(spec), weights.plan.kernels
+    if spec.kind == "layer":
+        result = layer_norm(x, weight, weights.bias(spec), spec.size)
+    elif spec.kind == "rms" and kernels != "torch":
+        assert weight is not None
+        result = (rms_norm if kernels == "fused" else rms_norm_trained)(x, weight, spec.size)
+    else:
+        result = NORMS[spec.kind](x, weight, spec.size)
+    tape.path = before
+    return result
+
+
+def root_mean_square(x: Tensor, weight: Tensor | None, size: int) -> Tensor:
+    """LlamaRMSNorm.forward: in float32, cast back, then times the weight. Its variance and the cast
+    result keep their names until it returns."""
+    given = x.dtype
+    x = x.to("fp32")
+    variance = x.pow(2).mean(x.elements // size)
+    x = x * (variance + EPS).rsqrt()
+    return x.to(given) if weight is None else weight * x.to(given)
+
+
+def cast_last(x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Olmo2RMSNorm.forward: times the weight before the cast back."""
+    given = x.dtype
+    x = x.to("fp32")
+    variance = x.pow(2).mean(x.elements // size)
+    x = x * (variance + EPS).rsqrt()
+    return (weight * x).to(given)
+
+
+def one_plus(x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Gemma2RMSNorm.forward: times one plus the weight, in float32, cast back at the end."""
+    output = _scaled(size, x.to("fp32"))
+    output = output * (1.0 + weight.to("fp32"))
+    return output.to(x.dtype)
+
+
+def weight_last(x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Llama4TextRMSNorm.forward: in float32, cast back, with the weight as second factor."""
+    return unit(size, x) * weight
+
+
+def unit(size: int, x: Tensor) -> Tensor:
+    """Llama4TextL2Norm.forward: in float32, cast back, without a weight."""
+    return _scaled(size, x.to("fp32")).to(x.dtype)
+
+
+def _scaled(size: int, x: Tensor) -> Tensor:
+    """`x * rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`."""
+    return x * (x.pow(2).mean(x.elements // size) + EPS).rsqrt()
+
+
+def layer_plain(x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """CohereLayerNorm.forward: in float32 in separate operations, times the weight, then cast
+    back."""
+    given = x.dtype
+    x = x.to("fp32")
+    average = x.mean(x.elements // size)
+    variance = (x - average).pow(2).mean(x.elements // size)
+    x = (x - average) * (variance + EPS).rsqrt()
+    x = weight.to("fp32") * x
+    return x.to(given)
+
+
+#: The function of each kind of norm that is no kernel of its own.
+NORMS: Final[dict[str, Callable[..., Tensor]]] = {
+    "rms": root_mean_square,
+    "rms-cast-last": cast_last,
+    "rms-one-plus": one_plus,
+    "rms-weight-last": weight_last,
+    "layer-plain": layer_plain,
+}

@@ -1,1 +1,0 @@
-"""Torch's operations on the tape: what each allocates, saves and returns."""
