@@ -1,7 +1,7 @@
 """A process that records steps of the installed classes, and compares the tape with them.
 
 Reads pickled pairs: the name of a function below, and its arguments. Answers each with what the
-function returns, pickled. A trace changes torch permanently, so it has a process of its own.
+function returns, pickled. A trace changes torch while it runs, so it has a process of its own.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ functional = LazyImport("torch.nn.functional")
 CpuTracker, as_on_a_gpu = lazy_names(
     "qtui_core.training.tracing.cpu_tracker", "CpuTracker", "as_on_a_gpu"
 )
+record = LazyImport("qtui_core.training.tracing.trace", "record")
 
 
 def _bytes(tracker: CpuTracker) -> tuple[int, int]:
@@ -148,6 +149,21 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
         for part in by_component(state, row.name, peak=True):
             if part.name not in ("temporaries", "activations"):
                 assert abs(part.estimated - part.measured) <= 0.01 * row.measured, (row, part)
+
+
+@pytest.mark.slow
+def test_a_run_after_a_trace_in_its_process_has_its_values(tmp_path: Path) -> None:
+    """A trace replaces functions of torch and transformers, among them those that initialize
+    buffers: without them a model has what was in memory before."""
+    fields: dict[str, Any] = {"method": "full", "batch": 2, "sequence": 96}
+    model = configured(tmp_path)
+    alone = conducted(model, fields, 3).losses
+    record(LLAMA, resolve(RunPlan(**fields), "bf16"))
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN
+    try:
+        assert conducted(model, fields, 3).losses == alone
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.slow

@@ -31,7 +31,6 @@ class FakeAttention:
     def __init__(self, kernel: AttentionKernel) -> None:
         self.kernel = kernel
         self._casts: dict[torch.Tensor, torch.Tensor] = {}
-        torch.clear_autocast_cache = self._forget
 
     def __call__(
         self,
@@ -95,7 +94,8 @@ class FakeAttention:
             self._casts[tensor] = tensor.to(dtype)
         return self._casts[tensor]
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Replaces torch.clear_autocast_cache."""
         self._casts.clear()
         _clear_autocast_cache()
 

@@ -1,15 +1,17 @@
 """A CUDA device for fake tensors, which have shapes, dtypes and devices but no data. It needs no
 GPU.
 
-Operations that cannot work on fake tensors are replaced in the whole process, so a trace runs in a
-process of its own (qtui_core.training.tracing.trace).
+Operations that cannot work on fake tensors are replaced in the whole process meanwhile, so a trace
+runs in a process of its own (qtui_core.training.tracing.trace).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -24,7 +26,6 @@ from qtui_core.training.tracing.fake_attention import FakeAttention
 #: grouped products.
 _CAPABILITY = (8, 0)
 
-_library: torch.library.Library | None = None
 #: There is one mode in the process, because libraries keep tensors in their modules, and tensors of
 #: two modes cannot be mixed.
 _mode = FakeTensorMode()
@@ -32,52 +33,53 @@ _mode = FakeTensorMode()
 
 @contextmanager
 def fake_cuda(plan: RunPlan) -> Iterator[None]:
-    """A context in which new tensors are fake and "cuda" is a device.
+    """A context in which new tensors are fake and "cuda" is a device. Afterwards torch and
+    transformers are as before: a model that is built later has its values.
 
     Raises QtuiError if this system or this torch cannot have it (see fake_guard).
     """
     fake_guard.install()
-    _patch_torch()
-    _patch_libraries()
-    if plan.attention != "eager":
-        functional.scaled_dot_product_attention = FakeAttention(plan.attention)
+    _without_kernels()
     with ExitStack() as stack:
+        for owner, name, instead in _replacements(plan):
+            stack.enter_context(patch.object(owner, name, instead))
         if plan.quantized or plan.optimizer.endswith(("8bit", "paged-adamw")):
             stack.enter_context(_tables_of_bitsandbytes())
         stack.enter_context(_mode)
         yield
 
 
-def _patch_torch() -> None:
-    global _library
-    if _library is not None:
-        return
-    # Tensor.copy_ uses a device guard of its own before it is dispatched.
-    torch.Tensor.copy_ = _copy  # type: ignore[method-assign, assignment]
-    # These have a CUDA kernel and a composed form. Without the kernel they would be composed.
-    _library = torch.library.Library("aten", "IMPL")
-    for name in ("silu_backward",):
-        _library.impl(name, _no_kernel, "CUDA")
+@cache
+def _without_kernels() -> torch.library.Library:
+    """These have a CUDA kernel and a composed form. Without the kernel they would be composed."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("silu_backward", _no_kernel, "CUDA")
+    return library
+
+
+def _replacements(plan: RunPlan) -> Iterator[tuple[Any, str, Any]]:
+    """(owner, name, what it is meanwhile) of what cannot work on fake tensors."""
     import torch.cuda.amp.common as amp
     from torch.optim import adam
-
-    amp.amp_definitely_not_available = lambda: False
-    torch.cuda.is_bf16_supported = lambda including_emulation=True: True
-    torch.cuda.synchronize = lambda device=None: None
-    torch.cuda.get_device_capability = lambda device=None: _CAPABILITY
-    # foreach AdamW reads its step counts from tensors on the CPU.
-    adam._get_value = lambda value: 1.0 if isinstance(value, torch.Tensor) else value
-    nn.Module._apply = _apply  # type: ignore[method-assign]
-
-
-def _patch_libraries() -> None:
     from transformers import PreTrainedModel, masking_utils
 
+    # Tensor.copy_ uses a device guard of its own before it is dispatched.
+    yield torch.Tensor, "copy_", lambda *these, **named: torch.ops.aten.copy_(*these, **named)
+    yield nn.Module, "_apply", _apply
+    yield amp, "amp_definitely_not_available", lambda: False
+    yield torch.cuda, "is_bf16_supported", lambda including_emulation=True: True
+    yield torch.cuda, "synchronize", lambda device=None: None
+    yield torch.cuda, "get_device_capability", lambda device=None: _CAPABILITY
+    # foreach AdamW reads its step counts from tensors on the CPU.
+    yield adam, "_get_value", lambda value: 1.0 if isinstance(value, torch.Tensor) else value
     # There are no values to initialize, and some classes draw values until these fit.
-    PreTrainedModel.initialize_weights = lambda self: None
-    # This reads the values of positions to see whether sequences are packed, and fake tensors have
-    # no values.
-    masking_utils.find_packed_sequence_indices = _not_packed
+    yield PreTrainedModel, "initialize_weights", lambda self: None
+    # This reads the values of positions to see whether sequences are packed.
+    yield masking_utils, "find_packed_sequence_indices", _not_packed
+    if plan.attention != "eager":
+        attention = FakeAttention(plan.attention)
+        yield functional, "scaled_dot_product_attention", attention
+        yield torch, "clear_autocast_cache", attention.forget
 
 
 @contextmanager
@@ -110,11 +112,6 @@ def _not_packed(position_ids: torch.Tensor) -> None:
     difference = torch.diff(position_ids, prepend=first, dim=-1)
     packed = (difference != 1).cumsum(-1)
     _ = (packed[:, -1] == 0).all()
-
-
-def _copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    copied: torch.Tensor = torch.ops.aten.copy_.default(self, source, non_blocking)
-    return copied
 
 
 def _no_kernel(*_: Any, **__: Any) -> None:
