@@ -63,8 +63,8 @@ def _replacements(plan: RunPlan) -> Iterator[tuple[Any, str, Any]]:
     from torch.optim import adam
     from transformers import PreTrainedModel, masking_utils
 
-    # Tensor.copy_ uses a device guard of its own before it is dispatched.
-    yield torch.Tensor, "copy_", lambda *these, **named: torch.ops.aten.copy_(*these, **named)
+    copy = torch.ops.aten.copy_.default  # Tensor.copy_ uses a device guard before it is dispatched
+    yield torch.Tensor, "copy_", lambda *these, **named: copy(*these, **named)
     yield nn.Module, "_apply", _apply
     yield amp, "amp_definitely_not_available", lambda: False
     yield torch.cuda, "is_bf16_supported", lambda including_emulation=True: True
