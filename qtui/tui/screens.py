@@ -41,6 +41,17 @@ LONGEST_HOLD, ROUND_SECONDS, CALM_ROUNDS = 0.4, 1 / 60, 3
 #: The least cells for the description of a key in the help.
 SMALLEST_MEANING = 16
 
+_lay_out = Screen._screen_resized
+
+
+def _lay_out_newest(screen: Screen[Any], _size: Size) -> None:
+    """Textual 8 lays out for the size that is told, and tells the screen: of two sizes told in a
+    burst each brings the other back, for ever."""
+    _lay_out(screen, screen.app.size)
+
+
+Screen._screen_resized = _lay_out_newest  # type: ignore[assignment,method-assign]
+
 
 class ShellScreen(Screen[None], inherit_bindings=False):
     """Header, tabs, the panel, the keys. Below 60x16 it shows only a message."""

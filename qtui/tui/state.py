@@ -203,10 +203,6 @@ def _texts(found: Any) -> bool:
     return isinstance(found, list) and all(map(_text, found))
 
 
-def _named_texts(found: Any) -> bool:
-    return isinstance(found, dict) and all(map(_text, found.values()))
-
-
 def _plain(found: Any) -> bool:
     """Whether it is an object of plain values; which of them mean something is known later."""
     return isinstance(found, dict) and all(
@@ -217,7 +213,7 @@ def _plain(found: Any) -> bool:
 
 _FITS: Final = {
     **dict.fromkeys(("panel", "theme", "configured", "model"), _text),
-    "views": _named_texts,
+    "views": lambda found: isinstance(found, dict) and all(map(_text, found.values())),
     "plan": _plain,
     "gpu": lambda found: found is None or _plain(found),
     "recents": _texts,

@@ -53,14 +53,13 @@ class Printable(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if all(text.isprintable() for text, _, _ in segments):
             return segments
-        return [Segment(_harmless(text), style, control) for text, style, control in segments]
+        return [
+            Segment("".join(c if c.isprintable() else "?" * cell_len(c) for c in text), style, more)
+            for text, style, more in segments
+        ]
 
 
 PRINTABLE: Final = Printable()
-
-
-def _harmless(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" * cell_len(c) for c in text)
 
 
 class Colourless(LineFilter):

@@ -78,10 +78,10 @@ def test_nothing_that_is_typed_ends_the_app(tmp_path: Path, seed: int) -> None:
             started = family(terminal.pid)
             os.kill(terminal.pid, signal.SIGTERM)
             os.kill(terminal.pid, signal.SIGCONT)  # a click may have suspended it
-        assert terminal.exit_code() == (-signal.SIGTERM if there else 0)
+        code = terminal.exit_code()
+        said = terminal.written[-3000:].decode("utf-8", "replace")
+        assert code == (-signal.SIGTERM if there else 0), said
         assert all(map(is_gone, started))
-        assert b"qtui stopped" not in terminal.written, terminal.written[-600:].decode(
-            "utf-8", "replace"
-        )
+        assert b"qtui stopped" not in terminal.written, said
         (log,) = tmp_path.rglob("qtui.log")
         assert "unhandled" not in log.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from every import collected
@@ -14,11 +14,14 @@ from screens import Running, resized, screen_text, settled, until
 from textual import events
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.geometry import Size
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Input
 from textual.widgets._toast import Toast
 
 import qtui.tui
+from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.picker.screen import PickerScreen
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import Settings, load_config
@@ -313,3 +316,37 @@ async def test_the_example_in_the_help_is_a_valid_configuration(tmp_path: Path) 
     path.write_text('[keys]\n"formats.next" = "n"\n')
     config = load_config({"QTUI_CONFIG": str(path)})
     assert dict(checked_keymap(config.keys)) == {"formats.next": "n"}
+
+
+@pytest.mark.parametrize("dialog", ["", "question_mark"])
+async def test_two_sizes_in_a_burst_end_at_the_newest(
+    running: Running, monkeypatch: pytest.MonkeyPatch, dialog: str
+) -> None:
+    laid_out: list[Size] = []
+    lay_out = Screen._refresh_layout
+
+    def counted(screen: Screen[Any], size: Size | None = None, scroll: bool = False) -> None:
+        laid_out.append(size or screen.size)
+        assert len(laid_out) < 100, "each size brings the other back"
+        screen.post_message(events.Show())  # as a busy app does: sizes side by side are told as one
+        lay_out(screen, size, scroll)
+
+    async with running() as pilot:
+        app = cast(QtuiApp, pilot.app)
+        await pilot.press(*[dialog] * bool(dialog))
+        await settled(pilot)
+        monkeypatch.setattr(Screen, "_refresh_layout", counted)
+        old, new = Size(61, 17), app.size
+        for size in (old, new):
+            app.screen.post_message(events.Resize(size, size))
+            app.screen.post_message(events.Show())
+        await settled(pilot)
+        assert app.screen.size == app.shell.size == new
+        assert laid_out
+
+
+def test_a_panel_that_is_being_made_takes_no_key() -> None:
+    panels = [entry.load()() for entry in PANELS]
+    asking = [panel for panel in panels if isinstance(panel, AskingPanel)]
+    assert asking
+    assert not any(panel.check_action("move", ()) for panel in asking)

@@ -138,7 +138,7 @@ class AskingPanel(Panel):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("edge", "page"):  # what moves far, moves
             action = "move"
-        return not self.is_mounted or self.offers(action, parameters)
+        return self.is_mounted and self.offers(action, parameters)
 
     # Moving
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from asyncio import TimerHandle
+from collections.abc import Callable
 from threading import RLock
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -115,7 +116,19 @@ class TerminalDriver(LinuxDriver):
             self._last.forget()
         super().process_message(message)
 
+    # A signal comes in the middle of anything, of a write, too: it is obeyed between two callbacks.
+
+    def _sigtstp_application(self, *_: object) -> None:
+        self._in_loop(super()._sigtstp_application)
+
     def _sigcont_application(self, *_: object) -> None:
+        self._in_loop(self._continued)
+
+    def _in_loop(self, obey: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(obey)
+
+    def _continued(self) -> None:
         # A terminal that goes away sends this signal too. The app cannot continue then, and
         # Textual's attempt to would fail while it exits.
         if not os.isatty(self.fileno):
@@ -126,7 +139,7 @@ class TerminalDriver(LinuxDriver):
         # After `bg` it waits for `fg`. After `kill %1` a SIGTERM came too, which the loop obeys
         # first; the terminal, which is the shell's, must not stop the way out.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        self._loop.call_soon_threadsafe(self._loop.call_later, OBEYED_SECONDS, self._stop_again)
+        self._loop.call_later(OBEYED_SECONDS, self._stop_again)
 
     @property
     def _in_front(self) -> bool:
@@ -147,7 +160,7 @@ class TerminalDriver(LinuxDriver):
             self.suspend_application_mode()
         super()._sigcont_application()
         # The size is the old one, about which Textual draws nothing.
-        self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
+        self._app.refresh(layout=True)
 
     def stop_application_mode(self) -> None:
         if not self._in_front:

@@ -238,7 +238,7 @@ def _numbers(shown: CodebooksShown, side: SideBySide) -> list[list[Put]]:
         return abs(column.error.bits_per_parameter - first) <= SAME_BITS
 
     return [
-        row("entropy", _entropy_text, plain()),
+        row("entropy", lambda c: f"{_optional(c.entropy_bits)} of {c.scheme.bits} bits", plain()),
         row("  Gaussian", lambda c: _optional(c.expected_entropy_bits), plain("quiet")),
         row("unused", _unused_text, lambda c: "warning" if c.unused else "value"),
         row("bits/param", lambda c: f"{c.error.bits_per_parameter:.4f}", plain()),
@@ -251,10 +251,6 @@ def _numbers(shown: CodebooksShown, side: SideBySide) -> list[list[Put]]:
         row("  Gaussian", lambda c: format_decibels(c.error.gaussian_sqnr_db), plain("quiet")),
         row("to best", behind, lambda c: "best" if is_best(c) else "value"),
     ]
-
-
-def _entropy_text(column: CodeColumn) -> str:
-    return f"{_optional(column.entropy_bits)} of {column.scheme.bits} bits"
 
 
 def _unused_text(column: CodeColumn) -> str:

@@ -64,13 +64,11 @@ class CodebooksPanel(TensorPanel):
     view: CodebooksView
 
     def compose_body(self) -> ComposeResult:
-        self.body = CodebooksBody(self.drawing, self.tabs)
-        yield self.body
-
-    def on_mount(self) -> None:
         self.feed = CodebooksFeed(self.engine)
         self.shown = CodebooksShown(self.qtui.model)
         self._followed: Subject | None = None
+        self.body = CodebooksBody(self.drawing, self.tabs)
+        yield self.body
 
     # Hooks of the shell
 

@@ -59,6 +59,9 @@ class FormatsPanel(Panel):
     zoom: reactive[int] = reactive(0, init=False, repaint=False)
 
     def compose_body(self) -> ComposeResult:
+        self.rows: tuple[FormatRow, ...] = ()
+        self.grid = BitGrid(id="formats-grid")
+        self.grid.glyphs = self.drawing.glyphs
         with Horizontal(id="formats-controls"):
             yield Label("value", classes="control-label")
             yield Field("0.1", compact=True, select_on_focus=True, id="formats-value")
@@ -76,14 +79,11 @@ class FormatsPanel(Panel):
             )
             yield Label("", id="formats-origin", markup=False)
         with Container(id="formats-main"):
-            yield BitGrid(id="formats-grid")
+            yield self.grid
             yield TextPicture(self.drawing, self._facts, id="formats-facts", focus=False)
         yield NumberLine(self.drawing, id="formats-line")
 
     def on_mount(self) -> None:
-        self.grid = self.query_one(BitGrid)
-        self.grid.glyphs = self.drawing.glyphs
-        self.rows: tuple[FormatRow, ...] = ()
         self._show_all()
 
     def activate(self) -> None:
@@ -117,7 +117,9 @@ class FormatsPanel(Panel):
         self._show_rows()
         self.query_one("#formats-facts", TextPicture).update()
         self._show_line()
-        self._show_origin(f"from {self.state.origin}")
+        label, origin = self.query_one("#formats-origin", Label), f"from {self.state.origin}"
+        if str(label.content) != origin:  # an update makes Textual lay out the whole screen
+            label.update(origin)
         self.sentence = self._meaning()
         self.refresh_bindings()
 
@@ -125,11 +127,6 @@ class FormatsPanel(Panel):
         """Of the format under the cursor, and of the pinned one beside it."""
         chosen, pinned = self.chosen_row, self.pinned_row
         return compare_pair(chosen, pinned) if pinned else summarize((chosen,))
-
-    def _show_origin(self, text: str) -> None:
-        label = self.query_one("#formats-origin", Label)
-        if str(label.content) != text:  # an update makes Textual lay out the whole screen
-            label.update(text)
 
     @property
     def chosen_row(self) -> FormatRow:

@@ -51,15 +51,13 @@ class HardwarePanel(AskingPanel):
     ENGINE = "estimator"
 
     def compose_body(self) -> ComposeResult:
-        self.body = HardwareBody(self.drawing, self.tabs)
-        yield self.body
-
-    def on_mount(self) -> None:
         self.feed = HardwareFeed(self.engine)
         self.shown = HardwareShown(self.qtui.model)
         self._chosen = False
         self._asking = False
         self._timer = self.set_interval(LIVE_SECONDS, self._ask_live)
+        self.body = HardwareBody(self.drawing, self.tabs)
+        yield self.body
 
     # Hooks of the shell
 

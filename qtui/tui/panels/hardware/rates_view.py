@@ -27,7 +27,9 @@ in a process of its own (the processor, if there is no GPU).
         """A line for each data type, one for the memory, then the sources of the figures."""
         device = shown.device
         measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
-        titles = (-_STATED, "stated"), (-_RIDGE, "op/byte"), (-_MEASURED, _measured_what(shown))
+        on_cpu = shown.facts is not None and shown.facts.kind == "cpu"
+        here = "processor" if on_cpu else "measured"
+        titles = (-_STATED, "stated"), (-_RIDGE, "op/byte"), (-_MEASURED, here)
         lines: list[TextLine] = [headings((0, "type"), *titles, (-_SHARE, "share"))]
         stated = {} if shown.measured_here and not shown.choice.known else dict(device.rates)
         fastest = max(stated.values(), default=0.0)
@@ -68,12 +70,6 @@ in a process of its own (the processor, if there is no GPU).
             "byte it waits for memory. Larger batches raise the operations a byte of products; "
             "the view Operations says which operations wait."
         )
-
-
-def _measured_what(shown: HardwareShown) -> str:
-    """The heading of measured rates; names the processor if they are not of the GPU shown."""
-    on_cpu = shown.facts is not None and shown.facts.kind == "cpu"
-    return "processor" if on_cpu else "measured"
 
 
 def _rate(

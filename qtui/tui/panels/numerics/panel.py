@@ -73,13 +73,11 @@ class NumericsPanel(AskingPanel):
     """The child that runs an experiment."""
 
     def compose_body(self) -> ComposeResult:
-        self.body = NumericsBody(self.drawing, self.tabs)
-        yield self.body
-
-    def on_mount(self) -> None:
         self.shown = NumericsShown(self.qtui.model)
         self.runs = ExperimentRuns(self, self.COMMAND)
         self.set_interval(DRAWN_SECONDS, self.runs.tick)
+        self.body = NumericsBody(self.drawing, self.tabs)
+        yield self.body
 
     @on(events.Unmount)
     async def _end_runs(self) -> None:

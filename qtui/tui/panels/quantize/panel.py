@@ -73,10 +73,6 @@ class QuantizePanel(TensorPanel):
     view: TensorView
 
     def compose_body(self) -> ComposeResult:
-        self.body = QuantizeBody(self)
-        yield self.body
-
-    def on_mount(self) -> None:
         self.feed = QuantizeFeed(self.engine)
         self.shown = QuantizeShown(self.qtui.model)
         self.opening: str | None = None
@@ -84,6 +80,8 @@ class QuantizePanel(TensorPanel):
         self.ranking = Ranking(self)
         self.element = ElementReader(self)
         self._keep = False
+        self.body = QuantizeBody(self)
+        yield self.body
 
     def on_resize(self) -> None:
         self.show_numbers()
