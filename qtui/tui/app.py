@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -228,8 +229,11 @@ class QtuiApp(App[None], inherit_bindings=False):
         if not self.is_headless:
             from qtui.ending import ending_signals
 
+            loop = asyncio.get_running_loop()
             for signum in ending_signals():
-                asyncio.get_running_loop().add_signal_handler(signum, self.end_by, signum)
+                loop.add_signal_handler(signum, lambda: None)  # removed with the loop
+                # It loses a signal while 278 calls of threads wait, as when much is typed.
+                signal.signal(signum, lambda *to: loop.call_soon_threadsafe(self.end_by, to[0]))
         self.theme_changed_signal.subscribe(self, self._restyle)
         go_on(self.session, self)
 

@@ -110,3 +110,20 @@ main()
     with program(tmp_path, "-c", start) as terminal:
         assert terminal.exit_code() == -signal.SIGTERM
         assert b"stopped" not in terminal.written
+
+
+def test_a_signal_is_obeyed_while_the_loop_has_much_to_do(tmp_path: Path) -> None:
+    start = """
+import asyncio, os, signal, sys
+from qtui.cli import main
+from qtui.tui.app import QtuiApp
+def busy(app):
+    for _ in range(1000):  # as keys do, from the thread that reads them
+        asyncio.get_running_loop().call_soon_threadsafe(int)
+    os.kill(os.getpid(), signal.SIGTERM)
+QtuiApp._start_looking = busy
+sys.argv = ["qtui", "demo"]
+main()
+"""
+    with program(tmp_path, "-c", start) as terminal:
+        assert terminal.exit_code(20) == -signal.SIGTERM

@@ -46,7 +46,12 @@ driver does not report.
                 lines += _gpu(reading, shown, canvas)
         processes = [(each.label, row) for each in shown.gpus for row in each.processes or ()]
         if len(lines) + 2 < canvas.height:
-            lines += [[], _processes_heading(shown.gpus, processes)]
+            told = any(reading.processes is not None for reading in shown.gpus)
+            none = (
+                "No process uses a GPU." if told else "The driver does not report processes here."
+            )
+            titles = headings((0, "GPU"), (-14, "process"), (-26, "memory"), (28, "name"))
+            lines += [[], titles if processes else [Put(0, none, "quiet")]]
             lines += [_process(label, row, canvas) for label, row in processes]
         return lines[: canvas.height]
 
@@ -169,16 +174,6 @@ def _beside(reading: DeviceReading) -> str:
     if reading.clock_mhz is not None:
         parts.append(f"{reading.clock_mhz} MHz")
     return "  ".join(parts)
-
-
-def _processes_heading(
-    gpus: Sequence[DeviceReading], processes: Sequence[tuple[str, ProcessReading]]
-) -> TextLine:
-    if processes:
-        return headings((0, "GPU"), (-14, "process"), (-26, "memory"), (28, "name"))
-    told = any(reading.processes is not None for reading in gpus)
-    text = "No process uses a GPU." if told else "The driver does not report processes here."
-    return [Put(0, text, "quiet")]
 
 
 def _process(label: str, row: ProcessReading, canvas: Canvas) -> TextLine:
