@@ -22,7 +22,7 @@ CEILINGS = {
     "qtui/engine": 6356,
     "qtui/report": 6574,
     "qtui/screen": 7661,
-    "qtui/tui": 20971,
+    "qtui/tui": 20970,
     "qtui_core/conformance": 2859,
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8610,
