@@ -114,6 +114,46 @@ def test_parameters_are_nearly_those_of_the_class(name: str) -> None:
     assert parameter_count(nearest_shape(config, "why")) == pytest.approx(own, rel=0.035)
 
 
+BART = {
+    "model_type": "bart", "architectures": ["BartForConditionalGeneration"],
+    "is_encoder_decoder": True, "d_model": 64, "encoder_layers": 3, "decoder_layers": 5,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256, "vocab_size": 1000, "max_position_embeddings": 64,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5", "architectures": ["T5ForConditionalGeneration"],
+    "is_encoder_decoder": True, "d_model": 64, "d_ff": 160, "d_kv": 16, "num_heads": 4,
+    "num_layers": 3, "num_decoder_layers": 3, "vocab_size": 1000, "is_gated_act": True,
+    "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+}  # fmt: skip
+NEMOTRON_H = {
+    "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "vocab_size": 1000,
+    "hidden_size": 64, "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"],
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 256,
+    "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
+    "moe_shared_expert_intermediate_size": 96, "n_shared_experts": 1, "mlp_hidden_act": "relu2",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+MAMBA_2 = {
+    "model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "vocab_size": 1000,
+    "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "expand": 2,
+    "num_hidden_layers": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "most"), [(BART, 0.06), (T5, 0.04), (NEMOTRON_H, 0.025), (MAMBA_2, 0.09)]
+)
+def test_two_stacks_and_lists_of_parts_are_counted(config: dict[str, Any], most: float) -> None:
+    """What is left: the decoder's attention to the encoder, and that a gate is counted."""
+    built = configuration.configuration_of(config, RunPlan())
+    with torch.device("meta"):
+        model = getattr(transformers, config["architectures"][0])(built)
+    own = sum(each.numel() for each in model.parameters())
+    assert parameter_count(nearest_shape(config, "why")) == pytest.approx(own, rel=most)
+
+
 @pytest.mark.parametrize(
     ("name", "gib"),
     # Bytes of the files as their hubs list them.

@@ -43,20 +43,23 @@ from qtui_core.memory.shape.model_shape import (
 )
 
 #: Keys that configurations have for a size, the most usual first.
-_HIDDEN: Final = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim")
-_LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HIDDEN: Final = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "emb_dim")
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")
+#: A list with a kind for each layer.
+_LISTED: Final = ("layer_types", "layers_block_type", "block_types")
 _HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
 _KV_HEADS: Final = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "num_attention_groups",
                     "num_query_groups", "multi_query_group_num")  # fmt: skip
 _WIDTH: Final = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff",
-                 "mlp_hidden_size", "intermediate_dim", "moe_intermediate_size")  # fmt: skip
-_VOCABULARY: Final = ("vocab_size", "n_vocab", "padded_vocab_size")
+                 "decoder_ffn_dim", "mlp_hidden_size", "intermediate_dim",
+                 "moe_intermediate_size")  # fmt: skip
+_VOCABULARY: Final = ("vocab_size", "n_vocab", "padded_vocab_size", "tgt_vocab_size")
 _EXPERTS: Final = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
 _CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token",
                   "top_k_experts", "moe_topk", "moe_top_k", "moe_k")  # fmt: skip
 _PERIOD: Final = ("full_attention_interval", "attn_layer_period", "sliding_window_pattern")
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size",
-                        "expert_hidden_size")  # fmt: skip
+                        "expert_hidden_size", "expert_ffn_hidden_size")  # fmt: skip
 _SHARED_WIDTH: Final = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
                         "shared_intermediate_size", "share_expert_dim")  # fmt: skip
 _SHARED: Final = ("n_shared_experts", "num_shared_experts", "num_shared_expert",
@@ -67,7 +70,7 @@ _DENSE_LAYERS: Final = ("first_k_dense_replace", "num_dense_layers", "n_dense_la
 _UNGATED: Final = ("relu2", "relu", "gelu_new", "gelu_fast", "quick_gelu")
 
 #: The parts of a multimodal configuration that hold its language model.
-_TEXT: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+_TEXT: Final = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 
 #: Words in a kind of layer, and what it is: keys and values of a window, a state, or all of them.
 _KINDS: Final = (
@@ -77,6 +80,8 @@ _KINDS: Final = (
 )  # fmt: skip
 #: Letters of hybrid_override_pattern (Nemotron-H); "-" and "E" are feed-forward parts.
 _LETTERS: Final = {"M": "state", "*": "full", "-": "dense", "E": "experts"}
+#: Words for the same in a list of parts.
+_PARTS: Final = {"mlp": "dense", "moe": "experts", "linear_attention": "state", "mamba": "state"}
 
 
 #: What a layer with a state keeps of a sequence, by the first kind whose sizes config.json has: the
@@ -198,13 +203,23 @@ def _language_part(config: Mapping[str, Any]) -> Config:
         part = config.get(key)
         if isinstance(part, Mapping):
             inner = _language_part(part)
-            if _Keyed(inner).value(_LAYERS) is not None:
+            if _depth(_Keyed(inner)):
                 return inner
     return Config(config)
 
 
+def _depth(reader: _Keyed) -> int:
+    """The number of layers, of an encoder and a decoder together; 0 if nothing tells it."""
+    layers = reader.size(_LAYERS, 0, most=LARGEST_DEPTH)
+    if reader.config.values.get("is_encoder_decoder") is True:
+        layers = reader.size(("encoder_layers",), layers, most=LARGEST_DEPTH)
+        layers += reader.size(("decoder_layers", "num_decoder_layers"), layers, most=LARGEST_DEPTH)
+    listed = reader.value(_LISTED)
+    return layers or (len(listed) if isinstance(listed, list) else 0)
+
+
 def _sizes(reader: _Keyed) -> Sizes:
-    hidden, layers = reader.size(_HIDDEN, 0), reader.size(_LAYERS, 0, most=LARGEST_DEPTH)
+    hidden, layers = reader.size(_HIDDEN, 0), min(_depth(reader), LARGEST_DEPTH)
     vocabulary = reader.size(_VOCABULARY, 0)
     missing = [
         keys[0]
@@ -281,10 +296,15 @@ def _searched_layers(blocks: Sequence[Any], reader: _Keyed, sizes: Sizes) -> Ite
 def _parts(reader: _Keyed, layers: int) -> Iterator[tuple[str, str, int]]:
     """(kind of mixer, kind of feed-forward part, index) of each layer. Where config.json lists the
     parts one by one, a mixer and the feed-forward part after it are a layer."""
-    pattern = reader.value(("hybrid_override_pattern",))
+    pattern, listed = reader.value(("hybrid_override_pattern",)), reader.value(_LISTED)
+    parts = None
     if isinstance(pattern, str) and pattern and set(pattern) <= set(_LETTERS):
+        parts = [_LETTERS[letter] for letter in pattern]
+    elif isinstance(listed, list) and not {"mlp", "moe"}.isdisjoint(map(str, listed)):
+        parts = [_PARTS.get(str(word), "full") for word in listed]
+    if parts is not None:
         held = ""
-        for index, kind in enumerate(_LETTERS[letter] for letter in pattern[:layers]):
+        for index, kind in enumerate(parts[:layers]):
             if kind in ("dense", "experts"):
                 yield held or "none", kind, index
                 held = ""
@@ -295,14 +315,15 @@ def _parts(reader: _Keyed, layers: int) -> Iterator[tuple[str, str, int]]:
         if held:
             yield held, "none", layers - 1
         return
-    kinds = _kinds(reader, layers)
-    for index in range(layers):
-        yield kinds[index], "experts" if _has_experts(reader, index, layers) else "dense", index
+    told = reader.value(_WIDTH) is not None
+    for index, kind in enumerate(_kinds(reader, layers)):
+        feed = "dense" if told or kind != "state" else "none"  # Mamba has no feed-forward part
+        yield kind, "experts" if _has_experts(reader, index, layers) else feed, index
 
 
 def _kinds(reader: _Keyed, layers: int) -> list[str]:
     """The kind of the attention of each layer: "full", "window", or "state"."""
-    listed = reader.value(("layer_types", "layers_block_type", "block_types"))
+    listed = reader.value(_LISTED)
     if isinstance(listed, list) and listed:
         words = [str(each).lower() for each in listed]
         # A list that is too short is a pattern, and what it has too many of is not built.
@@ -329,7 +350,7 @@ def _kinds(reader: _Keyed, layers: int) -> list[str]:
 
 
 def _has_experts(reader: _Keyed, index: int, layers: int) -> bool:
-    if not reader.size(_EXPERTS, 0):
+    if not reader.size(_EXPERTS, 0) or reader.config.values.get("is_moe") is False:
         return False
     listed = reader.value(("mlp_layer_types", "moe_layer_freq", "moe_layers_enum"))
     if isinstance(listed, str):

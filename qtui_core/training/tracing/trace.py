@@ -138,7 +138,7 @@ def _told_as(kind: type[QtuiError], what: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-            kind = QtuiError
+            kind = ModelError
             what = "A trace cannot follow this model, whose code depends on values of tensors"
         first = (str(error).strip().splitlines() or [""])[0]
         raise kind(f"{what}: {type(error).__name__}: {first}") from error
