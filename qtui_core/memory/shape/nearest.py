@@ -233,7 +233,8 @@ def _sizes(reader: _Keyed) -> Sizes:
         )
     heads = reader.size(_HEADS, 0, most=LARGEST_COUNT) or max(1, hidden // 128)
     kv_heads = _divisor(heads, reader.size(_KV_HEADS, heads, most=LARGEST_COUNT))
-    head_dim = reader.size(("head_dim", "attention_head_dim", "d_kv"), 0) or max(1, hidden // heads)
+    head_dim = reader.size(("head_dim", "attention_head_dim", "d_kv"), 0) or hidden // heads
+    head_dim = max(2, head_dim)  # which can be rotated
     return Sizes(
         hidden=hidden,
         intermediate=reader.size(_WIDTH, 0) or hidden * 4,
