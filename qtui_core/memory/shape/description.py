@@ -14,13 +14,8 @@ from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, named_parameters, parameter_count
 from qtui_core.memory.shape.nearest import nearest_shape, with_parameters
-from qtui_core.memory.shape.packed import (
-    as_served,
-    held_by_files,
-    packed,
-    packing_of,
-    packing_of_files,
-)
+from qtui_core.memory.shape.packed import held_by_files, packed
+from qtui_core.memory.shape.packings import as_served, packing_of, packing_of_files
 from qtui_core.models.source import ModelSource
 from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
 

@@ -104,15 +104,16 @@ def from_checkpoint(
         full = f"{name}{part.name}" if part.name[:1] in ("", "_") else f"{name}.{part.name}"
         component = Component.QUANTIZATION if number else Component.WEIGHTS
         kind = "" if number else layout.kind
-        fixed = stored = _fixed(full, part.sizes, part.dtype, component, packing=kind)
+        sizes = (part.elements,)
+        fixed = stored = _fixed(full, sizes, part.dtype, component, packing=kind)
         if unpacked and not number:
             stored = stored._replace(name=f"{name}.weight", shape=shape, dtype=dtype)
         elif unpacked and part.name == "weight_scale" and part.dtype != dtype:
             stored = stored._replace(dtype=dtype)
         elif unpacked and part.name == "weight_zero_point" and part.dtype == "int32":
-            groups = (shape[0], layout.groups(shape[-1]))
-            stored = stored._replace(shape=groups, dtype="int8")
-        yield stored if stored is fixed else stored._replace(loaded_shape=part.sizes)
+            words = (part.elements * 32 // layout.bits,)
+            stored = stored._replace(shape=words, dtype="int8")
+        yield stored if stored is fixed else stored._replace(loaded_shape=sizes)
 
 
 def packed(
