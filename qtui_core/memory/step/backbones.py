@@ -8,9 +8,8 @@ from functools import partial
 from typing import Final
 
 from qtui_core.memory.shape.model_shape import Attention, Embedding, Layer, Linear, Norm
-from qtui_core.memory.step.checkpointing import checkpoint
 from qtui_core.memory.step.model import Batch, Model
-from qtui_core.memory.step.reentrant_checkpointing import checkpoint_reentrant
+from qtui_core.memory.tape.autograd import checkpoint, checkpoint_reentrant
 from qtui_core.memory.tape.blocks.layers import run_layer
 from qtui_core.memory.tape.blocks.linear import look_up, project
 from qtui_core.memory.tape.blocks.masks import causal_mask, chunked_mask, look_for_packing, offset
