@@ -26,7 +26,7 @@ from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.packed import held_by_files
 from qtui_core.memory.shape.packings import packing_of
 from qtui_core.memory.shape.weights import tensors_of
-from qtui_core.memory.step.model import Model
+from qtui_core.memory.step.backbones import Model
 from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.blocks.linear import project
 from qtui_core.memory.tape.tape import Tape

@@ -12,8 +12,7 @@ from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import FLOATING
-from qtui_core.memory.plan.option import options_of
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import RunPlan, options_of
 from qtui_core.memory.plan.run_plan import resolve_for
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks

@@ -44,7 +44,7 @@ class Layout:
 
     Attributes:
         kind: of the layer that computes with it: a method, a format of compressed-tensors, or for
-            bitsandbytes a way to store weights (option.QUANTS).
+            bitsandbytes a way to store weights (options.QUANTS).
         bits: of a code.
         group: weights that share a scale; 0 is a row.
         scales: the dtype of what is stored for each group; empty is that of the model.
@@ -294,16 +294,16 @@ def _hqq(settings: Settings) -> Changes:
     if not isinstance(found, dict):
         found = {"weight_quant_params": settings}  # the arguments of HqqConfig
     rules = [Rule(_names(settings.get("skip_modules", ["lm_head"])), "tag")]
-    if "weight_quant_params" in found:
-        layout: Layout | None = _hqq_layout(found)
-    else:
-        by_tag = {tag: _hqq_layout(each) for tag, each in found.items() if isinstance(each, dict)}
-        layout = next(iter(by_tag.values()), None)
-        rules += [Rule((tag,), "tag", each) for tag, each in by_tag.items()]
-        rules.append(Rule(("*",), "glob"))
-    if layout is None:
+    whole = "weight_quant_params" in found
+    tags = {"": found} if whole else found
+    layouts = {tag: _hqq_layout(each) for tag, each in tags.items() if isinstance(each, dict)}
+    if not layouts:
         raise _Unreadable("its quant_config names no settings")
-    return {"title": _title("HQQ", layout), "layout": layout, "rules": tuple(rules)}
+    if not whole:
+        rules += [Rule((tag,), "tag", layout) for tag, layout in layouts.items()]
+        rules.append(Rule(("*",), "glob"))
+    first = next(iter(layouts.values()))
+    return {"title": _title("HQQ", first), "layout": first, "rules": tuple(rules)}
 
 
 def _hqq_layout(found: Settings) -> Layout:
@@ -318,36 +318,32 @@ def _hqq_layout(found: Settings) -> Layout:
 
 
 def _compressed(settings: Settings) -> Changes:
-    groups = settings.get("config_groups")
-    if not isinstance(groups, dict) or not groups:
-        raise _Unreadable("it has no config_groups")
+    listed = settings.get("config_groups")
+    groups = [
+        group
+        for group in (listed.values() if isinstance(listed, dict) else ())
+        if isinstance(group, dict) and isinstance(group.get("weights"), dict)
+    ]
+    if not groups:
+        raise _Unreadable("it has no config_groups that say something of weights")
     rules = [Rule(_names(settings.get("ignore")), "full")]
-    layout, titles, active = None, [], False
-    for group in groups.values():
-        if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
-            continue
-        one = _compressed_layout(settings, group)
-        titles.append(one.kind)
-        active = active or bool(group.get("input_activations"))
-        targets = _names(group.get("targets"))
-        if "Linear" in targets:
-            layout = layout or one
-        named = tuple(target for target in targets if target != "Linear")
-        if named:
-            rules.append(Rule(named, "full", one))
-    if not titles:
-        raise _Unreadable("its config_groups say nothing of weights")
-    if layout is None and not any(rule.layout for rule in rules):
+    for group in groups:
+        rules.append(
+            Rule(_names(group.get("targets")), "full", _compressed_layout(settings, group))
+        )
+    if not any(rule.names for rule in rules[1:]):
         raise _Unreadable("none of its config_groups names a module")
+    layout = next((rule.layout for rule in rules[1:] if "Linear" in rule.names), None)
+    titles = dict.fromkeys(rule.layout.kind for rule in rules if rule.layout is not None)
     note, untrained = _METHODS["compressed-tensors"][0].note, ""
-    if active:
+    if any(group.get("input_activations") for group in groups):
         note += " Inputs are rounded as quantized ones would be, and what that takes is not "
         note += "counted."
     if any(title.endswith("pack-quantized") for title in titles):
         untrained = "its layers have no weight that peft could put adapters over until the first "
         untrained += "forward pass has unpacked them"
     return {
-        "title": f"compressed-tensors, {' and '.join(dict.fromkeys(titles))}",
+        "title": f"compressed-tensors, {' and '.join(titles)}",
         "layout": layout,
         "rules": tuple(rules),
         "untrained": untrained,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qtui_core.memory.plan.option import without_logits
+from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.replay.record import Phase
 from qtui_core.memory.shape.model_shape import Linear, Norm
-from qtui_core.memory.step.backbones import BACKBONES, decoder
-from qtui_core.memory.step.model import Batch, Model
+from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
 from qtui_core.memory.tape.blocks.linear import project
 from qtui_core.memory.tape.blocks.losses import (
     LOGITS,
