@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
+from math import prod
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -148,13 +149,7 @@ def held_against(
 
 
 def _counted(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> str:
-    count = 0
-    for name, sizes in tensors.items():
-        if not name.startswith(_NO_PARAMETERS):
-            elements = 1
-            for size in sizes:
-                elements *= size
-            count += elements
+    count = sum(prod(s) for name, s in tensors.items() if not name.startswith(_NO_PARAMETERS))
     described = parameter_count(shape)
     if count in (0, described):
         return ""

@@ -45,17 +45,15 @@ def packed(
         plain = not isinstance(module, Linear) or (module.transposed and not packing.transposed)
         return None if plain else packing.of(name)
 
-    known: dict[tuple[object, ...], Layer] = {}
-
-    def layered(prefix: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        found = []
-        for index, layer in enumerate(layers):
-            names = {m.name: of(f"{prefix}.{index}.{m.name}", m) for m in modules_of_layer(layer)}
-            key = (id(layer), *names.values())
-            if key not in known:
-                known[key] = _with_layouts(layer, names)
-            found.append(known[key])
-        return tuple(found)
+    known: dict[tuple[object, ...], Layer] = {}  # layers that are alike stay one object
+    layers = []
+    for index, layer in enumerate(shape.layers):
+        prefix = f"{shape.layer_prefix}.{index}"
+        names = {m.name: of(f"{prefix}.{m.name}", m) for m in modules_of_layer(layer)}
+        key = (id(layer), *names.values())
+        if key not in known:
+            known[key] = _with_layouts(layer, names)
+        layers.append(known[key])
 
     def outside(module: Module) -> Module:
         within = packing.outside or module.name in shown
@@ -69,7 +67,7 @@ def packed(
     shape = replace(
         shape,
         packing=packing,
-        layers=layered(shape.layer_prefix, shape.layers),
+        layers=tuple(layers),
         embedding_modules=tuple(map(outside, shape.embedding_modules)),
         head_modules=tuple(map(outside, shape.head_modules)),
         head=head,

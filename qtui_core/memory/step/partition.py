@@ -196,15 +196,12 @@ class Stage:
         del sent, output
 
     def _forward(self, tape: Tape, number: int) -> tuple[Tensor, ...]:
-        plan = self.model.plan
         tape.phase(Phase.FORWARD)
-        tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
         batch = self.batch
         if self._inputs:
             batch = replace(batch, received=self._inputs[number])
         output, others = forward(self.model, batch)
         del batch
-        tape.leave_autocast()
         assert output is not None
         return (output, *others)
 
