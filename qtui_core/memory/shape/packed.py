@@ -18,7 +18,7 @@ from qtui_core.memory.shape.model_shape import (
     modules_of_layer,
     named_modules,
 )
-from qtui_core.memory.shape.packings import HELD, STORED, Layout, PackedTensor, Packing
+from qtui_core.memory.shape.packings import STORED, Layout, PackedTensor, Packing
 from qtui_core.models.tensors import TensorInfo
 
 #: The note on experts whose packing nothing says.
@@ -99,10 +99,10 @@ def held_by_files(shape: ModelShape, tensors: Mapping[str, TensorInfo]) -> Model
             missing = missing or expected is not None
             continue
         held[name] = layout = _held(packing, module, own)
-        bits = 16 if expected is None else expected.bits
-        if not wrong and layout != expected and bits != (16 if layout is None else layout.bits):
-            wrong = f"{name} would have {bits} bits a weight, and is stored in "
-            wrong += f"{sum(info.nbytes for info in own.values()):,} bytes"
+        bits, stored_bits = (16 if each is None else each.bits for each in (expected, layout))
+        if not wrong and bits != stored_bits:
+            taken = sum(info.nbytes for info in own.values())
+            wrong = f"{name} would have {bits} bits a weight, and is stored in {taken:,} bytes"
     if not any(held.values()) and not wrong:
         return shape
     note = packing.note
@@ -160,7 +160,7 @@ def _held(
             dtype = ""
         parts.append(PackedTensor(name, elements, dtype))
     bits = max(1, round(8 * next(iter(own.values())).nbytes / prod(sizes)))
-    known = module.layout or packing.layout or Layout(HELD)
+    known = module.layout or packing.layout or Layout("held")
     return replace(known, bits=bits, held=tuple(parts))
 
 

@@ -25,8 +25,6 @@ Settings = Mapping[str, Any]
 
 #: The value in a plan for "as the checkpoint stores them", for methods other than bitsandbytes.
 STORED: Final = "stored"
-#: The kind of a layout of a method that is not built in, which only the files show.
-HELD: Final = "held"
 
 
 class PackedTensor(NamedTuple):
@@ -43,8 +41,8 @@ class Layout:
     """How one weight is packed.
 
     Attributes:
-        kind: of the layer that computes with it: a method, a format of compressed-tensors, or for
-            bitsandbytes a way to store weights (options.QUANTS).
+        kind: of the layer that computes with it: a method, a format of compressed-tensors, for
+            bitsandbytes a way to store weights (options.QUANTS); "held" of an unknown method.
         bits: of a code.
         group: weights that share a scale; 0 is a row.
         scales: the dtype of what is stored for each group; empty is that of the model.
@@ -364,10 +362,10 @@ def _compressed_layout(settings: Settings, group: Settings) -> Layout:
     if not isinstance(kind, str) or kind not in UNPACKED_BY_FORWARD:
         raise _Unreadable(f"its format is {written(kind)}, of which no layout is built in")
     layout = _grouped(weights, kind, tuple(range(1, 9)), group=-1)
-    size = layout.group
+    bits, size = layout.bits if kind.endswith("pack-quantized") else 8, layout.group
     if weights.get("strategy") == "block":
         size = prod(_tile(weights.get("block_structure"), "block_structure"))
-    return replace(layout, group=size, scales=UNPACKED_BY_FORWARD[kind])
+    return Layout(kind, bits, size, UNPACKED_BY_FORWARD[kind])
 
 
 def _modelopt(settings: Settings) -> Changes:

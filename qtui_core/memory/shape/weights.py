@@ -285,11 +285,17 @@ class WeightStorage:
         loaded = "fp32" if served and name.endswith("_proj_bias") else self.plan.dtype
         kind = _KINDS[type(module)]
         raised = self.plan.kbit_prep == "all" or (self.plan.kbit_prep == "norms" and kind == "norm")
-        prepared = "fp32" if raised else loaded
+        steps = prepared = "fp32" if raised else loaded
+        if quantized:
+            # The layer casts its bias to the type of its input, which 4-bit layers first cast to
+            # their compute dtype (bitsandbytes nn/modules.py, forward of Linear4bit and
+            # Linear8bitLt). Norms in float32 make inputs float32.
+            wide = self.plan.quant == "int8" and self.plan.kbit_prep != "none"
+            steps = "fp32" if wide else loaded
         return StoredTensor(
             name,
             sizes,
-            self._bias_in_steps(loaded) if quantized else prepared,
+            steps,
             Component.WEIGHTS,
             kind,
             # Fast_RMS_Layernorm gives its weight no gradient, so that the optimizer skips it.
@@ -298,14 +304,6 @@ class WeightStorage:
             loaded=loaded,
             prepared=prepared,
         )
-
-    def _bias_in_steps(self, loaded: str) -> str:
-        """Dtype of a bias from the first forward pass on: that of the layer's input, which a 4-bit
-        layer first casts to its compute dtype (bitsandbytes nn/modules.py, Linear4bit.forward and
-        Linear8bitLt.forward). Norms in float32 make inputs float32."""
-        if self.plan.quant == "int8" and self.plan.kbit_prep != "none":
-            return "fp32"
-        return loaded
 
     def _adapter(self, name: str, module: Module) -> Iterator[StoredTensor]:
         """The two matrices over the module with this full name, or none if it gets no adapter, in

@@ -38,8 +38,7 @@ MICRO_BATCHES: Final = 3
 #: alike.
 _MARGINS: Final = (1, 2, 3)
 
-TEMPORARY: Final = Component.TEMPORARIES
-ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
+ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
 
 def record_step(
@@ -221,7 +220,7 @@ class _Optimizer:
         for weights in self.model.sweep(tape):
             for stored, _ in weights.trained():
                 passing = [
-                    Buffer(tape, temporary.bytes, Label(temporary.name, TEMPORARY))
+                    Buffer(tape, temporary.bytes, Label(temporary.name, Component.TEMPORARIES))
                     for temporary in passing_temporaries(stored, self.model.plan)
                 ]
                 passing.clear()
