@@ -9,8 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from qtui_core.memory.plan.option import PlanOption, grouped_options, options_of
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import PlanOption, RunPlan, grouped_options, options_of
 
 Command = Callable[..., Any]
 

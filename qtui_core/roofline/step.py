@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from math import ceil, prod
+from math import ceil
 from typing import Final
 
 from qtui_core.memory.cached import quantized_as
@@ -373,7 +373,7 @@ def _packed_bytes(plan: RunPlan, module: Linear) -> float:
         if module.layout.kind in UNPACKED_BY_FORWARD:
             return SIZES[plan.dtype or "bf16"]
         parts = module.layout.parts((module.outputs, module.inputs), plan.dtype or "bf16")
-        stored = sum(prod(part.sizes) * SIZES[part.dtype] for part in parts)
+        stored = sum(part.elements * SIZES[part.dtype] for part in parts)
         return stored / (module.inputs * module.outputs)
     if plan.quant == "int8":
         return 1.0

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.option import without_logits
+from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.shape.from_config import (

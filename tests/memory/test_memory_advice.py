@@ -23,7 +23,7 @@ from qtui_core.memory.advice.changes import (
     worthwhile,
 )
 from qtui_core.memory.estimate import estimate_peaks
-from qtui_core.memory.plan.option import grouped_options, options_of
+from qtui_core.memory.plan.options import grouped_options, options_of
 from qtui_core.memory.plan.run_plan import resolve
 from qtui_core.memory.replay.curve import Peaks
 

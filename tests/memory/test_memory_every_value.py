@@ -14,8 +14,7 @@ from small_models import CONFIGS
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan.option import PlanOption, options_of
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import PlanOption, RunPlan, options_of
 from qtui_core.memory.plan.run_plan import plan_as_run, resolve_for
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.training.limits import check_runnable, check_traceable

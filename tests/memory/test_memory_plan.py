@@ -3,7 +3,7 @@
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.option import parse_targets
+from qtui_core.memory.plan.options import parse_targets
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.shape.model_shape import (
     Attention,

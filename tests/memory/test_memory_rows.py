@@ -14,8 +14,7 @@ from qtui_core.memory.devices import device as devices
 from qtui_core.memory.devices.device import DEVICES
 from qtui_core.memory.shape import from_config
 from qtui_core.memory.shape.families.decoder import DecoderFamily
-from qtui_core.memory.shape.families.gpt import GPTS
-from qtui_core.memory.shape.families.gpt_like import GptFamily
+from qtui_core.memory.shape.families.gpt import GPTS, GptFamily
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import named_modules, parameter_count
 from qtui_core.models import open_model

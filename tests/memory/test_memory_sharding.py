@@ -15,7 +15,7 @@ from processes import in_two_processes
 from resident import resident_by_component, resident_bytes
 from small_models import CONFIGS, build_on_meta, config_of
 
-from qtui_core.memory.plan.option import QUANT_STORAGES
+from qtui_core.memory.plan.options import QUANT_STORAGES
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
 from qtui_core.memory.shape.from_config import shape_from_config

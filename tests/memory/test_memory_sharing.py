@@ -137,7 +137,6 @@ def test_what_stages_send_has_the_type_that_is_said(family, method):
     for weights in model.sweep(tape):
         weights.adapt(tape)
     ids = tape.new(plan.tokens, "int64", RECEIVED)
-    tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
     output, others = forward(model, Batch(ids, ids, None))
     assert not others
     assert output.dtype == stream_of(plan)

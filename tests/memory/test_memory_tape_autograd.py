@@ -10,8 +10,7 @@ import pytest
 from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.replay.record import ALLOCATE, FREE
-from qtui_core.memory.step.checkpointing import checkpoint
-from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.autograd import backward, checkpoint
 from qtui_core.memory.tape.kernels import cross_entropy, layer_norm, softmax
 from qtui_core.memory.tape.operations import bmm, cat, embedding, linear
 from qtui_core.memory.tape.tape import Tape

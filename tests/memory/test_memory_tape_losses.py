@@ -100,9 +100,9 @@ def test_tiles_take_what_those_of_trl_take() -> None:
         ids = tape.new(600, "int64", "labels")
 
         def taped(tape: Tape) -> object:
-            tape.enter_autocast("bf16" if autocast else None)  # noqa: B023
+            tape.autocast = "bf16" if autocast else None  # noqa: B023
             loss = tiled_loss(given, table, ids, 2, 128)  # noqa: B023
-            tape.leave_autocast()
+            tape.autocast, tape.casts = None, {}
             backward(tape, loss)
             return loss
 

@@ -16,7 +16,7 @@ from qtui_core.memory.devices.outside_torch import (
     parse_version,
 )
 from qtui_core.memory.estimate import NCCL, estimate
-from qtui_core.memory.plan.option import parse_torch
+from qtui_core.memory.plan.options import parse_torch
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from qtui_core.memory.plan.targets import Stored
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
-from qtui_core.memory.shape.packed import packing_of
+from qtui_core.memory.shape.packings import packing_of
 
 
 def stored_as(config: dict[str, Any]) -> Stored:

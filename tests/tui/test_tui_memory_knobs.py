@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args
 
 import pytest
 
 from qtui.screen.plan.fields import changed, difference, form_options, shown_options, stepped
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.option import METHODS, share, whole_number
+from qtui_core.memory.plan.options import Method, share, whole_number
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
+METHODS = get_args(Method)
 OPTIONS = tuple(form_options(RunPlan()))
 BY_FIELD = {option.name: option for option in OPTIONS}
 

@@ -10,8 +10,7 @@ from qtui.screen.plan.form import FormField
 from qtui.screen.plan.history import Choice
 from qtui.screen.plan.shown import Shown
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.option import PlanOption, grouped_options, options_of
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import PlanOption, RunPlan, grouped_options, options_of
 from qtui_core.memory.plan.run_plan import resolve_for
 
 GPU = "gpu"

@@ -48,7 +48,7 @@ def _with_place(state: AppState, app: QtuiApp, chosen: Choice | None) -> AppStat
     state = replace(state, panel=now, views={**state.views, **shown})
     if chosen is None:
         return state
-    from qtui_core.memory.plan.option import options_of
+    from qtui_core.memory.plan.options import options_of
 
     plan, gpu = chosen
     options = {each.name: getattr(plan, each.name) for each in options_of(type(plan))
@@ -77,8 +77,7 @@ def chosen_before(state: AppState) -> Choice | None:
     from qtui.screen.plan.shown import GpuChoice
     from qtui_core.codec import from_plain
     from qtui_core.errors import QtuiError
-    from qtui_core.memory.plan.option import options_of
-    from qtui_core.memory.plan.options import RunPlan
+    from qtui_core.memory.plan.options import RunPlan, options_of
 
     try:
         plan = from_plain(RunPlan, dict(state.plan))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -17,11 +17,7 @@ from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, estimat
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash, plan_on
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
-
-if TYPE_CHECKING:
-    from qtui_core.memory.devices.device import Device
-    from qtui_core.memory.estimate import Estimate
-    from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.model_shape import ModelShape
 
 Verdict = Literal["fits", "tight", "no"]
 Knob = Literal["batch", "seq"]

@@ -4,7 +4,6 @@ each way to run out of memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +11,7 @@ from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import FLOATING
-from qtui_core.memory.plan.option import options_of
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import RunPlan, options_of
 from qtui_core.memory.plan.run_plan import resolve_for
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
@@ -86,11 +84,12 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
         return ()
     base = estimator(estimate.plan)
     found = []
-    for plan, cost in changed_plans(estimate.shape, estimate.plan):
+    for changes, cost in [*candidates(estimate.shape, estimate.plan)]:
         try:
+            plan = resolve_for(estimate.shape, replace(estimate.plan, **changes))
             changed = estimator(plan)
         except UsageError:
-            continue  # impossible on this model
+            continue  # impossible on this model, or together with the rest of the plan
         by_phase = {
             name: most - changed.by_phase.get(name, 0) for name, most in base.by_phase.items()
         }
@@ -104,14 +103,6 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
 def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
     """The changes that save enough of the peak to be listed."""
     return tuple(a for a in advice if a.saves_bytes * _WORTH >= peak)
-
-
-def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, str]]:
-    """(changed plan, its cost) for all changes that might save memory and are possible in a plan
-    with a value for every option."""
-    for changes, cost in [*candidates(shape, plan)]:
-        with suppress(UsageError):  # impossible together with the rest of the plan
-            yield resolve_for(shape, replace(plan, **changes)), cost
 
 
 def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:

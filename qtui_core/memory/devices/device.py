@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -67,7 +68,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU as torch sees it: half of an MI250X is one.
+    """One GPU as torch sees it: half of an MI250X is one. What has a default may be unknown.
 
     Attributes:
         name: without the vendor.
@@ -94,19 +95,19 @@ class Device:
     """
 
     name: str
-    vendor: str
-    architecture: str
-    capability: tuple[int, int] | None
-    multiprocessors: int
-    multiprocessor: Multiprocessor
-    boost_mhz: int
     memory_gb: int
     total: int | None
     allocatable: int | None
-    bandwidth: int
-    l2: int
-    rates: Mapping[str, float]
     source: str
+    vendor: str = ""
+    architecture: str = ""
+    capability: tuple[int, int] | None = None
+    multiprocessors: int = 0
+    multiprocessor: Multiprocessor = Multiprocessor(0, 0, 0)
+    boost_mhz: int = 0
+    bandwidth: int = 0
+    l2: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     aliases: tuple[str, ...] = ()
     calibration: Calibration | None = None
@@ -234,17 +235,8 @@ def device_of_memory(nbytes: int) -> Device:
     amount = nbytes / (1 << power)
     return Device(
         name=f"a GPU of {amount:.2f}".rstrip("0").rstrip(".") + f" {unit}",
-        vendor="",
-        architecture="",
-        capability=None,
-        multiprocessors=0,
-        multiprocessor=Multiprocessor(0, 0, 0),
-        boost_mhz=0,
         memory_gb=round(nbytes / 10**9),
         total=None,
         allocatable=nbytes,
-        bandwidth=0,
-        l2=0,
-        rates={},
         source="as given",
     )

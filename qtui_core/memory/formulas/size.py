@@ -61,7 +61,7 @@ class Expression:
 
     def over(self, other: Expression) -> Expression:
         """The quotient, exact if the division is, else rounded down."""
-        if other.is_number or self.value % other.value == 0:
+        if not any(other.sums) or self.value % other.value == 0:
             found = self._divided(other)
             if found is not None and found.value == self.value // other.value:
                 return found
@@ -97,11 +97,6 @@ class Expression:
             found[product] = factor
             left -= _value(product, factor)
         return Expression(found)
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it has no letters."""
-        return not any(self.sums)
 
     @property
     def value(self) -> Factor:

@@ -25,6 +25,7 @@ from qtui_core.memory.formulas.size import (
 from qtui_core.memory.replay.record import RESIDENT, Component
 from qtui_core.memory.replay.timeline import STACK, Allocation
 from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.packings import STORED
 
 Basis = Literal["exact", "derived", "calibrated", "assumed"]
 
@@ -204,6 +205,8 @@ class Terms:
             if not shape.storage_known:
                 return "assumed", "as if they were unpacked: config.json does not say"
             source = f"quantization_config of config.json: {packing.title}"
+            if packing.quant == STORED and not packing.held:
+                basis, source = "derived", f"{source}, without the headers of its files"
         if component not in (Component.INPUTS, Component.WORKSPACES) and basis == "exact":
             basis = shape.known
         return basis, source.replace("config.json", shape.described_in)

@@ -1,51 +1,275 @@
-"""The options of a plan, one row each: everything about a run that changes its memory."""
+"""The options of a plan, one row each: everything about a run that changes its memory. The command
+line, the form, the text and the JSON of a plan, its check, its notes and its advice all read the
+rows.
+
+A row is the default of the option's field in the class of plans (`RunPlan`), made by the function
+for its kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, fields, replace
+from functools import cache
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, Literal, get_args
 
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices.outside_torch import parse_version
 from qtui_core.memory.dtypes import FLOATING, dtype_of
-from qtui_core.memory.plan.option import (
-    ALL_LINEAR,
-    ATTENTION_KERNELS,
-    KBIT_PREPARATIONS,
-    KERNELS,
-    KV_DTYPES,
-    LOOPS,
-    LOSSES,
-    METHODS,
-    OPTIMIZERS,
-    QUANT_STORAGES,
-    QUANTS,
-    SEGMENTS,
-    STORAGES,
-    UNPACKED,
-    AttentionKernel,
-    Cheaper,
-    KbitPrep,
-    Kernels,
-    Loop,
-    Loss,
-    Method,
-    Optimizer,
-    PlanOption,
-    Segments,
-    any_value,
-    choice,
-    grouped_options,
-    options_of,
-    parse_targets,
-    parse_torch,
-    powers,
-    share,
-    switch,
-    text,
-    whole,
-)
 from qtui_core.memory.shape.packings import STORED
+
+Method = Literal["full", "lora", "qlora", "inference"]
+Optimizer = Literal[
+    "adamw", "adamw-fused", "adamw8bit", "paged-adamw8bit", "paged-adamw", "adamw4bit", "sgd"
+]
+KbitPrep = Literal["none", "norms", "all"]
+AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
+Loop = Literal["trainer", "manual"]
+Segments = Literal["native", "expandable"]
+Kernels = Literal["torch", "fused", "liger"]
+Loss = Literal["stock", "stock-4.48", "tiled", "fused", "in-place", "in-place-4.48"]
+
+#: How bitsandbytes can store frozen weights; "-dq" also quantizes the block absmaxes.
+QUANTS: Final = ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8")
+#: Types in which bitsandbytes can store packed 4-bit weights (bnb_4bit_quant_storage), its default
+#: first.
+QUANT_STORAGES: Final = ("uint8", "bf16", "fp16", "fp32")
+#: These, and a checkpoint that another library packed.
+STORAGES: Final = (*QUANTS, STORED)
+#: Types of a key-value cache, first that of activations (vLLM calls it auto, too).
+KV_DTYPES: Final = ("auto", "bf16", "fp8", "int8", "int4")
+#: A quantized checkpoint that is unpacked while it is loaded.
+UNPACKED: Final = "none"
+#: All linear layers except the one that gives logits.
+ALL_LINEAR: Final = "all-linear"
+
+
+def parse_targets(text: str) -> tuple[str, ...]:
+    """The modules that get adapters: names separated by commas, or "all-linear".
+
+    Raises UsageError for an empty list, for something that is no name, and for all-linear beside
+    names.
+    """
+    names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    if not names:
+        raise UsageError(
+            f"No module is named to put adapters on; write {ALL_LINEAR}, or names with commas "
+            "between, such as q_proj,v_proj."
+        )
+    if ALL_LINEAR in names and len(names) > 1:
+        raise UsageError(
+            f"{ALL_LINEAR} already takes every linear layer; leave out "
+            f"{', '.join(name for name in names if name != ALL_LINEAR)}."
+        )
+    for name in names:
+        if name != ALL_LINEAR and not name.replace(".", "_").isidentifier():
+            raise UsageError(
+                f"{name!r} is no name of a module; names are like q_proj or mlp.down_proj."
+            )
+    return names
+
+
+def parse_torch(text: str) -> str:
+    """The canonical text of a torch version. Raises UsageError if it is not a version."""
+    parse_version(text)
+    return text.strip()
+
+
+def without_logits(loss: str) -> bool:
+    """Whether a loss takes the head's input and weight, so that the logits of all tokens are never
+    computed at once."""
+    return loss in ("tiled", "fused")
+
+
+#: The headings of options, in order.
+GROUPS: Final = ("run", "numbers", "adapters", "step", "machine")
+
+Group = Literal["run", "numbers", "adapters", "step", "machine"]
+Kind = Literal["choice", "switch", "whole", "share", "text", "names"]
+
+#: Numbers with more digits are refused without parsing.
+_MOST_DIGITS: Final = 12
+
+
+#: `counts` of an option that matters in every plan, as `bool` of any plan is True.
+ALWAYS: Final = bool
+
+
+def any_value(one: Any, other: Any) -> bool:
+    """`alike` of an option that changes memory and time, and nothing that is learned."""
+    return True
+
+
+@dataclass(frozen=True)
+class Cheaper:
+    """A value that saves memory, what it costs, and in which plans it is estimated: those in which
+    the option counts and has another value."""
+
+    value: Any
+    cost: str
+    where: Callable[[RunPlan], bool] = ALWAYS
+
+
+@dataclass(frozen=True)
+class PlanOption:
+    """An option of a plan.
+
+    Attributes:
+        flag: on the command line.
+        help: its text in `--help`.
+        group: the heading under which it is shown.
+        kind: how its values are written.
+        noun: what errors call a value.
+        allowed: the possible values; empty if they are not enumerated.
+        steps: the values that the keys of the form step through; empty for options that are not on
+            the form.
+        least, most: bounds of a whole number.
+        read: turns what is typed into the canonical value. Raises UsageError.
+        typed: whether the form accepts other values than `steps`.
+        label: on the form; empty for the name.
+        metavar: the placeholder for a value in `--help`.
+        last: whether it is shown after the others of its group.
+        counts: whether it matters in a plan in which every option has a value.
+        idle: the reason to note if it is set and changes nothing; empty for no note.
+        refused: why its value is impossible in a plan in which every option has a value, empty if
+            it is possible; None if it always is.
+        cheaper: values that save memory.
+        alike: whether two of its values train the same parameters to the same numbers, but for the
+            order of sums.
+        name, default: of its field.
+    """
+
+    flag: str
+    help: str
+    group: Group
+    kind: Kind
+    noun: str = ""
+    allowed: tuple[Any, ...] = ()
+    steps: tuple[Any, ...] = ()
+    least: int = 0
+    most: int = 0
+    read: Callable[[str], Any] | None = None
+    typed: bool = False
+    label: str = ""
+    metavar: str = ""
+    last: bool = False
+    counts: Callable[[RunPlan], bool] = ALWAYS
+    idle: str = ""
+    refused: Callable[[RunPlan], str] | None = None
+    cheaper: tuple[Cheaper, ...] = ()
+    alike: Callable[[Any, Any], bool] = operator.eq
+    name: str = ""
+    default: Any = None
+
+    def written(self, value: Any) -> str:
+        """The option with a value as it is typed: `--batch 4`, `--no-autocast`."""
+        if isinstance(value, bool):
+            return self.flag if value else self.off
+        if value is None:
+            value = "none"
+        return f"{self.flag} {','.join(value) if isinstance(value, tuple) else value}"
+
+    @property
+    def off(self) -> str:
+        """The flag that turns a switch off."""
+        return self.flag.replace("--", "--no-", 1)
+
+    def normal(self, value: Any) -> Any:
+        """The canonical form of a value. Raises UsageError if it is invalid."""
+        if self.read is None or value is None or self.kind not in ("text", "names"):
+            return value
+        return self.read(",".join(value) if isinstance(value, tuple) else value)
+
+    def check(self, value: Any) -> None:
+        """Raises UsageError if `value` is not a value of the option."""
+        if self.allowed and value is not None and value not in self.allowed:
+            names = ", ".join(map(str, self.allowed))
+            raise UsageError(f"{value!r} is no {self.noun} that is known; use {names}.")
+        if self.kind == "whole":
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise UsageError(f"{self.noun} is a whole number, not {value!r}.")
+            if not self.least <= value <= self.most:
+                raise UsageError(
+                    f"{self.noun} is between {self.least} and {self.most:,}; {value:,} is not."
+                )
+
+
+def _row(default: Any, flag: str, help: str, kind: Kind, *, group: Group, **more: Any) -> Any:
+    return field(default=default, metadata={"option": PlanOption(flag, help, group, kind, **more)})
+
+
+def choice(default: str | None, flag: str, allowed: Any, help: str, **more: Any) -> Any:
+    """The row of an option whose values are names: a Literal, or a sequence. The form steps through
+    all, or through `steps`."""
+    names = get_args(allowed) or tuple(allowed)
+    return _row(default, flag, help, "choice", **{"allowed": names, "steps": names} | more)
+
+
+def switch(default: bool | None, flag: str, help: str, **more: Any) -> Any:
+    """The row of an option that is on or off."""
+    return _row(default, flag, help, "switch", steps=(False, True), **more)
+
+
+def whole(default: int, flag: str, help: str, *, most: int, **more: Any) -> Any:
+    """The row of an option that is a whole number. `most` is far above what anyone runs, and low
+    enough to catch typing errors."""
+    usual: dict[str, Any] = {"least": 1, "read": whole_number, "typed": True, "metavar": "N"}
+    return _row(default, flag, help, "whole", most=most, **usual | more)
+
+
+def text(
+    default: Any, flag: str, metavar: str, help: str, *, kind: Kind = "text", **more: Any
+) -> Any:
+    """The row of an option of any other kind."""
+    return _row(default, flag, help, kind, metavar=metavar, **more)
+
+
+def options_of(plans: type) -> tuple[PlanOption, ...]:
+    """The rows of a class of plans, in the order of its fields."""
+    return _rows(plans)
+
+
+@cache
+def _rows(plans: type) -> tuple[PlanOption, ...]:
+    return tuple(
+        replace(each.metadata["option"], name=each.name, default=each.default)
+        for each in fields(plans)
+    )
+
+
+def grouped_options(plans: type) -> Mapping[str, tuple[PlanOption, ...]]:
+    """The rows by group, in the order in which they are shown."""
+    rows = sorted(options_of(plans), key=lambda option: option.last)
+    return {group: tuple(row for row in rows if row.group == group) for group in GROUPS}
+
+
+def whole_number(text: str) -> int:
+    """The number in a text such as "4096", "4,096" or "4k". Raises UsageError for anything else."""
+    plain = text.strip().lower().replace(",", "").replace("_", "")
+    factor = 1024 if plain.endswith("k") else 1
+    digits = plain.removesuffix("k")
+    if not (digits.isascii() and digits.isdigit()):
+        raise UsageError(f"{text!r} is no whole number; write one such as 4096 or 4k.")
+    if len(digits) > _MOST_DIGITS:
+        raise UsageError(f"A number of {len(digits)} digits is more than any plan can have.")
+    return int(digits) * factor
+
+
+def share(text: str) -> float:
+    """The number in a text such as "0.05". Raises UsageError if it is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no number; write one such as 0.05.") from None
+
+
+def powers(low: int, high: int) -> tuple[int, ...]:
+    """The powers of two from `low` to `high`."""
+    return tuple(1 << power for power in range(low.bit_length() - 1, high.bit_length()))
+
 
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _SEQUENCES: Final = (
@@ -75,7 +299,7 @@ class RunPlan:
     # fmt: off
     # An inference is a prefill with its cache.
     method: Method = choice(
-        "qlora", "--method", METHODS, "What is trained, or that nothing is.", noun="method",
+        "qlora", "--method", Method, "What is trained, or that nothing is.", noun="method",
         group="run",
     )
     # Of a micro batch; `trains_like` compares its product with accumulation.
@@ -141,7 +365,7 @@ class RunPlan:
     )
     # "norms" is what older TRL does, "all" is peft's prepare_model_for_kbit_training.
     kbit_prep: KbitPrep | None = choice(
-        None, "--kbit-prep", KBIT_PREPARATIONS, "Which 16-bit parameters that are not quantized "
+        None, "--kbit-prep", KbitPrep, "Which 16-bit parameters that are not quantized "
         "become float32: all is peft's prepare_model_for_kbit_training. "
         "[default: all for qlora, else none]", noun="k-bit preparation", group="numbers",
         label="k-bit prep", counts=lambda plan: plan.method == "qlora",
@@ -179,7 +403,7 @@ class RunPlan:
         ),
     )
     optimizer: Optimizer = choice(
-        "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's, on lists of tensors (foreach).",
+        "adamw", "--optimizer", Optimizer, "adamw is torch's, on lists of tensors (foreach).",
         noun="optimizer", group="step", counts=_TRAINS, idle="an inference has no optimizer",
         alike=_same_states,
         cheaper=(
@@ -213,7 +437,7 @@ class RunPlan:
     # work in place where they can (fms-acceleration's fused-ops-and-kernels); norm weights are then
     # not trained. "liger" is the Trainer's use_liger_kernel, which uses the "fused" loss.
     kernels: Kernels = choice(
-        "torch", "--kernels", KERNELS, "Which kernels replace torch's: fused takes norms, "
+        "torch", "--kernels", Kernels, "Which kernels replace torch's: fused takes norms, "
         "rotations and 4-bit adapters from Unsloth, liger norms, rotations and SwiGLU from Liger.",
         noun="set of kernels", group="step",
         refused=lambda plan: (
@@ -226,7 +450,7 @@ class RunPlan:
     # "efficient" the memory-efficient backend (for a T4 or a padding mask); "eager" computes the
     # matrix of scores.
     attention: AttentionKernel = choice(
-        "sdpa", "--attention", ATTENTION_KERNELS, "sdpa lets torch choose the kernel.",
+        "sdpa", "--attention", AttentionKernel, "sdpa lets torch choose the kernel.",
         noun="attention", group="step", alike=any_value,
         refused=lambda plan: (
             "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or --attention "
@@ -246,7 +470,7 @@ class RunPlan:
     # their gradient (Unsloth's, in place of CrossEntropyLoss); "in-place-4.48" the same in place of
     # the loss function that transformers has had since 4.46.
     loss: Loss = choice(
-        "stock", "--loss", LOSSES, "How the loss is computed: stock, stock-4.48 (upcasts logits), "
+        "stock", "--loss", Loss, "How the loss is computed: stock, stock-4.48 (upcasts logits), "
         "tiled (TRL from 1.15 on), fused (Liger), in-place or in-place-4.48 (its gradient is "
         "written over the logits).", noun="loss", group="step",
         counts=_TRAINS, idle="an inference has no loss", alike=any_value,
@@ -264,13 +488,13 @@ class RunPlan:
     # How long the outputs are held: "trainer" releases them before the backward pass; "manual", a
     # step written as a function, holds them until it returns.
     loop: Loop = choice(
-        "trainer", "--loop", LOOPS, "manual holds the model's outputs through the backward pass.",
+        "trainer", "--loop", Loop, "manual holds the model's outputs through the backward pass.",
         noun="loop", group="run", last=True, counts=_TRAINS,
         idle="an inference has no backward pass", alike=any_value,
         cheaper=(Cheaper("trainer", "nothing: `del outputs` before loss.backward()"),),
     )
     segments: Segments = choice(
-        "native", "--segments", SEGMENTS, "Kind of memory segments of torch's CUDA allocator.",
+        "native", "--segments", Segments, "Kind of memory segments of torch's CUDA allocator.",
         noun="kind of segments", group="machine", last=True,
         alike=any_value,
     )

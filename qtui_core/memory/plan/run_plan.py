@@ -10,8 +10,14 @@ from typing import Final
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.dtypes import FLOATING, dtype_of
-from qtui_core.memory.plan.option import ALL_LINEAR, QUANTS, UNPACKED, KbitPrep, options_of
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import (
+    ALL_LINEAR,
+    QUANTS,
+    UNPACKED,
+    KbitPrep,
+    RunPlan,
+    options_of,
+)
 from qtui_core.memory.plan.targets import Stored, stored_of
 from qtui_core.memory.shape.model_shape import Attention, ModelShape, Moe
 from qtui_core.memory.shape.packings import STORED
@@ -60,8 +66,16 @@ def resolve(
     quant = plan.quant or packed_as or ("nf4-dq" if quantized else None)
     if packed_as is None and quant == UNPACKED:
         quant = None
-    if not (again and quant in QUANTS):
-        _refuse(_impossible_storage(quant, packed_as))
+    if packed_as is None and quant == STORED:
+        raise UsageError(
+            f"--quant {STORED} is of a checkpoint that is quantized, and this one is not; choose "
+            f"{' or '.join(QUANTS[:2])}, or leave out --quant."
+        )
+    if packed_as is not None and quant not in (packed_as, UNPACKED, *(QUANTS if again else ())):
+        raise UsageError(
+            "The checkpoint is quantized already, and transformers does not quantize it again: "
+            f"--quant {quant} is for one that is not; leave out --quant."
+        )
     usual: KbitPrep = "none" if quant == STORED or plan.kernels == "fused" else "all"
     checkpointing = quantized if plan.checkpointing is None else plan.checkpointing
     plan = replace(
@@ -188,21 +202,6 @@ def _impossible(plan: RunPlan, packed_as: str | None) -> tuple[_Refusal, ...]:
         (plan.quant == "int8" and plan.zero == 3,
          "ZeRO-3 cannot shard weights of LLM.int8, whose row scales are not parameters; use "
          "--zero 2 or a 4-bit --quant."),
-    )
-    # fmt: on
-
-
-def _impossible_storage(quant: str | None, packed_as: str | None) -> tuple[_Refusal, ...]:
-    """Which `quant` a checkpoint that is quantized as `packed_as` says (None: not at all) cannot
-    have."""
-    # fmt: off
-    return (
-        (packed_as is None and quant == STORED,
-         f"--quant {STORED} is of a checkpoint that is quantized, and this one is not; choose "
-         f"{' or '.join(QUANTS[:2])}, or leave out --quant."),
-        (packed_as is not None and quant not in (packed_as, UNPACKED),
-         "The checkpoint is quantized already, and transformers does not quantize it again: "
-         f"--quant {quant} is for one that is not; leave out --quant."),
     )
     # fmt: on
 

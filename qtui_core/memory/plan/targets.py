@@ -8,8 +8,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.option import ALL_LINEAR
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import ALL_LINEAR, RunPlan
 from qtui_core.memory.shape.model_shape import (
     Embedding,
     Linear,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
+from math import prod
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -14,13 +15,8 @@ from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, named_parameters, parameter_count
 from qtui_core.memory.shape.nearest import nearest_shape, with_parameters
-from qtui_core.memory.shape.packed import (
-    as_served,
-    held_by_files,
-    packed,
-    packing_of,
-    packing_of_files,
-)
+from qtui_core.memory.shape.packed import held_by_files, packed
+from qtui_core.memory.shape.packings import as_served, packing_of, packing_of_files
 from qtui_core.models.source import ModelSource
 from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
 
@@ -153,13 +149,7 @@ def held_against(
 
 
 def _counted(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> str:
-    count = 0
-    for name, sizes in tensors.items():
-        if not name.startswith(_NO_PARAMETERS):
-            elements = 1
-            for size in sizes:
-                elements *= size
-            count += elements
+    count = sum(prod(s) for name, s in tensors.items() if not name.startswith(_NO_PARAMETERS))
     described = parameter_count(shape)
     if count in (0, described):
         return ""

@@ -16,7 +16,8 @@ from qtui_core.memory.shape.config_reader import Config, UnknownFamily
 from qtui_core.memory.shape.families.decoders import DECODERS
 from qtui_core.memory.shape.families.gpt import GPTS
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.packed import packed, packing_of
+from qtui_core.memory.shape.packed import packed
+from qtui_core.memory.shape.packings import packing_of
 from qtui_core.models.tensors import DESCRIBED_IN
 
 #: Endings of the names of language models.

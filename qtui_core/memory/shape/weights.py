@@ -104,15 +104,16 @@ def from_checkpoint(
         full = f"{name}{part.name}" if part.name[:1] in ("", "_") else f"{name}.{part.name}"
         component = Component.QUANTIZATION if number else Component.WEIGHTS
         kind = "" if number else layout.kind
-        fixed = stored = _fixed(full, part.sizes, part.dtype, component, packing=kind)
+        sizes = (part.elements,)
+        fixed = stored = _fixed(full, sizes, part.dtype, component, packing=kind)
         if unpacked and not number:
             stored = stored._replace(name=f"{name}.weight", shape=shape, dtype=dtype)
         elif unpacked and part.name == "weight_scale" and part.dtype != dtype:
             stored = stored._replace(dtype=dtype)
         elif unpacked and part.name == "weight_zero_point" and part.dtype == "int32":
-            groups = (shape[0], layout.groups(shape[-1]))
-            stored = stored._replace(shape=groups, dtype="int8")
-        yield stored if stored is fixed else stored._replace(loaded_shape=part.sizes)
+            words = (part.elements * 32 // layout.bits,)
+            stored = stored._replace(shape=words, dtype="int8")
+        yield stored if stored is fixed else stored._replace(loaded_shape=sizes)
 
 
 def packed(
@@ -284,11 +285,17 @@ class WeightStorage:
         loaded = "fp32" if served and name.endswith("_proj_bias") else self.plan.dtype
         kind = _KINDS[type(module)]
         raised = self.plan.kbit_prep == "all" or (self.plan.kbit_prep == "norms" and kind == "norm")
-        prepared = "fp32" if raised else loaded
+        steps = prepared = "fp32" if raised else loaded
+        if quantized:
+            # The layer casts its bias to the type of its input, which 4-bit layers first cast to
+            # their compute dtype (bitsandbytes nn/modules.py, forward of Linear4bit and
+            # Linear8bitLt). Norms in float32 make inputs float32.
+            wide = self.plan.quant == "int8" and self.plan.kbit_prep != "none"
+            steps = "fp32" if wide else loaded
         return StoredTensor(
             name,
             sizes,
-            self._bias_in_steps(loaded) if quantized else prepared,
+            steps,
             Component.WEIGHTS,
             kind,
             # Fast_RMS_Layernorm gives its weight no gradient, so that the optimizer skips it.
@@ -297,14 +304,6 @@ class WeightStorage:
             loaded=loaded,
             prepared=prepared,
         )
-
-    def _bias_in_steps(self, loaded: str) -> str:
-        """Dtype of a bias from the first forward pass on: that of the layer's input, which a 4-bit
-        layer first casts to its compute dtype (bitsandbytes nn/modules.py, Linear4bit.forward and
-        Linear8bitLt.forward). Norms in float32 make inputs float32."""
-        if self.plan.quant == "int8" and self.plan.kbit_prep != "none":
-            return "fp32"
-        return loaded
 
     def _adapter(self, name: str, module: Module) -> Iterator[StoredTensor]:
         """The two matrices over the module with this full name, or none if it gets no adapter, in

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qtui_core.memory.plan.option import without_logits
+from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.replay.record import Phase
 from qtui_core.memory.shape.model_shape import Linear, Norm
-from qtui_core.memory.step.backbones import BACKBONES, decoder
-from qtui_core.memory.step.model import Batch, Model
+from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
 from qtui_core.memory.tape.blocks.linear import project
 from qtui_core.memory.tape.blocks.losses import (
     LOGITS,
@@ -29,9 +28,20 @@ from qtui_core.memory.tape.tensors import SCALE, Tensor
 def forward(
     model: Model, batch: Batch, cache: Cache | None = None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """`LlamaForCausalLM.forward`, in the phases forward and loss. Returns the loss, and what else
-    its output holds: the logits, unless the loss is computed without them. In inference the loss is
-    None; a pipeline stage without a head returns the hidden states that it sends on instead."""
+    """`LlamaForCausalLM.forward`, in the phases forward and loss, under the autocast of the plan.
+    Returns the loss, and what else its output holds: the logits, unless the loss is computed
+    without them. In inference the loss is None; a pipeline stage without a head returns the hidden
+    states that it sends on instead."""
+    tape, plan = batch.ids.tape, model.plan
+    tape.autocast = plan.autocast_dtype if plan.autocast else None
+    output = _forward(model, batch, cache)
+    tape.autocast, tape.casts = None, {}
+    return output
+
+
+def _forward(
+    model: Model, batch: Batch, cache: Cache | None
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
     tape = batch.ids.tape
     shape, plan = model.shape, model.plan
     hidden = BACKBONES.get(shape.family, decoder)(model, batch, cache)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.option import Loop, Optimizer
+from qtui_core.memory.plan.options import Loop, Optimizer
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.weights import StoredTensor
 
@@ -45,12 +45,10 @@ class OptimizerState(NamedTuple):
 
 
 class Temporary(NamedTuple):
-    """An allocation of an optimizer step. Those of one `group` are made one after the other. A
-    group is freed when the next has been made, the last at the end of the step."""
+    """An allocation of an optimizer step."""
 
     name: str
     bytes: int
-    group: int
 
 
 def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]:
@@ -77,17 +75,15 @@ def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[Optim
 
 
 def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> Iterator[Temporary]:
-    """What a step allocates and frees again.
+    """What a step allocates for tensors of one dtype, and frees when it has made that of the next.
 
     AdamW over lists of tensors (foreach) holds the roots of all second moments of a dtype at once
-    (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt), one dtype after the other. Fused and
-    8-bit kernels work in place.
+    (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt). Fused and 8-bit kernels work in
+    place.
     """
-    if plan.optimizer != "adamw":
-        return
-    groups: dict[str, int] = {}
-    for tensor in sorted(trained, key=lambda t: groups.setdefault(t.dtype, len(groups))):
-        yield Temporary(f"{tensor.name}.exp_avg_sq_sqrt", tensor.bytes, groups[tensor.dtype])
+    if plan.optimizer == "adamw":
+        for tensor in trained:
+            yield Temporary(f"{tensor.name}.exp_avg_sq_sqrt", tensor.bytes)
 
 
 def passes_one_by_one(plan: RunPlan) -> bool:
@@ -108,7 +104,7 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary,
     n = tensor.elements
     parts = {"codes": n, "scale": 4 * n // _BLOCK_4BIT, "moment": 4 * n, "index": 8 * n}
     return tuple(
-        Temporary(f"{tensor.name}.{moment}.{part}", nbytes, 0)
+        Temporary(f"{tensor.name}.{moment}.{part}", nbytes)
         for part, nbytes in parts.items()
         for moment in ("exp_avg", "exp_avg_sq")
     )

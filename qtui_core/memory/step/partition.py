@@ -22,9 +22,8 @@ from typing import Any, Final
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label, Phase
 from qtui_core.memory.shape.model_shape import Attention, Layer, ModelShape, Moe, Norm, Parameter
-from qtui_core.memory.step.backbones import BACKBONES
+from qtui_core.memory.step.backbones import BACKBONES, Batch, Model
 from qtui_core.memory.step.forward import forward
-from qtui_core.memory.step.model import Batch, Model
 from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import Tensor
@@ -197,15 +196,12 @@ class Stage:
         del sent, output
 
     def _forward(self, tape: Tape, number: int) -> tuple[Tensor, ...]:
-        plan = self.model.plan
         tape.phase(Phase.FORWARD)
-        tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
         batch = self.batch
         if self._inputs:
             batch = replace(batch, received=self._inputs[number])
         output, others = forward(self.model, batch)
         del batch
-        tape.leave_autocast()
         assert output is not None
         return (output, *others)
 

@@ -38,8 +38,7 @@ MICRO_BATCHES: Final = 3
 #: alike.
 _MARGINS: Final = (1, 2, 3)
 
-TEMPORARY: Final = Component.TEMPORARIES
-ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
+ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
 
 def record_step(
@@ -116,7 +115,6 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
             stage.step(tape)
         for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
             tape.phase(Phase.FORWARD)
-            tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
             # The Trainer asks for no cache, and checkpointing allows none; otherwise the class
             # makes one in training too.
             cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
@@ -124,7 +122,6 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
             loss, others = forward(model, batch, cache)
             outputs = None if plan.loop == "trainer" else (loss, *others, cache)
             del others, cache
-            tape.leave_autocast()
             assert loss is not None
             if plan.accumulation > 1:
                 loss = loss * SCALE  # loss / accumulation
@@ -158,21 +155,15 @@ def _infer(tape: Tape, model: Model) -> object:
     if has_cache(model.shape):
         cache = Cache(stored=quantized_as(plan))
     tape.phase(Phase.FORWARD)
-    _pass_forward(tape, model, prompt, cache)
+    forward(model, prompt, cache)
     if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
         cache.lengthen(tape, cache.length + plan.generate - 2)
         seen = plan.batch * (plan.sequence + plan.generate - 1)
         ids = plan.batch
-        _pass_forward(tape, model, received(tape, model, _batch(tape, plan, ids, seen)), cache)
+        forward(model, received(tape, model, _batch(tape, plan, ids, seen)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache
-
-
-def _pass_forward(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> None:
-    tape.enter_autocast(model.plan.autocast_dtype if model.plan.autocast else None)
-    forward(model, batch, cache)
-    tape.leave_autocast()
 
 
 def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
@@ -229,7 +220,7 @@ class _Optimizer:
         for weights in self.model.sweep(tape):
             for stored, _ in weights.trained():
                 passing = [
-                    Buffer(tape, temporary.bytes, Label(temporary.name, TEMPORARY))
+                    Buffer(tape, temporary.bytes, Label(temporary.name, Component.TEMPORARIES))
                     for temporary in passing_temporaries(stored, self.model.plan)
                 ]
                 passing.clear()

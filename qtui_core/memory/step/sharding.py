@@ -68,7 +68,7 @@ def record_on_one_gpu(shape: ModelShape, plan: RunPlan) -> Recording:
             blocks = blocks_of(part, plan)
             paged = paged_bytes(blocks, plan) if plan.pages else 0
             if plan.data_parallel > 1:
-                events = repeated_events(_Rewriter(part, blocks, plan).rewrite(events))
+                events = repeated_events(_Rewriter(blocks, plan).rewrite(events))
         recordings.append(replace(recording, events=events, paged_bytes=paged))
     if len(recordings) == 1:
         return recordings[0]
@@ -108,24 +108,23 @@ class Unit:
         self.buffer: int | None = None
 
 
-def units_of(shape: ModelShape, blocks: Sequence[WeightBlock], plan: RunPlan) -> dict[int, Unit]:
+def units_of(blocks: Sequence[WeightBlock], plan: RunPlan) -> dict[int, Unit]:
     """The units by the index of their layer, as in a recording."""
-    outside, *others = blocks
-    places = {prefix: block.tensors for block in others for prefix in block.prefixes}
-    prefixes = [f"{shape.layer_prefix}.{i}" for i in range(len(shape.layers))]
-    units = {index: Unit(places[prefix], plan) for index, prefix in enumerate(prefixes)}
-    units[OUTSIDE] = Unit(outside.tensors, plan)
+    units = {OUTSIDE: Unit(blocks[0].tensors, plan)}
+    for block in blocks[1:]:
+        for prefix in block.prefixes:
+            units[int(prefix.rpartition(".")[2])] = Unit(block.tensors, plan)
     return units
 
 
 class _Rewriter:
     """Reads the events once and writes the new ones."""
 
-    def __init__(self, shape: ModelShape, blocks: tuple[WeightBlock, ...], plan: RunPlan) -> None:
+    def __init__(self, blocks: tuple[WeightBlock, ...], plan: RunPlan) -> None:
         self.plan = plan
         self.ways = plan.data_parallel
         self.buckets = gradient_buckets(blocks, plan)
-        self.units = units_of(shape, blocks, plan)
+        self.units = units_of(blocks, plan)
         self.written: list[Event] = []
         self.last_id = 0
         self.phase = ""

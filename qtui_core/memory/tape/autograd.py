@@ -1,4 +1,5 @@
-"""The backward pass: nodes run in the order of torch's autograd engine.
+"""The backward pass: nodes run in the order of torch's autograd engine; and gradient checkpointing,
+which runs parts of the forward pass again in it.
 
 The rules (torch/csrc/autograd: engine.cpp, input_buffer.cpp, functions/accumulate_grad.h):
 - The node created last runs first. A leaf takes over its gradient at once, without a copy unless
@@ -8,18 +9,30 @@ The rules (torch/csrc/autograd: engine.cpp, input_buffer.cpp, functions/accumula
   it is released when it returns.
 - A second gradient for the same tensor is added in place if nothing else holds the first and it is
   no view; otherwise a sum is allocated.
+
+Non-reentrant checkpointing (torch.utils.checkpoint): the forward pass of a region runs as usual,
+but its saved tensors are dropped and only counted. When the backward pass first needs one of them,
+the region runs again from its inputs and stores the saved tensors in the same order. With the last
+one it stops (early stop): before the kernel of the operation, if what it saves is an input. Each
+recomputed tensor is released as its operation takes it; the inputs live until the last operation
+that saved something has run.
+
+Reentrant (the default of the Trainer in transformers 4): a region runs without gradients and keeps
+only its input. In the backward pass it runs again, to its end, from that input detached from the
+graph; then a backward pass of its own runs through it, while its output is held. Nothing is
+released before its node has run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from sys import getrefcount
 from typing import Final
 
 from qtui_core.memory.replay.record import BACKWARD, LAYER, OPERATION, OUTSIDE
-from qtui_core.memory.step.checkpointing import take
 from qtui_core.memory.tape.tape import Tape
-from qtui_core.memory.tape.tensors import Node, Tensor
+from qtui_core.memory.tape.tensors import Buffer, Gradients, Node, Region, StopRecompute, Tensor
 
 #: The reference count of a gradient that only its slot holds: the slot, the local that names it,
 #: and the argument of getrefcount; and of its buffer: the tensor and that argument.
@@ -133,7 +146,7 @@ def _run(tape: Tape, node: Node, slots: Slots) -> Slots:
         tape.held = node.saved  # type: ignore[assignment]
         results = _call(node, slots)
     else:
-        tape.held = take(tape, region, node.saved)  # type: ignore[arg-type, assignment]
+        tape.held = _recomputed(tape, region, node.saved)  # type: ignore[arg-type, assignment]
         del region
         results = _call(node, slots)
     tape.held = []
@@ -177,3 +190,73 @@ def _take_over(tape: Tape, leaf: Tensor, slots: Slots) -> None:
     if getrefcount(gradient) > _OWN_TENSOR - 1:
         gradient = tape.new(gradient.elements, gradient.dtype, "clone")
     leaf.grad = gradient
+
+
+def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """`function(*inputs)`, of which only the inputs are kept for the backward pass.
+
+    `function` must not hold tensors that should be freed earlier: its closure lives as long as the
+    region. Without gradients it is an ordinary call.
+    """
+    if not tape.grad or tape.recomputing is not None:
+        return function(*inputs)
+    outer = tape.region
+    tape.region = Region(function, inputs, tape.autocast, tape.layer)
+    try:
+        return function(*inputs)
+    finally:
+        tape.region = outer
+
+
+def checkpoint_reentrant(tape: Tape, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function(x)`, of which only `x` is kept for the backward pass (CheckpointFunction)."""
+    if not tape.grad:
+        return function(x)
+    elements, dtype, autocast = x.elements, x.dtype, tape.autocast
+
+    def backward(gradient: Tensor) -> Gradients:
+        leaf = Tensor(elements, dtype, tape.held[0], requires_grad=True)
+        output = _run_again(tape, function, (leaf,), autocast)
+        assert output is not None
+        assert output.node is not None
+        propagate(tape, output.node, gradient)
+        return (leaf.grad,)
+
+    node = tape.node("CheckpointFunction", (x,), backward)
+    tape.save(node, x)
+    before, tape.grad = tape.grad, False
+    result = function(x)
+    tape.grad = before
+    return tape.output(node, result)
+
+
+def _recomputed(tape: Tape, region: Region, numbers: list[int]) -> list[Buffer | None]:
+    """What a node of a region saved, taken out of the region; recomputed on the first call."""
+    if region.recomputed is None:
+        region.recomputed = []
+        _run_again(tape, region.function, region.inputs, region.autocast, region)
+    recomputed = region.recomputed
+    taken = [recomputed[number] for number in numbers]
+    for number in numbers:
+        recomputed[number] = None
+    return taken
+
+
+def _run_again(
+    tape: Tape,
+    function: Callable[..., Tensor],
+    inputs: tuple[Tensor, ...],
+    autocast: str | None,
+    region: Region | None = None,
+) -> Tensor | None:
+    """Runs a region with gradients, under the autocast of before, with a cache of casts of its own.
+    With a `region` it ends as soon as that has recomputed everything that was saved."""
+    before = tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path
+    tape.recomputing, tape.region, tape.grad, tape.path = region, None, True, ""
+    tape.autocast, tape.casts = autocast, {}
+    try:
+        return function(*inputs)
+    except StopRecompute:
+        return None
+    finally:
+        (tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path) = before

@@ -191,14 +191,3 @@ class Tape:
                 node.saved.append(region.saved)  # type: ignore[arg-type]
                 region.saved += 1
                 region.owners.append(ref(node))
-
-    # ------------------------------------------------------------------ autocast
-
-    def enter_autocast(self, dtype: str | None) -> None:
-        """torch.autocast is entered; None means disabled."""
-        self.autocast = dtype
-
-    def leave_autocast(self) -> None:
-        """torch.autocast is left: its cached casts are released."""
-        self.autocast = None
-        self.casts = {}

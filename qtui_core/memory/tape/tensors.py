@@ -506,7 +506,7 @@ class Node:
 @dataclass(eq=False)
 class Region:
     """What one checkpoint covers (torch.utils.checkpoint, use_reentrant=False). See
-    step/checkpointing.py.
+    autograd.py.
 
     Attributes:
         function, inputs: to be run again; they live until the last node of the region that saved

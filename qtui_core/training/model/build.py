@@ -17,7 +17,7 @@ from torch import nn
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.option import ALL_LINEAR
+from qtui_core.memory.plan.options import ALL_LINEAR
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.shape.from_config import LANGUAGE_MODELS

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from qtui_core.memory.plan.option import ALL_LINEAR
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.options import ALL_LINEAR, RunPlan
 
 
 def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:

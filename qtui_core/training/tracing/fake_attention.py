@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from qtui_core.memory.plan.option import AttentionKernel
+from qtui_core.memory.plan.options import AttentionKernel
 
 _HALF = (torch.float16, torch.bfloat16)
 #: The largest head dimension of the flash kernel.

@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Embedding, Linear
-from qtui_core.memory.shape.packings import LAYOUTS
+from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.tape.blocks.quantized import linear_4bit, linear_int8, linear_packed
 from qtui_core.memory.tape.blocks.weights import LinearWeights, Weights
 from qtui_core.memory.tape.operations import embedding, linear
@@ -64,7 +64,7 @@ def base(
         return result + own.bias if apart and own.bias is not None else result
     if own.quant == "int8":
         return linear_int8(spec, own, x, turned=turned)
-    if own.quant in LAYOUTS:
+    if own.plan.quant == STORED:
         return _laid_out(own, linear_packed(spec, own, x), turned)
     return linear_4bit(spec, own, x)
 
@@ -97,7 +97,7 @@ def _adapted_quantized(spec: Linear, own: LinearWeights, x: Tensor, turned: bool
     assert own.down is not None
     tape, quant = x.tape, own.quant or ""
     result = base(spec, own, x, turned=turned)
-    if quant != "int8" and quant not in LAYOUTS:
+    if quant != "int8" and own.plan.quant != STORED:
         result = result.clone()
     if tape.autocast is None:
         x = x.to(own.down.dtype)

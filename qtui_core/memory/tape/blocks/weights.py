@@ -6,7 +6,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import FLOATING
-from qtui_core.memory.plan.option import UNPACKED
+from qtui_core.memory.plan.options import UNPACKED
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.shape.model_shape import Embedding, Linear, Norm, Parameter
