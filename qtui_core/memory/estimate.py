@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.outside_torch import (
+from qtui_core.memory.devices.device import (
+    Device,
     context_bytes,
     cublas_workspace,
     nccl_bytes,

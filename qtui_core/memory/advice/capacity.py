@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.changes import Advice
-from qtui_core.memory.devices.device import DEVICES, Device
-from qtui_core.memory.devices.outside_torch import cublas_workspace
+from qtui_core.memory.devices.device import DEVICES, Device, cublas_workspace
 from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, estimate_peaks, process_on
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash, plan_on
 from qtui_core.memory.replay.allocator import AllocatorSettings

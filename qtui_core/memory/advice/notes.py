@@ -9,8 +9,7 @@ from math import prod
 from typing import Final
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.device import Calibration
-from qtui_core.memory.devices.outside_torch import parse_version
+from qtui_core.memory.devices.device import Calibration, parse_version
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash
@@ -23,8 +22,7 @@ from qtui_core.memory.shape.packed import EXPERTS_UNKNOWN
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.shape.weights import tensors_of
 from qtui_core.memory.step.device_events import holds_logits_back
-from qtui_core.memory.step.partition import stages_of
-from qtui_core.memory.step.sharding import is_sharded
+from qtui_core.memory.step.sharding import is_sharded, stages_of
 from qtui_core.memory.tape.blocks.losses import LOGITS
 from qtui_core.models.tensors import DESCRIBED_IN
 from qtui_core.quantities import format_bytes

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.outside_torch import cublas_workspace, outside_torch, parse_version
+from qtui_core.memory.devices.device import Device, cublas_workspace, outside_torch, parse_version
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.allocator import (
