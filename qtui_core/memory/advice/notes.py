@@ -237,7 +237,10 @@ def _four_bits(shape: ModelShape, plan: RunPlan) -> str:
 
 def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:
     plan = found.plan
-    last, flying = _is_last(found), min(plan.pipeline_parallel, plan.accumulation)
+    last = any(term.name == LOGITS.what for term in found.terms)
+    if plan.trains:
+        last = any(phase.name == Phase.LOSS for phase in found.phases)
+    flying = min(plan.pipeline_parallel, plan.accumulation)
     longest = -(-len(shape.layers) // plan.pipeline_parallel)
     which, other = ("last stage, which has the logits", "first")
     if not last:
@@ -263,26 +266,13 @@ def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:
             "torch refuses fewer micro batches than stages: --accumulation "
             f"{plan.pipeline_parallel} or more."
         )
-    each = _of_one(found, 1 if last else flying)
+    # Activations when the first backward pass begins, of each micro batch in flight.
+    begun = next((s.start for s in found.timeline.spans if s.name == Phase.BACKWARD), None)
+    waiting = {} if begun is None else found.timeline.held(begun)
+    each = waiting.get(Component.ACTIVATIONS, 0) // flying
     if not last and plan.accumulation > flying and each:
         more = (plan.accumulation - flying) * each
         yield (
             f"Under GPipe all {plan.accumulation} wait at once on the first stage: about {more:,} "
             f"bytes more, {each:,} for each."
         )
-
-
-def _is_last(found: Estimate) -> bool:
-    """Whether the pipeline stage of an estimate is the one with the head."""
-    if found.plan.trains:
-        return any(phase.name == Phase.LOSS for phase in found.phases)
-    return any(term.name == LOGITS.what for term in found.terms)
-
-
-def _of_one(found: Estimate, flying: int) -> int:
-    """Bytes of activations for each micro batch in flight when the first backward pass begins."""
-    begun = next((s.start for s in found.timeline.spans if s.name == Phase.BACKWARD), None)
-    if begun is None:
-        return 0
-    waiting = found.timeline.held(begun).get(Component.ACTIVATIONS, 0)
-    return waiting // flying

@@ -9,18 +9,22 @@ from typing import Any, Final
 
 from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.advice.capacity import (
+from qtui_core.memory.advice.fit import (
+    Advice,
+    Cure,
     Fit,
     Knob,
     Largest,
     OnDevice,
+    advise,
+    cures,
     fit_on,
     fits,
     largest,
     remedy,
     smallest_again,
+    worthwhile,
 )
-from qtui_core.memory.advice.changes import Advice, Cure, advise, cures, worthwhile
 from qtui_core.memory.advice.notes import notes_of
 from qtui_core.memory.cached import CacheKind, cache_of
 from qtui_core.memory.compute import Compute, compute_of

@@ -84,10 +84,6 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
 _LEFT_OUT: Final = Fraction(1, 1000)
 
 
-#: The most names that a term for several things lists.
-_NAMES: Final = 1
-
-
 class Held(NamedTuple):
     """Buffers for the same thing, of the same size.
 
@@ -137,8 +133,9 @@ class Terms:
             key = (held.component, expression_of(held.size).text, held.copies)
             alike.setdefault(key, []).append(held)
         found = [
-            self._term(group[0], _listed([held.name for held in group]), len(group))
+            self._term(group[0], f"{group[0].name}{more}", len(group))
             for group in alike.values()
+            for more in (f" and {len(group) - 1} more" if len(group) > 1 else "",)
         ]
         return tuple(sorted(found, key=lambda term: -term.bytes))
 
@@ -158,7 +155,8 @@ class Terms:
             expression = symbol(f"r512({expression.text})", held.bytes // held.copies)
         expression = expression.times(self._count(held.copies)).times(number(times))
         nbytes, count = times * held.bytes, times * held.copies
-        return self._made(held.component, name, expression.text, nbytes, count, held.component)
+        part_of = held.component.value
+        return self._made(held.component, name, expression.text, nbytes, count, part_of)
 
     def _component(self, component: Component, members: Sequence[Held]) -> Term:
         nbytes = sum(held.bytes for held in members)
@@ -178,12 +176,11 @@ class Terms:
         formula: str,
         nbytes: int,
         count: int,
-        part_of: Component | None = None,
+        part_of: str = "",
     ) -> Term:
         basis, source = self._known_of(component)
         numbers = with_numbers(formula, self.letters)
-        of = "" if part_of is None else part_of.value
-        return Term(name, nbytes, formula, basis, source, of, numbers, count)
+        return Term(name, nbytes, formula, basis, source, part_of, numbers, count)
 
     def _count(self, count: int) -> Expression:
         """The count of buffers, as a formula in the number of layers if possible."""
@@ -229,11 +226,6 @@ def _held(alive: Iterable[Allocation]) -> tuple[Held, ...]:
     ]
     order = {component: index for index, component in enumerate(STACK)}
     return tuple(sorted(found, key=lambda held: (order[held.component], -held.bytes, held.name)))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
 
 
 def slack_term(allocated: int, alive: int) -> Term:

@@ -49,20 +49,13 @@ class Block:
 
     __slots__ = ("address", "next", "pool", "previous", "size", "state")
 
-    def __init__(
-        self,
-        pool: Pool,
-        address: int,
-        size: int,
-        previous: Block | None = None,
-        following: Block | None = None,
-    ) -> None:
+    def __init__(self, pool: Pool, address: int, size: int) -> None:
         self.pool = pool
         self.address = address
         self.size = size
         self.state = FREE
-        self.previous = previous
-        self.next = following
+        self.previous: Block | None = None
+        self.next: Block | None = None
 
     @property
     def reach(self) -> int:
@@ -149,26 +142,17 @@ class Pool:
 
     def cut(self, block: Block, size: int) -> None:
         """Leaves `size` bytes in a block and adds the rest as a free block."""
-        after = block.next
         left = block.size - size
         if self.absorbed:
             rest = self.absorbed.pop()
             rest.address = block.address + size
             rest.size = left
             rest.state = FREE
-            rest.previous = block
-            rest.next = after
         else:
-            rest = Block(self, block.address + size, left, block, after)
+            rest = Block(self, block.address + size, left)
         block.size = size
-        block.next = rest
-        if after is not None:
-            after.previous = rest
-        if left in self.rows:
-            self.add(rest)
-        else:
-            self.rows[left] = [rest]
-            insort(self.sizes, left)
+        link(block, rest, block.next)
+        self.add(rest)
 
 
 def _falling(block: Block) -> int:
@@ -310,7 +294,8 @@ class CachingAllocator:
         for pool in (self.large, self.small):
             for block in list(pool.free()):
                 if block.previous is None and block.next is None:
-                    self._release(block)
+                    pool.remove(block)  # cudaFree
+                    self.reserved -= block.size
 
     def _take(self, pool: Pool, size: int) -> Block | None:
         """The free block to use, if there is one, no longer in the pool."""
@@ -345,11 +330,6 @@ class CachingAllocator:
 
     def _fits(self, nbytes: int) -> bool:
         return self.capacity is None or self.reserved + nbytes <= self.capacity
-
-    def _release(self, block: Block) -> None:
-        """cudaFree of a segment that is one free block."""
-        block.pool.remove(block)
-        self.reserved -= block.size
 
 
 #: The least number of pages of address space in a segment. Torch takes 9/8 of the device's memory;

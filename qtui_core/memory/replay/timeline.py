@@ -4,6 +4,7 @@ is computed once (programs.py)."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import add
@@ -176,7 +177,7 @@ class Timeline:
         for number, call in enumerate(self.events.calls):
             program, phase = call.program, self._stands[number].phase
             kept = {
-                ordinal: program.component(ordinal, phase, self._end(number, ordinal)[1])
+                ordinal: program.component(ordinal, phase, self._ends[number, ordinal][1])
                 for ordinal in program.left
             }
             lasting.append(kept)
@@ -207,7 +208,7 @@ class Timeline:
             if index == last:
                 left = [n for n in left if starts[last] + program.buffers[n].start <= number]
             for ordinal in left:
-                stop, died = self._end(index, ordinal)
+                stop, died = self._ends[index, ordinal]
                 if stop > number:
                     group = alike.setdefault((key, ordinal, died), [index, 0])
                     group[1] += 1
@@ -255,15 +256,12 @@ class Timeline:
         """The call that an event belongs to; the last one past the end."""
         return min(bisect_right(self.events.starts, number), len(self.events.calls)) - 1
 
-    def _end(self, call: int, ordinal: int) -> tuple[int, str]:
-        """The event and the phase in which another call frees a buffer; past the last event, and
-        empty, if none does."""
-        return self._ends.get((call, ordinal), (len(self.events), ""))
-
     @cached_property
     def _ends(self) -> dict[tuple[int, int], tuple[int, str]]:
-        """(call, ordinal) -> the event and the phase in which another call frees the buffer."""
-        found: dict[tuple[int, int], tuple[int, str]] = {}
+        """(call, ordinal) -> the event and the phase in which another call frees the buffer; past
+        the last event, and empty, if none does."""
+        last = len(self.events), ""
+        found: dict[tuple[int, int], tuple[int, str]] = defaultdict(lambda: last)
         for number, call in enumerate(self.events.calls):
             start, phase = self.events.starts[number], self._stands[number].phase
             for step, owner, ordinal, died in call.program.frees_by_phase:

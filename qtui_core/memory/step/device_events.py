@@ -199,7 +199,8 @@ def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     """Events in which quantized weights are loaded as by the library versions that were current
     with the plan's torch: read ahead of quantization or one by one, and with the cache emptied in
     the preparation or not."""
-    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
+    version = parse_version(plan.torch)
+    ahead, emptied = version in _THREADED, version >= _EMPTIES_SINCE
     if not plan.quantized or (emptied and not ahead):
         return events
     if ahead:
@@ -208,18 +209,6 @@ def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
         found[1:ends] = read_ahead(found[1:ends])
         events = repeated_events(found)
     return events if emptied else events.without(EMPTY_CACHE)
-
-
-def reads_ahead(torch: str) -> bool:
-    """Whether the transformers version that was current with a torch version reads weights to be
-    quantized in several threads."""
-    return parse_version(torch) in _THREADED
-
-
-def empties_cache(torch: str) -> bool:
-    """Whether the peft version that was current with a torch version empties the cache after k-bit
-    preparation."""
-    return parse_version(torch) >= _EMPTIES_SINCE
 
 
 def read_ahead(events: Sequence[Event]) -> list[Event]:

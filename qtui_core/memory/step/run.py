@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -25,7 +25,6 @@ from qtui_core.memory.shape.weights import StoredTensor
 from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
-    passes_one_by_one,
     passing_temporaries,
     shared_states,
     states_of,
@@ -171,17 +170,14 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan, plan.tokens, plan.tokens))
     _unpack(tape, model)
-    cache = None
-    if has_cache(model.shape):
-        cache = Cache(stored=quantized_as(plan))
+    cache = Cache(stored=quantized_as(plan)) if has_cache(model.shape) else None
     tape.phase(Phase.FORWARD)
     forward(model, prompt, cache)
     if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
         cache.lengthen(tape, cache.length + plan.generate - 2)
         seen = plan.batch * (plan.sequence + plan.generate - 1)
-        ids = plan.batch
-        forward(model, received(tape, model, _batch(tape, plan, ids, seen)), cache)
+        forward(model, received(tape, model, _batch(tape, plan, plan.batch, seen)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache
 
@@ -210,19 +206,18 @@ class _Optimizer:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.begun = False
-        self.states: list[Buffer] = []
+        self.states: list[Buffer] | None = None
 
     def step(self, tape: Tape) -> None:
         """`optimizer.step()`."""
-        if not self.begun:
+        if self.states is None:
             self.begin(tape)
         before: list[list[Buffer]] = []
         for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
             made = [
                 [
-                    Buffer(tape, temporary.bytes, ROOTS)
-                    for temporary in step_temporaries(
+                    Buffer(tape, nbytes, ROOTS)
+                    for nbytes in step_temporaries(
                         [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
                     )
                 ]
@@ -232,33 +227,28 @@ class _Optimizer:
             before = made
             del made
         self._release(tape, before)
-        if passes_one_by_one(self.model.plan):
-            self._pass(tape)
-
-    def _pass(self, tape: Tape) -> None:
-        """Updates tensors one after the other."""
-        for weights in self.model.sweep(tape):
-            for stored, _ in weights.trained():
-                passing = [
-                    Buffer(tape, temporary.bytes, Label(temporary.name, Component.TEMPORARIES))
-                    for temporary in passing_temporaries(stored, self.model.plan)
-                ]
-                passing.clear()
+        if self.model.plan.optimizer == "adamw4bit":  # updates tensors one after the other
+            for weights in self.model.sweep(tape):
+                for stored, _ in weights.trained():
+                    passing = [
+                        Buffer(tape, nbytes, Label(name, Component.TEMPORARIES))
+                        for name, nbytes in passing_temporaries(stored, self.model.plan).items()
+                    ]
+                    passing.clear()
 
     def begin(self, tape: Tape) -> None:
         """Makes the states."""
-        self.begun = True
-        plan = self.model.plan
-        self._keep(tape, shared_states(self._trained(), plan))
+        self.states = [
+            Buffer(tape, state.bytes, Label(state.name, Component.OPTIMIZER))
+            for state in self._states(tape)
+            if not state.paged
+        ]
+
+    def _states(self, tape: Tape) -> Iterator[OptimizerState]:
+        yield from shared_states(self._trained(), self.model.plan)
         for weights in self.model.sweep(tape):
             for stored, _ in weights.trained():
-                self._keep(tape, states_of(stored, plan))
-
-    def _keep(self, tape: Tape, states: Iterable[OptimizerState]) -> None:
-        for state in states:
-            if not state.paged:
-                label = Label(state.name, Component.OPTIMIZER)
-                self.states.append(Buffer(tape, state.bytes, label))
+                yield from states_of(stored, self.model.plan)
 
     def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
         """Frees the buffers of each group of weights, in order."""
@@ -341,11 +331,11 @@ def _head(model: Model, hidden: Tensor) -> Tensor:
     if spec.outputs < shape.vocabulary <= spec.outputs * model.plan.tensor_parallel:
         rows = logits.elements // spec.outputs
         logits = gathered(logits, rows * shape.vocabulary, LOGITS)
-    if model.shape.logit_softcap:
+    if shape.logit_softcap:
         logits = logits * SCALE
         logits = logits.tanh()
         logits = logits * SCALE
-    return logits * SCALE if model.shape.logit_scale else logits
+    return logits * SCALE if shape.logit_scale else logits
 
 
 def _transformed(model: Model, hidden: Tensor) -> Tensor:
