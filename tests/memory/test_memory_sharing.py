@@ -11,7 +11,7 @@ from every import over
 from processes import in_two_processes
 from small_models import config_of
 
-from qtui_core.memory.advice.notes import parallel_notes
+from qtui_core.memory.advice.report import parallel_notes
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
