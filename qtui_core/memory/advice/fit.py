@@ -251,10 +251,9 @@ def _best(plan: RunPlan, advice: Sequence[Advice], phase: str, needs: int) -> Ad
 Verdict = Literal["fits", "tight", "no"]
 Knob = Literal["batch", "seq"]
 
-#: Sequences are tried in steps of an attention tile, for which kernels are fast.
-SEQUENCE_STEP: Final = 64
-_MOST: Final = {"batch": 1 << 20, "seq": 1 << 24}
-_FIELDS: Final = {"batch": "batch", "seq": "sequence"}
+#: Knob -> its field in a plan, the step in which it is tried, and the most. Sequences are tried in
+#: steps of an attention tile, for which kernels are fast.
+_KNOBS: Final = {"batch": ("batch", 1, 1 << 20), "seq": ("sequence", 64, 1 << 24)}
 
 
 @dataclass(frozen=True)
@@ -367,8 +366,7 @@ def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Lar
 
     Raises UsageError if the plan is impossible even with the smallest value.
     """
-    step = SEQUENCE_STEP if knob == "seq" else 1
-    field = _FIELDS[knob]
+    field, step, most = _KNOBS[knob]
     taken: dict[int, int] = {}
 
     def room(value: int) -> int | None:
@@ -385,7 +383,7 @@ def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Lar
         # With retries it is tight, however much room they leave.
         return min(-1, room - _given_back(found)) if found.retries else room
 
-    value = last_that_fits(room, _MOST[knob] // step)
+    value = last_that_fits(room, most // step)
     return Largest(
         f"--{knob}", None if value is None else value * step, device.name, taken[value or 1], step
     )
@@ -474,24 +472,19 @@ def smallest_again(found: Estimate, verdicts: Sequence[Fit], again: OnDevice) ->
     """The verdicts up to the smallest device that the run fits. If it fits narrowly and the
     workspaces or kernels of that device differ from the estimate's, the verdict comes from an
     estimate on the device itself. Later verdicts are unchanged."""
-    known = {device.name: device for device in DEVICES}
+    known, plan = {device.name: device for device in DEVICES}, found.plan
     judged = list(verdicts)
     for number, fit in enumerate(judged):
         device = known.get(fit.gpu)
         if fit.verdict != "fits" or device is None:
             continue
         spare = fit.headroom_bytes - found.uncertainty_bytes
-        if spare * _NARROW < found.process_bytes and not _alike(found, device):
-            judged[number] = fit_on(again(found.plan, device), device)
+        here, there = (
+            (cublas_workspace(plan.torch, each, trains=plan.trains).each, has_flash(each))
+            for each in (found.device, device)
+        )
+        if spare * _NARROW < found.process_bytes and here != there:
+            judged[number] = fit_on(again(plan, device), device)
         if judged[number].verdict == "fits":
             break
     return tuple(judged)
-
-
-def _alike(found: Estimate, device: Device) -> bool:
-    """Whether a device has the workspaces and kernels of the estimate."""
-    plan = found.plan
-    sizes = {
-        cublas_workspace(plan.torch, d, trains=plan.trains).each for d in (found.device, device)
-    }
-    return len(sizes) == 1 and (has_flash(found.device) == has_flash(device))

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 #: The order of letters in a product; other letters come after these.
@@ -185,11 +185,6 @@ def _written(product: Product, factor: Factor) -> str:
 def _repeated(product: Product, sign: int) -> list[str]:
     """The letters with exponents of one sign, each repeated as often as its exponent says."""
     return [of.text for of, exponent in product for _ in range(sign * exponent)]
-
-
-def total(expressions: Iterable[Expression]) -> Expression:
-    """The sum of expressions."""
-    return reduce(Expression.plus, expressions, number(0))
 
 
 Part = TypeVar("Part")

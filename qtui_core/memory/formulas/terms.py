@@ -19,7 +19,6 @@ from qtui_core.memory.formulas.size import (
     letters_in,
     number,
     symbol,
-    total,
     with_numbers,
 )
 from qtui_core.memory.replay.record import RESIDENT, Component
@@ -160,7 +159,9 @@ class Terms:
 
     def _component(self, component: Component, members: Sequence[Held]) -> Term:
         nbytes = sum(held.bytes for held in members)
-        whole = total(self._count(held.copies).times(expression_of(held.size)) for held in members)
+        whole = number(0)
+        for held in members:
+            whole = whole.plus(self._count(held.copies).times(expression_of(held.size)))
         listed = whole.nearly(nbytes, nbytes * _LEFT_OUT)
         formula = listed.text
         left = int(nbytes - listed.value)

@@ -521,8 +521,8 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
     phase, full = "", False
 
     def end_phase() -> None:
-        levels = Levels(*allocator.peaks()), Levels(*allocator.levels())
-        phases.append(PhaseLevels(phase, *levels))
+        peak, end = Levels(*allocator.peaks()), Levels(*allocator.levels())
+        phases.append(PhaseLevels(phase, peak, end))
 
     tables: list[list[Any]] = []  # the blocks of each call, by ordinal
     try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -69,7 +68,11 @@ def record_step(
     Else they exist from the second step on, so the second is the first that is like all later ones.
     Only as many layers are built as show the pattern; the events of the others are copies.
     """
-    with _no_garbage():
+    enabled = gc.isenabled()
+    # Tapes have no reference cycles, and the collector would search tens of thousands of events
+    # again and again.
+    gc.disable()
+    try:
         for margin in _MARGINS:
             folded = fold(shape, margin)
             recording = record_all(folded.shape, plan, steps, steady=steady)
@@ -78,6 +81,9 @@ def record_step(
             except NotPeriodic:
                 continue
         return record_all(shape, plan, steps, steady=steady)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def record_all(
@@ -186,19 +192,6 @@ def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
     """Token ids, which are the labels too, and the mask of padded sequences over all `seen`."""
     ids = tape.new(tokens, "int64", IDS)
     return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """A block without the garbage collector: tapes have no reference cycles, and it would search
-    tens of thousands of events again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Optimizer:
@@ -316,8 +309,13 @@ def _head(model: Model, hidden: Tensor) -> Tensor:
     shape = model.shape
     spec = shape.head
     assert spec is not None  # check_against refuses models without a head
-    if shape.is_encoder:
-        hidden = _transformed(model, hidden)
+    if shape.is_encoder:  # BertPredictionHeadTransform.forward, and the same in RobertaLMHead
+        dense, norm = shape.head_modules[:2]
+        assert isinstance(dense, Linear)
+        assert isinstance(norm, Norm)
+        hidden = project(model.outside, dense, hidden)
+        hidden = activation(shape.head_activation, hidden)
+        hidden = normalize(model.outside, norm, hidden)
     if not model.plan.trains and not shape.is_encoder:
         last = hidden.alias(model.plan.batch * spec.inputs)
         # The last tokens of several sequences are not contiguous in memory.
@@ -336,16 +334,6 @@ def _head(model: Model, hidden: Tensor) -> Tensor:
         logits = logits.tanh()
         logits = logits * SCALE
     return logits * SCALE if shape.logit_scale else logits
-
-
-def _transformed(model: Model, hidden: Tensor) -> Tensor:
-    """BertPredictionHeadTransform.forward, and the same in RobertaLMHead."""
-    dense, norm = model.shape.head_modules[:2]
-    assert isinstance(dense, Linear)
-    assert isinstance(norm, Norm)
-    hidden = project(model.outside, dense, hidden)
-    hidden = activation(model.shape.head_activation, hidden)
-    return normalize(model.outside, norm, hidden)
 
 
 RECEIVED: Final = Label("receive buffer", Component.INPUTS)

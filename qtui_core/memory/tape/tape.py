@@ -170,24 +170,23 @@ class Tape:
         """
         if node is None:
             return
+        buffers = [x.buffer for x in tensors if x is not None]
         region = self.recomputing
         if region is not None:
             assert region.recomputed is not None
-            for x in tensors:
-                if x is not None:
-                    waits = region.owners[len(region.recomputed)]() is not None
-                    region.recomputed.append(x.buffer if waits else None)
-                    if len(region.recomputed) == region.saved:
-                        raise StopRecompute
-                    node.saved.append(x.buffer)  # type: ignore[arg-type]
+            for buffer in buffers:
+                waits = region.owners[len(region.recomputed)]() is not None
+                region.recomputed.append(buffer if waits else None)
+                if len(region.recomputed) == region.saved:
+                    raise StopRecompute
+                node.saved.append(buffer)  # type: ignore[arg-type]
             return
         region = self.region
         if region is None:
-            node.saved.extend([x.buffer for x in tensors if x is not None])  # type: ignore[misc]
+            node.saved.extend(buffers)  # type: ignore[arg-type]
             return
         node.region = region
-        for x in tensors:
-            if x is not None:
-                node.saved.append(region.saved)  # type: ignore[arg-type]
-                region.saved += 1
-                region.owners.append(ref(node))
+        for _ in buffers:
+            node.saved.append(region.saved)  # type: ignore[arg-type]
+            region.saved += 1
+            region.owners.append(ref(node))
