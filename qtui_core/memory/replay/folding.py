@@ -195,7 +195,12 @@ def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
     return found
 
 
-def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
+def _rows_of(folds: Iterable[Fold]) -> dict[int, Fold]:
+    """The fold of each layer that is built."""
+    return {layer: row for row in folds for layer in range(row.start, row.start + row.built)}
+
+
+def _is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
     """Whether the buffers of `place` that `section` frees belong to a layer at a fixed distance
     (else to one particular layer). So it is if one of the two stands for repeated layers and they
     are at most a period apart."""
@@ -236,10 +241,7 @@ class Caller:
         self._found: dict[tuple[int, int], int] = {}
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[int, int] = {}
-        # The fold of each layer that is built.
-        self._rows = {
-            layer: row for row in folds for layer in range(row.start, row.start + row.built)
-        }
+        self._rows = _rows_of(folds)
         added = 0
         for row in folds:
             for layer in range(row.built):
@@ -284,7 +286,7 @@ class Caller:
             elif kind in FREES:
                 place, other, nbytes = self._places[event[1]]
                 if id(place) not in slots:
-                    near = is_near(self._rows, section, place)
+                    near = _is_near(self._rows, section, place)
                     number = self._numbers.get(place.layer, place.layer)
                     owner = (*_key(place, number), False)
                     if near:
@@ -331,6 +333,45 @@ def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
             for section in group:
                 caller.call(section, copy, last=copy == order[-1])
     return RepeatedEvents(caller.calls)
+
+
+def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> list[tuple[str, int]]:
+    """(phase, most live bytes in it) of each phase of all layers, in order, each buffer rounded: as
+    in a timeline of what `unfold` returns, in a third of the time. Raises NotPeriodic as it does.
+    """
+    sections, places = cut(events)
+    _check(sections, folds)
+    rows = _rows_of(folds)
+    sizes: dict[Any, int] = {}
+    tops: list[tuple[str, int]] = []
+    phase, live, peak = "", 0, 0
+    for group, copies in _groups(sections, folds):
+        # Only the last copy frees what all layers share, so far `shared` bytes: `last` is its most,
+        # `top` that of the others, if both began at the same level.
+        before, shared, top, last = live, 0, live, live
+        for section in group:
+            for event in section.events:
+                kind = event[0]
+                if kind == ALLOCATE:
+                    size = sizes[event[1]] = -(-int(event[2]) // 512) * 512
+                    live += size
+                    if live > last:
+                        last = live
+                    if live + shared > top:
+                        top = live + shared
+                elif kind == FREE:
+                    size = sizes[event[1]]
+                    live -= size
+                    place = places[event[1]][0]
+                    if copies and place is not section and not _is_near(rows, section, place):
+                        shared += size
+                elif kind == PHASE:
+                    tops.append((phase, max(peak, top)))
+                    phase, peak, top, last = event[1], live, live, live
+        gained = live + shared - before
+        peak = max(peak, top, top + max(copies - 1, 0) * gained, last + copies * gained)
+        live += copies * gained
+    return [*tops[1:], (phase, peak)]
 
 
 def _groups(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from qtui_core.memory.cached import quantized_as
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.folding import NotPeriodic, fold, unfold
-from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Label, Phase, Recording
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
+from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import StoredTensor
 from qtui_core.memory.step.forward import Batch, Model, forward
@@ -41,6 +40,8 @@ _MARGINS: Final = (1, 2, 3)
 TEMPORARY: Final = Component.TEMPORARIES
 ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
 
+Read = TypeVar("Read")
+
 
 def record_step(
     shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
@@ -51,15 +52,28 @@ def record_step(
     Else they exist from the second step on, so the second is the first that is like all later ones.
     Only as many layers are built as show the pattern; the events of the others are copies.
     """
+    events = read_step(unfold, shape, plan, steps, steady=steady)
+    return Recording(events, "tape", steady=steady)
+
+
+def read_step(
+    read: Callable[[Sequence[Event], Sequence[Fold]], Read],
+    shape: ModelShape,
+    plan: RunPlan,
+    steps: int,
+    *,
+    steady: bool,
+) -> Read:
+    """What `read` returns for the events of such a run and how its layers were folded."""
     with _no_garbage():
         for margin in _MARGINS:
             folded = fold(shape, margin)
             recording = record_all(folded.shape, plan, steps, steady=steady)
             try:
-                return replace(recording, events=unfold(recording.events, folded.folds))
+                return read(recording.events, folded.folds)
             except NotPeriodic:
                 continue
-        return record_all(shape, plan, steps, steady=steady)
+        return read(record_all(shape, plan, steps, steady=steady).events, ())
 
 
 def record_all(
