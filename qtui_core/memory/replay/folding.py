@@ -5,6 +5,9 @@ In each sweep over the layers, the sections of the layers that stand for others 
 buffer is identified by its sweep, its layer and its ordinal in that section; a section that frees a
 buffer of the layer before does so in every call. What all layers share, made outside of them or in
 a distant layer, is freed by the last one that runs.
+
+Long loops in a layer are folded alike: of their turns few are built, the third stands for the
+others, and a buffer is identified by its turn, too.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, Step
-from qtui_core.memory.replay.record import ALLOCATE, FREE, FREES, LAYER, OUTSIDE, PHASE, Event
+from qtui_core.memory.replay.record import ALLOCATE, FREE, FREES, LAYER, OUTSIDE, PHASE, TURN, Event
 from qtui_core.memory.shape.model_shape import Layer, ModelShape
 
 #: The longest pattern that is looked for; Gemma 3 repeats six layers.
 _LONGEST_PERIOD: Final = 12
+#: The turn of a loop that stands for others. Those beside it must allocate alike.
+_TEMPLATE: Final = 2
 
 
 @dataclass(frozen=True)
@@ -104,19 +109,26 @@ def _runs(kinds: Sequence[int], period: int) -> list[tuple[int, int]]:
 
 @dataclass(eq=False)
 class LayerSection:
-    """The events of one layer in one sweep, or of no layer.
+    """The events of one layer in one sweep, or of no layer. A loop divides them into those before
+    it, of each of its turns, and after it.
 
     Attributes:
         sweep: number of the sweep; OUTSIDE for no layer.
         layer: its layer; OUTSIDE for none.
         direction: of the LAYER event that began it; empty if there was none.
-        events: without that LAYER event.
+        part: how many loops have begun and ended before it in the sweep and layer.
+        turn: of those that are built; OUTSIDE for none.
+        turns: the numbers, among all turns, of those for which it stands, in order.
+        events: without the LAYER or TURN event.
         allocations: how many of them allocate.
     """
 
     sweep: int
     layer: int
     direction: str
+    part: int = 0
+    turn: int = OUTSIDE
+    turns: Sequence[int] = (OUTSIDE,)
     events: list[Event] = field(default_factory=list)
     allocations: int = 0
 
@@ -154,6 +166,11 @@ def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
             current = begin(event[1], event[2])
             keep = current.events.append
             continue
+        if kind == TURN:
+            current = _turned(current, event[1], event[2])
+            sections.append(current)
+            keep = current.events.append
+            continue
         if not inside or kind == PHASE:
             inside = False
             owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
@@ -167,6 +184,17 @@ def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
     return sections, places
 
 
+def _turned(before: LayerSection, turn: int, more: int) -> LayerSection:
+    """The section that begins with a TURN event after another."""
+    same = OUTSIDE not in (before.turn, turn)
+    turns: Sequence[int] = (turn + more * (turn > _TEMPLATE),)
+    if turn == _TEMPLATE:
+        turns = range(turn, turn + more + 1)
+        if before.turn > turn:
+            turns = turns[::-1]
+    return LayerSection(before.sweep, before.layer, "", before.part + (not same), turn, turns)
+
+
 def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
     """Events as calls; if they are not calls yet, each section becomes one call.
 
@@ -178,7 +206,7 @@ def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
         sections, places = cut(events)
         caller = Caller((), places)
         for section in sections:
-            caller.call(section, 0, last=True)
+            caller.call(section, 0, OUTSIDE, last=True)
     except KeyError as error:
         raise ValueError(f"buffer {error} is freed before it is allocated") from None
     found = RepeatedEvents(caller.calls, events)
@@ -213,9 +241,21 @@ def _is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) 
     )
 
 
-#: Whose buffer a section frees: (sweep, distance of the layer, True), (sweep, number among all
-#: layers, False), or (OUTSIDE, identity of a section outside of layers, False).
-_Owner = tuple[int, int, bool]
+def _turn_of(section: LayerSection, place: LayerSection) -> tuple[int, bool]:
+    """The turn of a buffer that a section frees: its distance and True if one of the two stands for
+    other turns, else its number and False."""
+    if len(section.turns) == len(place.turns) == 1:
+        return place.turns[0], False
+    if OUTSIDE in (section.turn, place.turn) or abs(place.turn - section.turn) > 1:
+        raise NotPeriodic(f"turns of layer {section.layer} free differently")
+    return place.turn - section.turn, True
+
+
+#: Which section a call is of: its sweep, its number among all layers, its part, and its number
+#: among all turns; outside of layers its identity is the second.
+_Key = tuple[int, int, int, int]
+#: Whose buffer a section frees, and whether layer and turn are distances from its own.
+_Owner = tuple[_Key, bool, bool]
 
 
 class _Compiled(NamedTuple):
@@ -237,8 +277,7 @@ class Caller:
     def __init__(self, folds: Sequence[Fold], places: dict[Any, Place]) -> None:
         self.calls: list[Call] = []
         self._places = places
-        # Calls by sweep and number among all layers, or by OUTSIDE and identity of the section.
-        self._found: dict[tuple[int, int], int] = {}
+        self._found: dict[_Key, int] = {}
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[int, int] = {}
         self._rows = _rows_of(folds)
@@ -249,22 +288,22 @@ class Caller:
                 self._numbers[row.start + layer] = row.start + layer + added + after
             added += row.added
 
-    def call(self, section: LayerSection, copy: int, *, last: bool) -> None:
-        """Calls a section for the layer that is `copy` periods after its own. `last`: it is not
-        called again."""
+    def call(self, section: LayerSection, copy: int, turn: int, *, last: bool) -> None:
+        """Calls a section for the layer that is `copy` periods after its own, and for a turn.
+        `last`: it is not called for other layers again."""
         layer = section.layer
         number = self._numbers.get(layer, layer)
         if copy:
             number += copy * self._rows[layer].period
-        self._found[_key(section, number)] = len(self.calls)
+        self._found[_key(section, number, turn)] = len(self.calls)
         compiled = self._compiled.get(id(section))
         if compiled is None:
             compiled = self._compiled[id(section)] = self._compile(section)
         found = self._found
         owners = tuple(
             [
-                found[sweep, number + place] if alike else found[sweep, place]
-                for sweep, place, alike in compiled.owners
+                found[sweep, number + other if near else other, part, turn + at if alike else at]
+                for (sweep, other, part, at), near, alike in compiled.owners
             ]
         )
         program = compiled.last if last else compiled.others
@@ -288,9 +327,10 @@ class Caller:
                 if id(place) not in slots:
                     near = _is_near(self._rows, section, place)
                     number = self._numbers.get(place.layer, place.layer)
-                    owner = (*_key(place, number), False)
                     if near:
-                        owner = (place.sweep, place.layer - section.layer, True)
+                        number = place.layer - section.layer
+                    turn, alike = _turn_of(section, place)
+                    owner = (_key(place, number, turn), near, alike)
                     slots[id(place)] = owners.setdefault(owner, len(owners)), near
                 slot, near = slots[id(place)]
                 if not near:
@@ -305,12 +345,14 @@ class Caller:
         return _Compiled(program, others, tuple(owners))
 
 
-def _key(section: LayerSection, number: int) -> tuple[int, int]:
-    return (OUTSIDE, id(section)) if section.layer == OUTSIDE else (section.sweep, number)
+def _key(section: LayerSection, number: int, turn: int) -> _Key:
+    if section.layer == OUTSIDE:
+        return OUTSIDE, id(section), 0, OUTSIDE
+    return section.sweep, number, section.part, turn
 
 
 class NotPeriodic(Exception):
-    """Layers that should be alike are not: more layers must be built."""
+    """Layers or turns that should be alike are not: more must be built."""
 
 
 def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
@@ -318,20 +360,19 @@ def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
 
     Raises NotPeriodic if layers that should be alike allocate differently.
     """
-    if not any(row.copies for row in folds):
+    if not any(row.copies for row in folds) and all(event[0] != TURN for event in events):
         return repeated_events(events)
     sections, places = cut(events)
     _check(sections, folds)
     caller = Caller(folds, places)
+    first, final = [{s.sweep: s.layer for s in row} for row in (reversed(sections), sections)]
     for group, copies in _groups(sections, folds):
-        rising = len(group) < 2 or group[0].layer < group[-1].layer
-        if copies and len(group) == 1:
-            sweep = [each.layer for each in sections if each.sweep == group[0].sweep]
-            rising = sweep[0] <= sweep[-1]
+        rising = first[group[0].sweep] <= final[group[0].sweep]
         order = range(copies + 1) if rising else range(copies, -1, -1)
         for copy in order:
             for section in group:
-                caller.call(section, copy, last=copy == order[-1])
+                for turn in section.turns:
+                    caller.call(section, copy, turn, last=copy == order[-1])
     return RepeatedEvents(caller.calls)
 
 
@@ -350,6 +391,9 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> list[tuple[st
         # `top` that of the others, if both began at the same level.
         before, shared, top, last = live, 0, live, live
         for section in group:
+            start, far, outer, more = live, shared, (last, top), len(section.turns) - 1
+            if more:
+                last, top = live, live + shared
             for event in section.events:
                 kind = event[0]
                 if kind == ALLOCATE:
@@ -363,11 +407,18 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> list[tuple[st
                     size = sizes[event[1]]
                     live -= size
                     place = places[event[1]][0]
-                    if copies and place is not section and not _is_near(rows, section, place):
-                        shared += size
+                    if place is not section:
+                        _turn_of(section, place)
+                        if copies and not _is_near(rows, section, place):
+                            shared += size
                 elif kind == PHASE:
                     tops.append((phase, max(peak, top)))
                     phase, peak, top, last = event[1], live, live, live
+            if more:
+                rise, kept = live - start, shared - far
+                last = max(outer[0], last + max(0, more * rise))
+                top = max(outer[1], top + max(0, more * (rise + kept)))
+                live, shared = live + more * rise, shared + more * kept
         gained = live + shared - before
         peak = max(peak, top, top + max(copies - 1, 0) * gained, last + copies * gained)
         live += copies * gained
@@ -402,9 +453,10 @@ def _groups(
         yield group, row.copies
 
 
-def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
+def _check(sections: Sequence[LayerSection], folds: Sequence[Fold]) -> None:
     """Raises NotPeriodic if the layer before the repeated ones does not allocate like the last of
-    them, or the layer after them not like the first."""
+    them, or the layer after them not like the first; or turns beside the repeated one not like it.
+    """
     pairs = {}
     for row in folds:
         if row.copies:
@@ -412,11 +464,18 @@ def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
             pairs[first - 1] = first + row.period - 1
             pairs[first + row.period] = first
     wanted = {*pairs, *pairs.values()}
-    found = {(s.sweep, s.layer): s for s in sections if s.layer in wanted}
-    for (sweep, layer), section in found.items():
-        like = found.get((sweep, pairs.get(layer, layer)))
-        if like is not None and _sizes(section) != _sizes(like):
-            raise NotPeriodic(f"layers {layer} and {like.layer} allocate differently")
+    found: dict[tuple[int, int], list[int]] = {}
+    for section in sections:
+        if section.layer in wanted:
+            found.setdefault((section.sweep, section.layer), []).extend(_sizes(section))
+    for (sweep, layer), sizes in found.items():
+        like = pairs.get(layer, layer)
+        if found.get((sweep, like), sizes) != sizes:
+            raise NotPeriodic(f"layers {layer} and {like} allocate differently")
+    for before, section, after in zip(sections, sections[1:], sections[2:], strict=False):
+        alike = (_sizes(before), _sizes(after)) if len(section.turns) > 1 else ()
+        if any(sizes != _sizes(section) for sizes in alike):
+            raise NotPeriodic(f"turns of layer {section.layer} allocate differently")
 
 
 def _sizes(section: LayerSection) -> list[int]:

@@ -226,12 +226,16 @@ class Timeline:
     def fullest_of(self, layer: int) -> int | None:
         """The event, in the last backward pass of a layer, after which it holds the most bytes;
         None if there is none."""
-        for number in reversed(range(len(self.events.calls))):
-            call = self.events.calls[number]
+        calls, starts = self.events.calls, self.events.starts
+        stop = len(calls)
+        for number in reversed(range(len(calls))):
+            call = calls[number]
             mark = call.program.steps[0] if call.program.steps else None
             if call.layer == layer and mark and mark[0] == LAYER and mark[4][2] == BACKWARD:
-                rises = call.program.rises
-                return self.events.starts[number] + rises.index(max(rises))
+                live = self.live[starts[number] : starts[stop]]
+                return starts[number] + live.index(max(live))
+            if call.layer != layer:
+                stop = number
         return None
 
     def operation_at(self, number: int) -> str:

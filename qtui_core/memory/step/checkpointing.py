@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tape import NO_TURN, Tape
 from qtui_core.memory.tape.tensors import Buffer, Region, StopRecompute, Tensor
 
 
@@ -40,12 +40,15 @@ def recompute(tape: Tape, region: Region) -> None:
     before = tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path
     tape.recomputing, tape.region, tape.grad, tape.path = region, None, True, ""
     tape.autocast, tape.casts = region.autocast, {}
+    turn = tape.turn
+    tape.enter_turn(NO_TURN)
     try:
         region.function(*region.inputs)
     except StopRecompute:
         pass
     finally:
         (tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path) = before
+        tape.enter_turn(turn)
 
 
 def take(tape: Tape, region: Region, numbers: list[int]) -> list[Buffer | None]:

@@ -68,7 +68,8 @@ def read_step(
     with _no_garbage():
         for margin in _MARGINS:
             folded = fold(shape, margin)
-            recording = record_all(folded.shape, plan, steps, steady=steady)
+            folds = margin == _MARGINS[0]  # loops too
+            recording = record_all(folded.shape, plan, steps, steady=steady, folds=folds)
             try:
                 return read(recording.events, folded.folds)
             except NotPeriodic:
@@ -77,10 +78,16 @@ def read_step(
 
 
 def record_all(
-    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+    shape: ModelShape,
+    plan: RunPlan,
+    steps: int = 2,
+    *,
+    steady: bool = False,
+    folds: bool = False,
 ) -> Recording:
-    """The events of such a run with every layer built."""
-    tape = Tape()
+    """The events of such a run with every layer built, and unless it `folds` every turn of a
+    loop."""
+    tape = Tape(folds=folds)
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)

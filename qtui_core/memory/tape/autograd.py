@@ -61,7 +61,7 @@ def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
 def propagate(tape: Tape, root: Node, first: Tensor) -> None:
     """Runs all nodes from `root` on, whose output has the gradient `first`. A node that recomputes
     a region calls this within a backward pass."""
-    before, tape.grad = (tape.grad, tape.path), False
+    before, turn, tape.grad = (tape.grad, tape.path), tape.turn, False
     events = tape.events
     state = _Pass(root, first)
     del root, first
@@ -71,10 +71,13 @@ def propagate(tape: Tape, root: Node, first: Tensor) -> None:
         if node.layer != layer:
             layer = tape.layer = node.layer
             events.append((LAYER, layer, BACKWARD))
+        if node.turn != tape.turn:
+            tape.enter_turn(node.turn)
         tape.path = node.module
         events.append((OPERATION, f"{node.name}_backward", node.module))
         _visit(tape, state, node)
     tape.grad, tape.path = before
+    tape.enter_turn(turn)
 
 
 def _dependencies(root: Node) -> dict[Node | Tensor, int]:
