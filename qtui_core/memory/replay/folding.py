@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, Step
@@ -48,16 +48,8 @@ class Fold:
         return self.copies * self.period
 
 
-@dataclass(frozen=True)
-class Folded:
-    """A shape with only some layers left, and how each row of layers was folded."""
-
-    shape: ModelShape
-    folds: tuple[Fold, ...]
-
-
-def fold(shape: ModelShape, margin: int = 1) -> Folded:
-    """The shape with as few layers as show the pattern.
+def fold(shape: ModelShape, margin: int = 1) -> tuple[ModelShape, Fold]:
+    """The shape with as few layers as show the pattern, and how its layers were folded.
 
     `margin` is how many layers are built before and after those that stand for others, besides the
     first. They must allocate like those that are left out.
@@ -66,7 +58,7 @@ def fold(shape: ModelShape, margin: int = 1) -> Folded:
     template, period, copies = pattern_of(kinds_of(layers), margin)
     row = Fold(0, len(layers) - copies * period, template, period, copies)
     kept = layers[: template + period] + layers[template + period * (1 + copies) :]
-    return Folded(replace(shape, layers=kept) if copies else shape, (row,))
+    return replace(shape, layers=kept) if copies else shape, row
 
 
 def kinds_of(layers: Sequence[Layer]) -> list[int]:
@@ -109,40 +101,50 @@ def _runs(kinds: Sequence[int], period: int) -> list[tuple[int, int]]:
 
 @dataclass(eq=False)
 class LayerSection:
-    """The events of one layer in one sweep, or of no layer. A loop divides them into those before
-    it, of each of its turns, and after it.
+    """What happens for one layer in one sweep, or for no layer. A loop divides it into what comes
+    before it, each of its turns, and what comes after it.
 
     Attributes:
         sweep: number of the sweep; OUTSIDE for no layer.
         layer: its layer; OUTSIDE for none.
-        direction: of the LAYER event that began it; empty if there was none.
         part: how many loops have begun and ended before it in the sweep and layer.
         turn: of those that are built; OUTSIDE for none.
         turns: the numbers, among all turns, of those for which it stands, in order.
-        events: without the LAYER or TURN event.
-        allocations: how many of them allocate.
+        steps: as of a program; owners are numbers in `owners`.
+        owners: the other sections whose buffers it frees.
+        allocations: how many of the steps allocate.
     """
 
     sweep: int
     layer: int
-    direction: str
     part: int = 0
     turn: int = OUTSIDE
     turns: Sequence[int] = (OUTSIDE,)
-    events: list[Event] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    owners: dict[LayerSection, int] = field(default_factory=dict)
     allocations: int = 0
 
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of what it allocates."""
+        return [step[3] for step in self.steps if step[0] == ALLOCATE]
 
-#: Where a buffer was allocated: the section, the ordinal of the allocation in it, and its bytes.
-Place = tuple[LayerSection, int, int]
+    def followed(self, turn: int, more: int) -> LayerSection:
+        """The section that a TURN event begins after this one."""
+        same = OUTSIDE not in (self.turn, turn)
+        turns: Sequence[int] = (turn + more * (turn > _TEMPLATE),)
+        if turn == _TEMPLATE:
+            turns = range(turn, turn + more + 1)[:: 1 if self.turn < turn else -1]
+        return LayerSection(self.sweep, self.layer, self.part + (not same), turn, turns)
 
 
-def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
-    """The sections of a recording in order, and the place of each buffer by its id."""
+def cut(events: Iterable[Event]) -> list[LayerSection]:
+    """The sections of a recording, in order. Raises ValueError if a buffer is freed that is not
+    alive."""
     sections: list[LayerSection] = []
     sweep, last, going = -1, OUTSIDE, 0
 
-    def begin(layer: int, direction: str) -> LayerSection:
+    def begin(layer: int) -> LayerSection:
         """Begins a section. A sweep ends with an event outside of layers, or where the direction
         changes."""
         nonlocal sweep, last, going
@@ -152,47 +154,47 @@ def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
             sweep += not along
             going = step if along else 0
         last = layer
-        sections.append(LayerSection(OUTSIDE if layer == OUTSIDE else sweep, layer, direction))
+        sections.append(LayerSection(OUTSIDE if layer == OUTSIDE else sweep, layer))
         return sections[-1]
 
-    current = begin(OUTSIDE, "")
-    keep = current.events.append
-    places: dict[Any, Place] = {}
+    current = begin(OUTSIDE)
+    keep = current.steps.append
+    # Where a buffer was allocated: the section, the ordinal of the allocation in it, and its bytes.
+    places: dict[Any, tuple[LayerSection, int, int]] = {}
     inside = False
     for event in events:
         kind = event[0]
         if kind == LAYER:
             inside = event[1] != OUTSIDE
-            current = begin(event[1], event[2])
-            keep = current.events.append
-            continue
-        if kind == TURN:
-            current = _turned(current, event[1], event[2])
+            current = begin(event[1])
+            keep = current.steps.append
+        elif kind == TURN:
+            current = current.followed(*event[1:])
             sections.append(current)
-            keep = current.events.append
+            keep = current.steps.append
             continue
-        if not inside or kind == PHASE:
+        elif not inside or kind == PHASE:
             inside = False
-            owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
+            place = places.get(event[1]) if kind == FREE else None
+            owner = place[0].layer if place else OUTSIDE
             if owner != current.layer:
-                current = begin(owner, "")
-                keep = current.events.append
+                current = begin(owner)
+                keep = current.steps.append
         if kind == ALLOCATE:
             places[event[1]] = (current, current.allocations, event[2])
+            keep((ALLOCATE, OWN, current.allocations, event[2], event[3]))
             current.allocations += 1
-        keep(event)
-    return sections, places
-
-
-def _turned(before: LayerSection, turn: int, more: int) -> LayerSection:
-    """The section that begins with a TURN event after another."""
-    same = OUTSIDE not in (before.turn, turn)
-    turns: Sequence[int] = (turn + more * (turn > _TEMPLATE),)
-    if turn == _TEMPLATE:
-        turns = range(turn, turn + more + 1)
-        if before.turn > turn:
-            turns = turns[::-1]
-    return LayerSection(before.sweep, before.layer, "", before.part + (not same), turn, turns)
+        elif kind in FREES:
+            if event[1] not in places:
+                raise ValueError(f"buffer {event[1]} is freed but not alive")
+            of, ordinal, nbytes = places.pop(event[1])
+            owner = OWN
+            if of is not current:
+                owner = current.owners.setdefault(of, len(current.owners))
+            keep((kind, owner, ordinal, nbytes, None))
+        else:
+            keep((kind, 0, 0, 0, event))
+    return sections
 
 
 def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
@@ -202,25 +204,10 @@ def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
     """
     if isinstance(events, RepeatedEvents):
         return events
-    try:
-        sections, places = cut(events)
-        caller = Caller((), places)
-        for section in sections:
-            caller.call(section, 0, OUTSIDE, last=True)
-    except KeyError as error:
-        raise ValueError(f"buffer {error} is freed before it is allocated") from None
-    found = RepeatedEvents(caller.calls, events)
-    freed: set[tuple[int, int]] = set()
-    for number, call in enumerate(found.calls):
-        owners = (*call.owners, number)  # its own are the last, at index OWN
-        for step, (kind, owner, ordinal, *_) in enumerate(call.program.steps):
-            if kind not in FREES:
-                continue
-            if (owners[owner], ordinal) in freed:
-                event = found.starts[number] + step
-                raise ValueError(f"event {event} frees a buffer that is not alive")
-            freed.add((owners[owner], ordinal))
-    return found
+    caller = Caller(())
+    for section in cut(events):
+        caller.call(section, 0, OUTSIDE, last=True)
+    return RepeatedEvents(caller.calls, events)
 
 
 def _rows_of(folds: Iterable[Fold]) -> dict[int, Fold]:
@@ -242,8 +229,8 @@ def _is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) 
 
 
 def _turn_of(section: LayerSection, place: LayerSection) -> tuple[int, bool]:
-    """The turn of a buffer that a section frees: its distance and True if one of the two stands for
-    other turns, else its number and False."""
+    """The turn of the buffers of `place` that `section` frees: its distance and True if one of the
+    two stands for other turns, else its number and False."""
     if len(section.turns) == len(place.turns) == 1:
         return place.turns[0], False
     if OUTSIDE in (section.turn, place.turn) or abs(place.turn - section.turn) > 1:
@@ -254,17 +241,12 @@ def _turn_of(section: LayerSection, place: LayerSection) -> tuple[int, bool]:
 #: Which section a call is of: its sweep, its number among all layers, its part, and its number
 #: among all turns; outside of layers its identity is the second.
 _Key = tuple[int, int, int, int]
-#: Whose buffer a section frees, and whether layer and turn are distances from its own.
-_Owner = tuple[_Key, bool, bool]
 
 
-class _Compiled(NamedTuple):
-    """The programs of a section: that of the last layer it stands for, and that of the others,
-    which do not free what all layers share; and the owners of the buffers that are freed."""
-
-    last: Program
-    others: Program
-    owners: tuple[_Owner, ...]
+#: The programs of a section: that of the last layer it stands for, and that of the others, which do
+#: not free what all layers share; and the owners of the buffers that are freed, each with whether
+#: its layer and its turn are distances.
+_Compiled = tuple[Program, Program, list[tuple[_Key, bool, bool]]]
 
 
 class Caller:
@@ -274,9 +256,8 @@ class Caller:
         calls: so far.
     """
 
-    def __init__(self, folds: Sequence[Fold], places: dict[Any, Place]) -> None:
+    def __init__(self, folds: Sequence[Fold]) -> None:
         self.calls: list[Call] = []
-        self._places = places
         self._found: dict[_Key, int] = {}
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[int, int] = {}
@@ -295,54 +276,34 @@ class Caller:
         number = self._numbers.get(layer, layer)
         if copy:
             number += copy * self._rows[layer].period
-        self._found[_key(section, number, turn)] = len(self.calls)
-        compiled = self._compiled.get(id(section))
-        if compiled is None:
-            compiled = self._compiled[id(section)] = self._compile(section)
         found = self._found
-        owners = tuple(
-            [
-                found[sweep, number + other if near else other, part, turn + at if alike else at]
-                for (sweep, other, part, at), near, alike in compiled.owners
-            ]
-        )
-        program = compiled.last if last else compiled.others
-        self.calls.append(Call(program, number, owners))
+        found[_key(section, number, turn)] = len(self.calls)
+        if id(section) not in self._compiled:
+            self._compiled[id(section)] = self._compile(section)
+        program, others, owners = self._compiled[id(section)]
+        calls = [
+            found[sweep, number + other if near else other, part, turn + at if alike else at]
+            for (sweep, other, part, at), near, alike in owners
+        ]
+        self.calls.append(Call(program if last else others, number, tuple(calls)))
 
     def _compile(self, section: LayerSection) -> _Compiled:
-        owners: dict[_Owner, int] = {}
-        slots = {id(section): (OWN, True)}
-        steps: list[Step] = []
-        shared: set[int] = set()
-        ordinal = 0
-        if section.direction:
-            steps.append((LAYER, 0, 0, 0, (LAYER, section.layer, section.direction)))
-        for event in section.events:
-            kind = event[0]
-            if kind == ALLOCATE:
-                steps.append((ALLOCATE, OWN, ordinal, event[2], event[3]))
-                ordinal += 1
-            elif kind in FREES:
-                place, other, nbytes = self._places[event[1]]
-                if id(place) not in slots:
-                    near = _is_near(self._rows, section, place)
-                    number = self._numbers.get(place.layer, place.layer)
-                    if near:
-                        number = place.layer - section.layer
-                    turn, alike = _turn_of(section, place)
-                    owner = (_key(place, number, turn), near, alike)
-                    slots[id(place)] = owners.setdefault(owner, len(owners)), near
-                slot, near = slots[id(place)]
-                if not near:
-                    shared.add(len(steps))
-                steps.append((kind, slot, other, nbytes, None))
-            else:
-                steps.append((kind, 0, 0, 0, event))
-        program = others = Program(steps, ordinal)
+        owners = []
+        shared = set()
+        for place, owner in section.owners.items():
+            near = _is_near(self._rows, section, place)
+            number = self._numbers.get(place.layer, place.layer)
+            turn, alike = _turn_of(section, place)
+            key = _key(place, place.layer - section.layer if near else number, turn)
+            owners.append((key, near, alike))
+            if not near:
+                shared.add(owner)
+        program = others = Program(section.steps, section.allocations)
         row = self._rows.get(section.layer)
         if shared and row and 0 <= section.layer - row.start - row.template < row.period:
-            others = Program([s for n, s in enumerate(steps) if n not in shared], ordinal)
-        return _Compiled(program, others, tuple(owners))
+            kept = [s for s in section.steps if s[0] not in FREES or s[1] not in shared]
+            others = Program(kept, section.allocations)
+        return program, others, owners
 
 
 def _key(section: LayerSection, number: int, turn: int) -> _Key:
@@ -362,9 +323,8 @@ def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
     """
     if not any(row.copies for row in folds) and all(event[0] != TURN for event in events):
         return repeated_events(events)
-    sections, places = cut(events)
-    _check(sections, folds)
-    caller = Caller(folds, places)
+    sections = cut(events)
+    caller = Caller(folds)
     first, final = [{s.sweep: s.layer for s in row} for row in (reversed(sections), sections)]
     for group, copies in _groups(sections, folds):
         rising = first[group[0].sweep] <= final[group[0].sweep]
@@ -378,47 +338,38 @@ def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
 
 def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> list[tuple[str, int]]:
     """(phase, most live bytes in it) of each phase of all layers, in order, each buffer rounded: as
-    in a timeline of what `unfold` returns, in a third of the time. Raises NotPeriodic as it does.
-    """
-    sections, places = cut(events)
-    _check(sections, folds)
+    in a timeline of what `unfold` returns, without calls. Raises NotPeriodic as it does."""
     rows = _rows_of(folds)
-    sizes: dict[Any, int] = {}
     tops: list[tuple[str, int]] = []
     phase, live, peak = "", 0, 0
-    for group, copies in _groups(sections, folds):
+    for group, copies in _groups(cut(events), folds):
         # Only the last copy frees what all layers share, so far `shared` bytes: `last` is its most,
         # `top` that of the others, if both began at the same level.
         before, shared, top, last = live, 0, live, live
         for section in group:
-            start, far, outer, more = live, shared, (last, top), len(section.turns) - 1
+            others = [n for p, n in section.owners.items() if not _is_near(rows, section, p)]
+            start, kept, outer, more = live, shared, (top, last), len(section.turns) - 1
             if more:
-                last, top = live, live + shared
-            for event in section.events:
-                kind = event[0]
+                top, last = live + shared, live
+            for kind, owner, _, nbytes, event in section.steps:
                 if kind == ALLOCATE:
-                    size = sizes[event[1]] = -(-int(event[2]) // 512) * 512
-                    live += size
+                    live += -(-int(nbytes) // 512) * 512
                     if live > last:
                         last = live
                     if live + shared > top:
                         top = live + shared
                 elif kind == FREE:
-                    size = sizes[event[1]]
+                    size = -(-int(nbytes) // 512) * 512
                     live -= size
-                    place = places[event[1]][0]
-                    if place is not section:
-                        _turn_of(section, place)
-                        if copies and not _is_near(rows, section, place):
-                            shared += size
+                    if copies and owner in others:
+                        shared += size
                 elif kind == PHASE:
                     tops.append((phase, max(peak, top)))
                     phase, peak, top, last = event[1], live, live, live
             if more:
-                rise, kept = live - start, shared - far
-                last = max(outer[0], last + max(0, more * rise))
-                top = max(outer[1], top + max(0, more * (rise + kept)))
-                live, shared = live + more * rise, shared + more * kept
+                rise, kept = more * (live - start), more * (shared - kept)
+                top, last = max(outer[0], top, top + rise + kept), max(outer[1], last, last + rise)
+                live, shared = live + rise, shared + kept
         gained = live + shared - before
         peak = max(peak, top, top + max(copies - 1, 0) * gained, last + copies * gained)
         live += copies * gained
@@ -429,13 +380,14 @@ def _groups(
     sections: Sequence[LayerSection], folds: Sequence[Fold]
 ) -> Iterator[tuple[list[LayerSection], int]]:
     """Groups of sections that are repeated together, with the number of copies; other sections
-    alone, with 0."""
+    alone, with 0. Raises NotPeriodic as `unfold` does."""
     copies_of = {
         layer: row
         for row in folds
         if row.copies
         for layer in range(row.start + row.template, row.start + row.template + row.period)
     }
+    _check(sections, folds)
     group: list[LayerSection] = []
     row: Fold | None = None
     for section in sections:
@@ -455,8 +407,7 @@ def _groups(
 
 def _check(sections: Sequence[LayerSection], folds: Sequence[Fold]) -> None:
     """Raises NotPeriodic if the layer before the repeated ones does not allocate like the last of
-    them, or the layer after them not like the first; or turns beside the repeated one not like it.
-    """
+    them, or the layer after them not like the first; so with turns, and what they free."""
     pairs = {}
     for row in folds:
         if row.copies:
@@ -467,16 +418,14 @@ def _check(sections: Sequence[LayerSection], folds: Sequence[Fold]) -> None:
     found: dict[tuple[int, int], list[int]] = {}
     for section in sections:
         if section.layer in wanted:
-            found.setdefault((section.sweep, section.layer), []).extend(_sizes(section))
+            found.setdefault((section.sweep, section.layer), []).extend(section.sizes)
     for (sweep, layer), sizes in found.items():
         like = pairs.get(layer, layer)
         if found.get((sweep, like), sizes) != sizes:
             raise NotPeriodic(f"layers {layer} and {like} allocate differently")
-    for before, section, after in zip(sections, sections[1:], sections[2:], strict=False):
-        alike = (_sizes(before), _sizes(after)) if len(section.turns) > 1 else ()
-        if any(sizes != _sizes(section) for sizes in alike):
+    for number, section in enumerate(sections):
+        for place in section.owners:
+            _turn_of(section, place)
+        alike = sections[number - 1 : number + 2] if len(section.turns) > 1 else ()
+        if any(other.sizes != section.sizes for other in alike):
             raise NotPeriodic(f"turns of layer {section.layer} allocate differently")
-
-
-def _sizes(section: LayerSection) -> list[int]:
-    return [event[2] for event in section.events if event[0] == ALLOCATE]

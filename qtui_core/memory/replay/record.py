@@ -14,8 +14,8 @@ A recording is a list of events; they are plain tuples because there are tens of
 
 one that only a tape writes that builds few turns of a loop; folding.py reads it:
 
-    (TURN, index, more)              turn `index` of a loop in a layer begins, of which one stands
-                                     for `more` others; index -1 is what comes between loops
+    (TURN, index, more)              a turn of a loop in a layer begins; one stands for `more`
+                                     others; index -1 is what comes between loops
 
 and two that only the allocator gets:
 

@@ -10,8 +10,9 @@ it; the inputs live until the last operation that saved something has run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from qtui_core.memory.tape.tape import NO_TURN, Tape
+from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import Buffer, Region, StopRecompute, Tensor
 
 
@@ -32,23 +33,10 @@ def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> 
 
 
 def recompute(tape: Tape, region: Region) -> None:
-    """Runs a region again, until everything that its operations saved is in `recomputed`.
-
-    Autocast is entered again, with an empty cache of casts that is cleared afterwards.
-    """
+    """Runs a region again, until everything that its operations saved is in `recomputed`."""
     region.recomputed = []
-    before = tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path
-    tape.recomputing, tape.region, tape.grad, tape.path = region, None, True, ""
-    tape.autocast, tape.casts = region.autocast, {}
-    turn = tape.turn
-    tape.enter_turn(NO_TURN)
-    try:
+    with tape.again(region.autocast, region), suppress(StopRecompute):
         region.function(*region.inputs)
-    except StopRecompute:
-        pass
-    finally:
-        (tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path) = before
-        tape.enter_turn(turn)
 
 
 def take(tape: Tape, region: Region, numbers: list[int]) -> list[Buffer | None]:

@@ -24,7 +24,8 @@ def checkpoint_reentrant(tape: Tape, function: Callable[[Tensor], Tensor], x: Te
 
     def backward(gradient: Tensor) -> Gradients:
         leaf = Tensor(elements, dtype, tape.held[0], requires_grad=True)
-        output = _again(tape, function, leaf, autocast)
+        with tape.again(autocast):
+            output = function(leaf)
         assert output.node is not None
         propagate(tape, output.node, gradient)
         return (leaf.grad,)
@@ -35,15 +36,3 @@ def checkpoint_reentrant(tape: Tape, function: Callable[[Tensor], Tensor], x: Te
     result = function(x)
     tape.grad = before
     return tape.output(node, result)
-
-
-def _again(
-    tape: Tape, function: Callable[[Tensor], Tensor], leaf: Tensor, autocast: str | None
-) -> Tensor:
-    """Runs the region with gradients, under the same autocast as before, with a cache of casts of
-    its own."""
-    before = tape.grad, tape.path, tape.autocast, tape.casts
-    tape.grad, tape.path, tape.autocast, tape.casts = True, "", autocast, {}
-    output = function(leaf)
-    tape.grad, tape.path, tape.autocast, tape.casts = before
-    return output

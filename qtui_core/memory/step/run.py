@@ -13,6 +13,7 @@ from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
 from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import StoredTensor
+from qtui_core.memory.step.device_events import empties_cache
 from qtui_core.memory.step.forward import Batch, Model, forward
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
@@ -41,6 +42,7 @@ TEMPORARY: Final = Component.TEMPORARIES
 ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
 
 Read = TypeVar("Read")
+Reader = Callable[[Sequence[Event], Sequence[Fold]], Read]
 
 
 def record_step(
@@ -52,38 +54,26 @@ def record_step(
     Else they exist from the second step on, so the second is the first that is like all later ones.
     Only as many layers are built as show the pattern; the events of the others are copies.
     """
-    events = read_step(unfold, shape, plan, steps, steady=steady)
-    return Recording(events, "tape", steady=steady)
+    return Recording(read_step(unfold, shape, plan, steps, steady=steady), "tape", steady=steady)
 
 
 def read_step(
-    read: Callable[[Sequence[Event], Sequence[Fold]], Read],
-    shape: ModelShape,
-    plan: RunPlan,
-    steps: int,
-    *,
-    steady: bool,
+    read: Reader[Read], shape: ModelShape, plan: RunPlan, steps: int, *, steady: bool
 ) -> Read:
     """What `read` returns for the events of such a run and how its layers were folded."""
     with _no_garbage():
         for margin in _MARGINS:
-            folded = fold(shape, margin)
-            folds = margin == _MARGINS[0]  # loops too
-            recording = record_all(folded.shape, plan, steps, steady=steady, folds=folds)
+            few, row = fold(shape, margin)
+            recording = record_all(few, plan, steps, steady=steady, folds=margin == 1)
             try:
-                return read(recording.events, folded.folds)
+                return read(recording.events, (row,))
             except NotPeriodic:
                 continue
         return read(record_all(shape, plan, steps, steady=steady).events, ())
 
 
 def record_all(
-    shape: ModelShape,
-    plan: RunPlan,
-    steps: int = 2,
-    *,
-    steady: bool = False,
-    folds: bool = False,
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False, folds: bool = False
 ) -> Recording:
     """The events of such a run with every layer built, and unless it `folds` every turn of a
     loop."""
@@ -105,7 +95,7 @@ def _load(tape: Tape, model: Model) -> None:
     tape.phase(Phase.PREPARE)
     for weights in model.sweep(tape):
         weights.raise_types(tape)
-    if model.plan.kbit_prep == "all":
+    if model.plan.kbit_prep == "all" and empties_cache(model.plan.torch):
         tape.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
     for weights in model.sweep(tape):
         weights.adapt(tape)

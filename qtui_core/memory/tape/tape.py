@@ -47,6 +47,7 @@ and `x.cast_high()` on their inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 from weakref import ref
 
@@ -220,7 +221,23 @@ class Tape:
                 region.saved += 1
                 region.owners.append(ref(node))
 
-    # ------------------------------------------------------------------ autocast
+    # ------------------------------------------------------------------ modes
+
+    @contextmanager
+    def again(self, autocast: str | None, region: Region | None = None) -> Iterator[None]:
+        """A block that runs what a checkpoint covers again, under the same autocast as before, with
+        an empty cache of casts that is cleared afterwards; `region` if it is to stop early."""
+        before = self.recomputing, self.region, self.autocast, self.casts
+        grad, path, turn = self.grad, self.path, self.turn
+        self.recomputing, self.region, self.autocast, self.casts = region, None, autocast, {}
+        self.grad, self.path = True, ""
+        self.enter_turn(NO_TURN)
+        try:
+            yield
+        finally:
+            self.recomputing, self.region, self.autocast, self.casts = before
+            self.grad, self.path = grad, path
+            self.enter_turn(turn)
 
     def enter_autocast(self, dtype: str | None) -> None:
         """torch.autocast is entered; None means disabled."""
