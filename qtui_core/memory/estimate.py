@@ -336,8 +336,7 @@ def quick_estimate(shape: ModelShape, plan: RunPlan, device: Device | None = Non
 
 
 def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
-    """Only the peak of live bytes in each phase of a `quick_estimate`, in two thirds of its time:
-    used to compare plans."""
+    """Only the peak of live bytes in each phase of a `quick_estimate`: used to compare plans."""
     plan = plan_as_run(shape, plan, device)
     if plan.gpus > 1:  # shards are cut from the events of all layers
         return quick_estimate(shape, plan, device).peaks

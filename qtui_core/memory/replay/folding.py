@@ -25,6 +25,8 @@ from qtui_core.memory.shape.model_shape import Layer, ModelShape
 _LONGEST_PERIOD: Final = 12
 #: The turn of a loop that stands for others. Those beside it must allocate alike.
 _TEMPLATE: Final = 2
+#: Events with which a section begins.
+_MARKS: Final = (LAYER, TURN, PHASE)
 
 
 @dataclass(frozen=True)
@@ -164,22 +166,20 @@ def cut(events: Iterable[Event]) -> list[LayerSection]:
     inside = False
     for event in events:
         kind = event[0]
-        if kind == LAYER:
-            inside = event[1] != OUTSIDE
-            current = begin(event[1])
+        if kind in _MARKS or not inside:
+            if kind == LAYER:
+                inside = event[1] != OUTSIDE
+                current = begin(event[1])
+            elif kind == TURN:
+                current = current.followed(*event[1:])
+                sections.append(current)
+            else:
+                inside = False
+                place = places.get(event[1]) if kind == FREE else None
+                owner = place[0].layer if place else OUTSIDE
+                if owner != current.layer:
+                    current = begin(owner)
             keep = current.steps.append
-        elif kind == TURN:
-            current = current.followed(*event[1:])
-            sections.append(current)
-            keep = current.steps.append
-            continue
-        elif not inside or kind == PHASE:
-            inside = False
-            place = places.get(event[1]) if kind == FREE else None
-            owner = place[0].layer if place else OUTSIDE
-            if owner != current.layer:
-                current = begin(owner)
-                keep = current.steps.append
         if kind == ALLOCATE:
             places[event[1]] = (current, current.allocations, event[2])
             keep((ALLOCATE, OWN, current.allocations, event[2], event[3]))
@@ -192,7 +192,7 @@ def cut(events: Iterable[Event]) -> list[LayerSection]:
             if of is not current:
                 owner = current.owners.setdefault(of, len(current.owners))
             keep((kind, owner, ordinal, nbytes, None))
-        else:
+        elif kind != TURN:
             keep((kind, 0, 0, 0, event))
     return sections
 
@@ -353,13 +353,13 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> list[tuple[st
                 top, last = live + shared, live
             for kind, owner, _, nbytes, event in section.steps:
                 if kind == ALLOCATE:
-                    live += -(-int(nbytes) // 512) * 512
+                    live += -(-nbytes // 512) * 512
                     if live > last:
                         last = live
                     if live + shared > top:
                         top = live + shared
                 elif kind == FREE:
-                    size = -(-int(nbytes) // 512) * 512
+                    size = -(-nbytes // 512) * 512
                     live -= size
                     if copies and owner in others:
                         shared += size
@@ -423,7 +423,8 @@ def _check(sections: Sequence[LayerSection], folds: Sequence[Fold]) -> None:
         like = pairs.get(layer, layer)
         if found.get((sweep, like), sizes) != sizes:
             raise NotPeriodic(f"layers {layer} and {like} allocate differently")
-    for number, section in enumerate(sections):
+    loops = any(len(section.turns) > 1 for section in sections)
+    for number, section in enumerate(sections if loops else ()):
         for place in section.owners:
             _turn_of(section, place)
         alike = sections[number - 1 : number + 2] if len(section.turns) > 1 else ()
