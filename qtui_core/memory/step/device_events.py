@@ -29,7 +29,6 @@ from qtui_core.memory.replay.folding import repeated_events
 from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import (
     ALLOCATE,
-    EMPTY_CACHE,
     FREE,
     HAND_BACK,
     HOLD_BACK,
@@ -198,17 +197,13 @@ class _Read(NamedTuple):
 
 def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     """Events in which quantized weights are loaded as by the library versions that were current
-    with the plan's torch: read ahead of quantization or one by one, and with the cache emptied in
-    the preparation or not."""
-    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
-    if not plan.quantized or (emptied and not ahead):
+    with the plan's torch: read ahead of quantization or one by one."""
+    if not plan.quantized or not reads_ahead(plan.torch):
         return events
-    if ahead:
-        found = list(events)
-        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
-        found[1:ends] = read_ahead(found[1:ends])
-        events = repeated_events(found)
-    return events if emptied else events.without(EMPTY_CACHE)
+    found = list(events)
+    ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
+    found[1:ends] = read_ahead(found[1:ends])
+    return repeated_events(found)
 
 
 def reads_ahead(torch: str) -> bool:

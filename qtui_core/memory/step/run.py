@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from qtui_core.memory.cached import quantized_as
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.folding import NotPeriodic, fold, unfold
-from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Label, Phase, Recording
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
+from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import StoredTensor
+from qtui_core.memory.step.device_events import empties_cache
 from qtui_core.memory.step.forward import Batch, Model, forward
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
@@ -40,6 +40,9 @@ _MARGINS: Final = (1, 2, 3)
 
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
+Read = TypeVar("Read")
+Reader = Callable[[Sequence[Event], Sequence[Fold]], Read]
+
 
 def record_step(
     shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
@@ -50,22 +53,30 @@ def record_step(
     Else they exist from the second step on, so the second is the first that is like all later ones.
     Only as many layers are built as show the pattern; the events of the others are copies.
     """
+    return Recording(read_step(unfold, shape, plan, steps, steady=steady), "tape", steady=steady)
+
+
+def read_step(
+    read: Reader[Read], shape: ModelShape, plan: RunPlan, steps: int, *, steady: bool
+) -> Read:
+    """What `read` returns for the events of such a run and how its layers were folded."""
     with _no_garbage():
         for margin in _MARGINS:
-            folded = fold(shape, margin)
-            recording = record_all(folded.shape, plan, steps, steady=steady)
+            few, row = fold(shape, margin)
+            recording = record_all(few, plan, steps, steady=steady, folds=margin == 1)
             try:
-                return replace(recording, events=unfold(recording.events, folded.folds))
+                return read(recording.events, (row,))
             except NotPeriodic:
                 continue
-        return record_all(shape, plan, steps, steady=steady)
+        return read(record_all(shape, plan, steps, steady=steady).events, ())
 
 
 def record_all(
-    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False, folds: bool = False
 ) -> Recording:
-    """The events of such a run with every layer built."""
-    tape = Tape()
+    """The events of such a run with every layer built, and unless it `folds` every turn of a
+    loop."""
+    tape = Tape(folds=folds)
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
@@ -83,7 +94,7 @@ def _load(tape: Tape, model: Model) -> None:
     tape.phase(Phase.PREPARE)
     for weights in model.sweep(tape):
         weights.raise_types(tape)
-    if model.plan.kbit_prep == "all":
+    if model.plan.kbit_prep == "all" and empties_cache(model.plan.torch):
         tape.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
     for weights in model.sweep(tape):
         weights.adapt(tape)
