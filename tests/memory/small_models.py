@@ -73,6 +73,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
     "gemma2": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
     "gemma3_text": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
+    "gemma4_text": _LLAMA
+    | {"head_dim": 16, "global_head_dim": 32, "tie_word_embeddings": True}
+    | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 160},
     "llama4_text": _LLAMA
     | {"head_dim": 16, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": 0},
     "phi": _LLAMA | {"num_key_value_heads": 4},

@@ -77,6 +77,21 @@ DELTA = {
     "linear_value_head_dim": 24,
 }
 
+#: Embeddings of each layer, keys that later layers share, and two sizes of heads.
+GEMMA4 = LLAMA | {
+    "num_hidden_layers": 6,
+    "head_dim": 48,
+    "global_head_dim": 64,
+    "sliding_window": 16,
+    "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
+    "hidden_size_per_layer_input": 24,
+    "vocab_size_per_layer_input": 300,
+    "num_kv_shared_layers": 3,
+    "use_double_wide_mlp": True,
+}
+#: The larger models have neither.
+GEMMA4_PLAIN = GEMMA4 | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+
 #: Of each family the turning that its class takes by default, then others that configurations
 #: take. Sizes differ from each other, so that none can stand for another.
 MODELS: dict[str, dict[str, Any]] = {
@@ -115,6 +130,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2, not capped": LLAMA
     | {"head_dim": 48, "attn_logit_softcapping": None, "final_logit_softcapping": None},
     "gemma3_text": LLAMA | {"head_dim": 48, "sliding_window": 16, "sliding_window_pattern": 2},
+    "gemma4_text": GEMMA4,
+    "gemma4_text, one head of keys": GEMMA4
+    | {"num_key_value_heads": 1, "final_logit_softcapping": 30.0},
+    "gemma4_text, keys are values": GEMMA4_PLAIN
+    | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_hidden_layers": 3}
+    | {"layer_types": GEMMA4["layer_types"][:3]},
+    "gemma4_text, wide heads": GEMMA4_PLAIN | {"attention_k_eq_v": True, "global_head_dim": 264},
+    "gemma4_text, experts": GEMMA4_PLAIN
+    | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "phi": PLAIN | {"resid_pdrop": 0.1},
     "phi3": LLAMA,
     "phi3, a part": LLAMA
@@ -176,7 +200,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 #: Families whose language model is one of the above, of a config.json with a `text_config`; and
 #: one that transformers has no class of.
-_INNER = {"gemma3", "llama4", "mistral3", "qwen", "qwen3_vl_text", "qwen3_vl_moe_text"}
+_INNER = {"gemma3", "gemma4", "llama4", "mistral3", "qwen", "qwen3_vl_text", "qwen3_vl_moe_text"}
 #: Families whose class has an encoder of images, which only stands beside the language model.
 TOWERS = {"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}
 

@@ -37,7 +37,7 @@ TODAY = {path.stem: path for path in sorted((FOLDER / "configs2026").glob("*.jso
 #: Those whose family is built in.
 BUILT_IN = {
     "qwen3-30b-a3b-fp8", "gpt-oss-20b", "qwen3-vl-8b-instruct", "qwen3-vl-30b-a3b-instruct",
-    "qwen3.5-27b", "qwen3.5-35b-a3b",
+    "qwen3.5-27b", "qwen3.5-35b-a3b", "gemma-4-31b-it-nvfp4",
 }  # fmt: skip
 SMALL: dict[str, Any] = {
     "model_type": "unheard_of", "hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 256,

@@ -49,6 +49,7 @@ PUBLISHED = {
     "gemma-2-9b": 9_241_705_984,
     "gemma-3-1b": 999_885_952,
     "gemma-3-4b": 3_880_263_168,
+    "gemma-4-26b-a4b": 25_233_141_760,
     "phi-3-mini-4k": 3_821_079_552,
     "phi-4-mini": 3_836_021_760,
     "granite-3.0-2b": 2_533_531_648,
@@ -81,6 +82,7 @@ TYPES = (
     "gemma",
     "gemma2",
     "gemma3_text",
+    "gemma4_text",
     "stablelm",
     "llama4_text",
     "smollm3",
@@ -100,6 +102,7 @@ def small(family: str, **keys: Any) -> dict[str, Any]:
 MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 DELTA = {"linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4}
 LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
+KINDS = ["sliding_attention", "full_attention"] * 2 + ["full_attention"]
 WINDOWS = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
 
 #: Branches of the code that no published model takes.
@@ -158,6 +161,32 @@ SMALL: dict[str, dict[str, Any]] = {
     ),
     "cohere, norms of heads": small("cohere", use_qk_norm=True, attention_bias=True),
     "cohere2, pattern": small("cohere2", sliding_window_pattern=2, attention_bias=True),
+    "gemma4, shared": small(
+        "gemma4_text", layer_types=KINDS, num_kv_shared_layers=2, use_double_wide_mlp=True
+    ),
+    "gemma4, keys are values": small(
+        "gemma4_text",
+        layer_types=KINDS,
+        attention_k_eq_v=True,
+        num_global_key_value_heads=3,
+        attention_bias=True,
+        hidden_size_per_layer_input=0,
+    ),
+    "gemma4, experts": small(
+        "gemma4_text",
+        enable_moe_block=True,
+        top_k_experts=2,
+        num_experts=6,
+        moe_intermediate_size=20,
+        head_dim=12,
+        global_head_dim=16,
+        vocab_size_per_layer_input=70,
+    ),
+    "gemma4, as transformers saves it": small(
+        "gemma4_text",
+        layer_types=KINDS,
+        per_layer_config={i: {"head_dim": 16, "num_key_value_heads": 3} for i in "134"},
+    ),
     "gpt_oss, one kind": small(
         "gpt_oss",
         head_dim=12,
@@ -258,13 +287,14 @@ def test_sizes_that_no_parameter_shows_are_those_of_the_class(config):
     )
     assert shape.logit_scale == (hasattr(sizes, "logits_scaling") or hasattr(sizes, "logit_scale"))
     assert shape.logit_softcap == (getattr(sizes, "final_logit_softcapping", None) is not None)
-    assert shape.rotary_tables == len(getattr(model.model.rotary_emb, "layer_types", [0]))
+    assert 1 + len(shape.more_tables) == len(getattr(model.model.rotary_emb, "layer_types", [0]))
     assert layer.attention.eager == (not model._supports_sdpa)
     activation = "hidden_act" if hasattr(sizes, "hidden_act") else "hidden_activation"
     assert layer.mlp.activation == getattr(sizes, activation)
     for spec in shape.layers:
         if isinstance(spec.mlp, Moe):
-            assert spec.mlp.top_k == sizes.num_experts_per_tok
+            chosen = getattr(sizes, "top_k_experts", None) or sizes.num_experts_per_tok
+            assert spec.mlp.top_k == chosen
 
 
 @over(
@@ -283,6 +313,8 @@ def test_sizes_that_no_parameter_shows_are_those_of_the_class(config):
         small("gemma2"),
         small("gemma3_text", sliding_window=99),
         small("gemma3_text", use_bidirectional_attention=True),
+        small("gemma4_text"),
+        small("gemma4_text", layer_types=KINDS, sliding_window=9),
         small("cohere2"),
         small("cohere2", layer_types=WINDOWS),
         small("gpt_oss"),

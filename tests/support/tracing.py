@@ -40,7 +40,8 @@ class TracingProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=child_environment(),
+            # Classes go through sets of names (Gemma 3 and 4: kinds of layers), in this order.
+            env={**child_environment(), "PYTHONHASHSEED": "0"},
         )
         atexit.register(self._process.communicate)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
@@ -77,10 +76,6 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
     Component.LOSS: ("derived", "cross entropy of the chosen loss"),
     Component.TEMPORARIES: ("derived", "what the operation at the peak holds"),
 }  # fmt: skip
-
-
-#: The largest share of a component that its formula may leave out.
-_LEFT_OUT: Final = Fraction(1, 1000)
 
 
 class Held(NamedTuple):
@@ -162,7 +157,7 @@ class Terms:
         whole = number(0)
         for held in members:
             whole = whole.plus(self._count(held.copies).times(expression_of(held.size)))
-        listed = whole.nearly(nbytes, nbytes * _LEFT_OUT)
+        listed = whole.nearly(nbytes, nbytes // 1000)
         formula = listed.text
         left = int(nbytes - listed.value)
         if left:

@@ -222,6 +222,9 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
          f"Pipeline parallelism in {stages} stages needs as many layers, and the model has "
          f"{len(shape.layers)}."),
         *_too_long(shape, plan),
+        ((stages > 1 or plan.reentrant) and any(layer.gates for layer in shape.layers[:1]),
+         "Embeddings of each layer are not built in for pipeline parallelism, nor for reentrant "
+         "checkpointing; leave these out."),
         (plan.kernels == "fused" and styles != {"llama"},
          f"Fused kernels are made for layers of Llama's kind, and {title} has others; use "
          "--kernels torch."),
@@ -267,9 +270,9 @@ def _undivided(shape: ModelShape, ways: int) -> Iterator[_Refusal]:
     for layer in {id(layer): layer for layer in shape.layers}.values():
         attention, mlp = layer.attention, layer.mlp
         yield (
-            ways > 1 and attention.style == "delta",
-            "How GPUs share a layer of linear attention is not built in; use --tensor-parallel 1, "
-            "or pipeline parallelism.",
+            ways > 1 and attention.style in ("delta", "gemma4"),
+            "How GPUs share a layer of linear attention, or of Gemma 4, is not built in; use "
+            "--tensor-parallel 1, or pipeline parallelism.",
         )
         counts = {"attention heads": attention.heads}
         if isinstance(attention, Attention):

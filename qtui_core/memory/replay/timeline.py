@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from operator import add
 from typing import Final, NamedTuple
 
@@ -43,6 +44,8 @@ STACK: Final = (
     Component.TEMPORARIES,
 )
 
+#: The place of a backward pass, before the number of its layer.
+_BACKWARD: Final = "in the backward of layer "
 
 _PLACES: Final = {component: place for place, component in enumerate(STACK)}
 
@@ -127,7 +130,7 @@ class Timeline:
                     tops.append((live + most, start + at))
                 elif tops and live + most > tops[-1][0]:
                     tops[-1] = (live + most, start + at)
-            live += program.net
+            live += sum(program.rises[-1:])
             operation = program.operation or operation
         bounds = [*(start for _, start in begun), len(self.events)]
         spans = tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(begun))
@@ -181,7 +184,7 @@ class Timeline:
                 for ordinal in program.left
             }
             lasting.append(kept)
-            freed = [lasting[call.owners[owner]][ordinal] for _, owner, ordinal in program.frees]
+            freed = [lasting[call.owners[owner]][ordinal] for _, owner, ordinal, _ in program.frees]
             key = (id(program), phase, *kept.values(), *freed)
             if key not in known:
                 known[key] = list(_compositions(program, phase, kept, freed))
@@ -227,13 +230,13 @@ class Timeline:
     def fullest_of(self, layer: int) -> int | None:
         """The event, in the last backward pass of a layer, after which it holds the most bytes;
         None if there is none."""
-        for number in reversed(range(len(self.events.calls))):
-            call = self.events.calls[number]
-            mark = call.program.steps[0] if call.program.steps else None
-            if call.layer == layer and mark and mark[0] == LAYER and mark[4][2] == BACKWARD:
-                rises = call.program.rises
-                return self.events.starts[number] + rises.index(max(rises))
-        return None
+        places = groupby(range(len(self._stands)), lambda number: self._stands[number].place)
+        passes = [[*calls] for place, calls in places if place == f"{_BACKWARD}{layer}"]
+        if not passes:
+            return None
+        low, high = self.events.starts[passes[-1][0]], self.events.starts[passes[-1][-1] + 1]
+        live = self.live[low:high]
+        return low + live.index(max(live))
 
     def operation_at(self, number: int) -> str:
         """The operation that an event belongs to and where it is, as "mul of mlp, backward of layer
@@ -264,7 +267,7 @@ class Timeline:
         found: dict[tuple[int, int], tuple[int, str]] = defaultdict(lambda: last)
         for number, call in enumerate(self.events.calls):
             start, phase = self.events.starts[number], self._stands[number].phase
-            for step, owner, ordinal, died in call.program.frees_by_phase:
+            for step, owner, ordinal, died in call.program.frees:
                 found[call.owners[owner], ordinal] = (start + step, died or phase)
         return found
 
@@ -294,8 +297,7 @@ def _place(call: Call, before: str) -> str:
         return before
     if call.layer == OUTSIDE:
         return ""
-    way = "in the backward of" if steps[0][4][2] == BACKWARD else "in"
-    return f"{way} layer {call.layer}"
+    return f"{_BACKWARD if steps[0][4][2] == BACKWARD else 'in layer '}{call.layer}"
 
 
 def _compositions(

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from importlib import import_module
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.formulas.size import plain
@@ -43,9 +43,10 @@ class Norm:
         kind: "rms" computes in float32 and casts back before the weight (Llama); "rms-cast-last"
             multiplies by the weight in float32 and casts afterwards (OLMo 2); "rms-one-plus"
             multiplies by one plus the weight, both in float32, and casts afterwards (Gemma);
-            "rms-weight-last" is "rms" with the weight as second factor (Llama 4); "layer" is
-            torch's layer norm kernel; "layer-plain" computes in float32 in separate operations,
-            without bias (Cohere); other kinds have the name of the family that needs them.
+            "rms-weight-last" is "rms" with the weight as second factor (Llama 4); "rms-power" is
+            all in float32, with a power for the root (Gemma 4); "layer" is torch's layer norm
+            kernel; "layer-plain" computes in float32 in separate operations, without bias (Cohere);
+            other kinds have the name of the family that needs them.
         weight, bias: whether it has them.
         shape: of the weight, if it is not `[size]`.
     """
@@ -112,6 +113,10 @@ class CachedTensor:
         return sum(prod(map(int, product.split(" · "))) for product in products)
 
 
+#: What a layer keeps that uses the keys and values of another one.
+SHARED_CACHE: Final = CachedTensor("shared", "nothing: it reads the cache of another layer")
+
+
 @dataclass(frozen=True)
 class DeltaNet:
     """A gated delta net (Qwen 3.5, Qwen3-Next): linear attention, of whose tokens a state is kept.
@@ -152,7 +157,7 @@ class Attention:
         fused: queries, keys and values in one product.
         out: the output projection.
         query_norm, key_norm: norms of queries and keys, if any: over one head, or over all heads if
-            their size is that of all.
+            their size is that of all. value_norm: of each head of values (Gemma 4).
         head_norms: a norm for each head of queries, then for each head of keys (StableLM 2 12B).
         unit_norm: whether queries and keys are scaled to length one after the rotation, without a
             weight (Llama 4).
@@ -167,6 +172,8 @@ class Attention:
         chunked: whether `window` is a chunk of the sequence, outside of which queries see nothing
             (Llama 4).
         keeps: what an inference keeps of it, if that is not the keys and values of its heads.
+        shares: 0 if later layers use its keys and values too; else, if it uses those of the last
+            such layer with its table, the number of that use, from 1 on; None if neither.
         net: what stands in place of attention, which then says as how much attention it counts.
         causal: whether later positions are hidden.
         dropout: of the scores, in training; residual_dropout: of the output projection's result.
@@ -184,6 +191,7 @@ class Attention:
     sinks: Parameter | None = None
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    value_norm: Norm | None = None
     positions: Literal["rope", "learned", "none"] = "rope"
     rotary_dims: int = 0
     window: int | None = None
@@ -199,6 +207,7 @@ class Attention:
     table: int = 0
     chunked: bool = False
     keeps: tuple[CachedTensor, ...] | None = None
+    shares: int | None = None
     net: DeltaNet | None = None
 
     @property
@@ -317,6 +326,7 @@ class Layer:
             both on the layer's input), "sandwich" (norms before and after each: Gemma 2, 3), "post"
             (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT).
         norms: in the order of their use.
+        gates: of a part that multiplies an embedding of the layer's own: into its width, and back.
     """
 
     attention: Attention | LatentAttention
@@ -324,6 +334,7 @@ class Layer:
     norms: tuple[Norm, ...]
     arrangement: Arrangement = "pre"
     residual_scale: bool = False
+    gates: tuple[Linear, ...] = ()
 
 
 Module = Linear | Norm | Embedding | Parameter
@@ -351,7 +362,7 @@ class ModelShape:
             it (Granite).
         embedding_dropout: of the input of the first layer.
         rotary_dims: elements of a row of the cosine tables; 0 if there are none.
-        rotary_tables: how many pairs of tables there are (Gemma 3: one for each kind of layer).
+        more_tables: the same of further pairs of tables (Gemma 3: one for each kind of layer).
         rotary_kind: "cast" to the dtype of the model (Llama), "float32" (OLMo 2), "complex" numbers
             (Llama 4), "halves", cast, with one column for both elements of a pair (gpt-oss), or
             "grids", cast, of three positions of each token (Qwen 3 VL).
@@ -388,7 +399,7 @@ class ModelShape:
     logit_softcap: bool = False
     embedding_dropout: float = 0.0
     rotary_dims: int = 0
-    rotary_tables: int = 1
+    more_tables: tuple[int, ...] = ()
     rotary_kind: Literal["cast", "float32", "complex", "halves", "grids"] = "cast"
     buffers: tuple[int, ...] = ()
     dtype: str | None = None
@@ -452,6 +463,7 @@ def modules_of_layer(layer: Layer) -> Iterator[Module]:
     for part in (layer.attention, layer.mlp):
         yield from modules_of(part)
     yield from layer.norms
+    yield from layer.gates
 
 
 def modules_of(part: Attention | LatentAttention | DeltaNet | Mlp | Moe) -> Iterator[Module]:

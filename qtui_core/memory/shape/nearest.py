@@ -29,6 +29,7 @@ from qtui_core.memory.shape.families.delta import KEPT
 from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers
 from qtui_core.memory.shape.from_config import families
 from qtui_core.memory.shape.model_shape import (
+    SHARED_CACHE,
     Attention,
     CachedTensor,
     Embedding,
@@ -103,7 +104,6 @@ _STATE_SIZES: Final = {
     "state": ("ssm_state_size", "mamba_d_state", "state_size"),
     "expand": ("expand", "mamba_expand"), "hidden": _HIDDEN,
 }  # fmt: skip
-_SHARED_CACHE: Final = CachedTensor("shared", "nothing: it reads the cache of another layer")
 _COMPRESSED: Final = CachedTensor("compressed tokens", "unknown: not built in")
 _UNKNOWN_STATE: Final = CachedTensor("state", "unknown: config.json does not say its sizes")
 
@@ -271,7 +271,7 @@ def _layers(reader: _Keyed, sizes: Sizes) -> Iterator[Layer]:
             own = replace(sizes, kv_heads=_divisor(sizes.heads, kv_heads), intermediate=width or 1)
             mixed: Any = _mixer(reader, own, mixer)
             if shares:
-                mixed = replace(mixed, keeps=(_SHARED_CACHE,))
+                mixed = replace(mixed, keeps=(SHARED_CACHE,))
             made[key] = Layer(mixed, _feed_forward(reader, own, feeds), norms(sizes))
         yield made[key]
 
@@ -387,11 +387,7 @@ def _mixer(reader: _Keyed, sizes: Sizes, kind: str) -> Attention | LatentAttenti
             return slides
         shared = replace(slides.kept[0], formula="heads_kv · head_dim")  # keys are the values, too
         return replace(slides, keeps=(shared, _COMPRESSED))
-    # Some families have wider heads, and fewer of keys, where all positions are seen (Gemma 4).
-    dim = reader.size(("global_head_dim",), sizes.head_dim) or sizes.head_dim
-    keys = reader.size(("num_global_key_value_heads",), sizes.kv_heads) or sizes.kv_heads
-    own = replace(sizes, head_dim=dim, kv_heads=_divisor(sizes.heads, keys))
-    return _of_values(reader, attention(replace(own, rotary_dims=sizes.rotary_dims)))
+    return _of_values(reader, attention(sizes))
 
 
 def _of_values(reader: _Keyed, spec: Attention) -> Attention:
@@ -445,8 +441,6 @@ def _feed_forward(reader: _Keyed, sizes: Sizes, kind: str) -> Mlp | Moe:
     shared = reader.size(_SHARED_WIDTH, 0) or width * reader.size(_SHARED, 0)
     if two:
         width, shared = 2 * width // 3 or 1, 2 * shared // 3
-    if reader.config.values.get("enable_moe_block") is True:  # beside the dense part (Gemma 4)
-        shared = dense
     beside = gated_mlp(sizes, shared, "mlp.shared_experts") if shared else None
     return Moe(
         experts=experts,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -120,13 +120,27 @@ def _embed_tokens(model: Model, table: Embedding, ids: Tensor) -> Tensor:
         _factor = ids.tape.new(1, embedded.dtype, "_to_copy") if cast else None
         embedded = embedded * SCALE
         del _factor
-    embedded.requires_grad |= bool(plan.checkpointing) and plan.kbit_prep == "all"
+    if table.name == shape.embeddings[0].name:
+        embedded.requires_grad |= bool(plan.checkpointing) and plan.kbit_prep == "all"
     return embedded
+
+
+def _of_each_layer(model: Model, ids: Tensor, inputs_embeds: Tensor) -> Tensor:
+    """get_per_layer_inputs and project_per_layer_inputs of Gemma 4: `[tokens, layers, width]`, the
+    sum of an embedding of its own and of a projection of the other."""
+    projection, norm = cast(tuple[Linear, Norm], model.shape.embedding_modules)
+    table = model.shape.embeddings[1]
+    base = partial(_embed_tokens, model, table, ids)
+    rows = look_up(model.outside, table, ids, base, scales=True)
+    projected = project(model.outside, projection, inputs_embeds) * SCALE
+    projected = normalize(model.outside, norm, projected)
+    return (projected + rows) * SCALE
 
 
 #: Families that make both masks, whether layers use them or not.
 _ALWAYS_BOTH_MASKS: Final = (
-    "gemma2", "gemma3_text", "cohere2", "llama4_text", "qwen2_moe", "olmo3", "gpt_oss",
+    "gemma2", "gemma3_text", "gemma4_text", "cohere2", "llama4_text", "qwen2_moe", "olmo3",
+    "gpt_oss",
 )  # fmt: skip
 
 
@@ -179,15 +193,31 @@ def run_layers(model: Model, state: Pass) -> Tensor:
     tape = state.tape
     hidden, state.entering = state.entering, None
     assert hidden is not None
+    sliced = not model.plan.trains and model.plan.attention != "flash"
     again = checkpoint_reentrant if model.plan.reentrant else checkpoint
     for index, layer in enumerate(model.shape.layers):
         tape.enter_layer(index)
+        if sliced and getattr(layer.attention, "shares", None) and state.queries > 1:
+            hidden, state = _last_tokens(hidden, state)
         run = partial(run_layer, model.layers[index], layer, _given_to(state, layer))
         hidden = again(tape, run, hidden) if model.plan.checkpointing else run(hidden)
     tape.leave_layer()
     if state.cache is not None:
-        state.cache.length += state.queries
+        state.cache.length = state.keys
     return normalize(model.outside, model.shape.final_norm, hidden)
+
+
+def _last_tokens(hidden: Tensor, state: Pass) -> tuple[Tensor, Pass]:
+    """_maybe_slice_kv_shared_inputs of Gemma 4: in an inference, layers without keys of their own
+    work on the last token of each sequence alone."""
+
+    def last(x: Any) -> Any:
+        return None if x is None else x.alias(x.elements // state.queries)
+
+    return last(hidden), replace(
+        state, queries=1, mask=last(state.mask), window_mask=last(state.window_mask),
+        own=last(state.own), tables=tuple((last(a), last(b)) for a, b in state.tables),
+    )  # fmt: skip
 
 
 def _given_to(state: Pass, layer: Layer) -> Pass:
@@ -196,9 +226,8 @@ def _given_to(state: Pass, layer: Layer) -> Pass:
     spec = layer.attention
     if not isinstance(spec, Attention):
         return state
-    other = state.window_mask if spec.window is None else state.mask
-    if other is None and len(state.tables) <= 1:
-        return state
+    if state.own is not None:
+        state = replace(state, own=state.own.part(state.tokens * layer.gates[0].outputs))
     return replace(
         state,
         mask=state.mask if spec.window is None else None,
@@ -212,6 +241,8 @@ def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     shape = model.shape
     state = begin(model, batch, cache)
     inputs_embeds = batch.received or embed_tokens(model, batch.ids)
+    if shape.embedding_modules:
+        state.own = _of_each_layer(model, batch.ids, inputs_embeds)
     state.positions = arange(state)
     numbered = shape.family != "gpt_oss"
     _unused = make_masks(state, inputs_embeds.dtype, batch.padding, numbered=numbered)

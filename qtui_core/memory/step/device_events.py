@@ -28,7 +28,6 @@ from qtui_core.memory.replay.folding import repeated_events
 from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import (
     ALLOCATE,
-    EMPTY_CACHE,
     FREE,
     HAND_BACK,
     HOLD_BACK,
@@ -197,18 +196,19 @@ class _Read(NamedTuple):
 
 def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     """Events in which quantized weights are loaded as by the library versions that were current
-    with the plan's torch: read ahead of quantization or one by one, and with the cache emptied in
-    the preparation or not."""
-    version = parse_version(plan.torch)
-    ahead, emptied = version in _THREADED, version >= _EMPTIES_SINCE
-    if not plan.quantized or (emptied and not ahead):
+    with the plan's torch: read ahead of quantization or one by one."""
+    if not plan.quantized or parse_version(plan.torch) not in _THREADED:
         return events
-    if ahead:
-        found = list(events)
-        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
-        found[1:ends] = read_ahead(found[1:ends])
-        events = repeated_events(found)
-    return events if emptied else events.without(EMPTY_CACHE)
+    found = list(events)
+    ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
+    found[1:ends] = read_ahead(found[1:ends])
+    return repeated_events(found)
+
+
+def empties_cache(torch: str) -> bool:
+    """Whether the peft version that was current with a torch version empties the cache after k-bit
+    preparation."""
+    return parse_version(torch) >= _EMPTIES_SINCE
 
 
 def read_ahead(events: Sequence[Event]) -> list[Event]:

@@ -6,22 +6,19 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from qtui_core.memory.cached import quantized_as
 from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.folding import NotPeriodic, fold, unfold
-from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Label, Phase, Recording
-from qtui_core.memory.shape.model_shape import (
-    Linear,
-    ModelShape,
-    Norm,
-)
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
+from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
+from qtui_core.memory.shape.model_shape import Linear, ModelShape, Norm
 from qtui_core.memory.shape.weights import StoredTensor
 from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
+from qtui_core.memory.step.device_events import empties_cache
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
     passing_temporaries,
@@ -58,6 +55,9 @@ _MARGINS: Final = (1, 2, 3)
 
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
+Read = TypeVar("Read")
+Reader = Callable[[Sequence[Event], Sequence[Fold]], Read]
+
 
 def record_step(
     shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
@@ -68,29 +68,35 @@ def record_step(
     Else they exist from the second step on, so the second is the first that is like all later ones.
     Only as many layers are built as show the pattern; the events of the others are copies.
     """
+    return Recording(read_step(unfold, shape, plan, steps, steady=steady), "tape", steady=steady)
+
+
+def read_step(
+    read: Reader[Read], shape: ModelShape, plan: RunPlan, steps: int, *, steady: bool
+) -> Read:
+    """What `read` returns for the events of such a run and how its layers were folded."""
     enabled = gc.isenabled()
-    # Tapes have no reference cycles, and the collector would search tens of thousands of events
-    # again and again.
-    gc.disable()
+    gc.disable()  # tapes have no cycles, and it would search tens of thousands of events each time
     try:
         for margin in _MARGINS:
-            folded = fold(shape, margin)
-            recording = record_all(folded.shape, plan, steps, steady=steady)
+            few, row = fold(shape, margin)
+            recording = record_all(few, plan, steps, steady=steady, folds=margin == 1)
             try:
-                return replace(recording, events=unfold(recording.events, folded.folds))
+                return read(recording.events, (row,))
             except NotPeriodic:
                 continue
-        return record_all(shape, plan, steps, steady=steady)
+        return read(record_all(shape, plan, steps, steady=steady).events, ())
     finally:
         if enabled:
             gc.enable()
 
 
 def record_all(
-    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False, folds: bool = False
 ) -> Recording:
-    """The events of such a run with every layer built."""
-    tape = Tape()
+    """The events of such a run with every layer built, and unless it `folds` every turn of a
+    loop."""
+    tape = Tape(folds=folds)
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
@@ -108,7 +114,7 @@ def _load(tape: Tape, model: Model) -> None:
     tape.phase(Phase.PREPARE)
     for weights in model.sweep(tape):
         weights.raise_types(tape)
-    if model.plan.kbit_prep == "all":
+    if model.plan.kbit_prep == "all" and empties_cache(model.plan.torch):
         tape.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
     for weights in model.sweep(tape):
         weights.adapt(tape)
@@ -176,7 +182,9 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan, plan.tokens, plan.tokens))
     _unpack(tape, model)
-    cache = Cache(stored=quantized_as(plan)) if has_cache(model.shape) else None
+    cache = None
+    if has_cache(model.shape):
+        cache = Cache(stored=quantized_as(plan))
     tape.phase(Phase.FORWARD)
     forward(model, prompt, cache)
     if plan.generate > 1 and cache is not None:

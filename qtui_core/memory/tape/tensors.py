@@ -113,6 +113,7 @@ class Tensor:
         keeps: bool = False,
         made: Label | str | None = None,
         view: bool = False,
+        seen: bool = False,
     ) -> Tensor:
         """The operation `name`: one kernel makes its result, one its gradient.
 
@@ -123,13 +124,13 @@ class Tensor:
             saved: what is saved before the kernel runs.
             keeps: the result is saved.
             made: label of the result, by default the name.
-            view: the result is a view of this tensor.
+            view: the result is a view of this tensor; `seen`: the gradient is one of its kernel's.
         """
         tape, full, dtype = self.tape, self.elements, self.dtype
         kept = dtype if own else None
 
         def backward(given: Tensor) -> Gradients:
-            return (tape.new(full, kept or given.dtype, gradient),)
+            return (tape.new(full, kept or given.dtype, gradient, seen),)
 
         node = tape.node(name, (self,), backward if gradient else _pass)
         if saved is not None:
@@ -188,10 +189,6 @@ class Tensor:
         tape.save(node, self)
         return tape.output(node, tape.new(elements, self.dtype, "clamp"))
 
-    def repeat_rows(self, times: int) -> Tensor:
-        """`x.repeat(times, 1)`; its gradient is summed."""
-        return self.op("repeat", "sum", self.elements * times)
-
     # ------------------------------------------------------------------ views
 
     def part(self, elements: int) -> Tensor:
@@ -214,9 +211,8 @@ class Tensor:
         its gradient is summed. With `times` 1, `x` itself."""
         if times == 1:
             return self
-        if viewed:
-            return self.expand(self.elements * times)
-        return self.op("expand", "sum", self.elements * times, own=True, made="clone")
+        elements, own = self.elements * times, not viewed
+        return self.op("expand", "sum", elements, own=own, made="clone", view=viewed, seen=True)
 
     def viewed(self) -> Tensor:
         """`x.view(...)`, or `x.reshape(...)` of a contiguous tensor. Its gradient is a view too, to
@@ -477,7 +473,7 @@ class Node:
         edges: where the gradients of its inputs go, None for inputs without one.
         backward: turns gradients of the outputs into gradients of the inputs.
         outputs: how many it has; with more than one, `backward` takes a list.
-        layer, module: where the operation is.
+        layer, turn, module: where the operation is (tape.py).
         saved: buffers kept for `backward`; inside a checkpoint, their numbers in `region`.
     """
 
@@ -489,6 +485,7 @@ class Node:
         backward: Callable[..., Gradients],
         outputs: int,
         layer: int,
+        turn: tuple[int, int],
         module: str,
     ) -> None:
         # CPython lets go of attributes in this order: first what the operation holds, then others.
@@ -498,6 +495,7 @@ class Node:
         self.sequence = sequence
         self.outputs = outputs
         self.layer = layer
+        self.turn = turn
         self.module = module
         self.saved: list[Buffer] | list[int] = []
         self.region: Region | None = None

@@ -41,9 +41,9 @@ from qtui_core.memory.shape.model_shape import (
 BIAS: Final = ("attention_bias", False)
 PAIR: Final = ("input_layernorm", "post_attention_layernorm")
 
-#: Bytes of the factor of Gemma's embeddings, one element in the dtype of the weights: four, or two
-#: for 16 bits; the allocator takes one block for either.
-_SCALE_BUFFER: Final = 4
+#: Bytes of a factor of Gemma's embeddings or layers, one element in the dtype of the weights: four,
+#: or two for 16 bits; the allocator takes one block for either.
+SCALE_BUFFER: Final = 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Experts:
     count: tuple[Keys, int]
     top_k: int
     width: tuple[str, int] | None = None
-    prefix: str = "mlp"
+    prefix: str = "mlp."
     router: str = "gate"
     normalized: Flag = True
     shared: tuple[str, int] | None = None
@@ -159,8 +159,9 @@ class DecoderFamily:
             raise config.refuse(
                 f"{sizes.rotary_dims:,} elements of a head cannot be rotated in pairs."
             )
-        attentions = (layer.attention for layer in layers)
-        tables = len({part.table if isinstance(part, Attention) else 0 for part in attentions})
+        attentions = (each.attention for each in layers if isinstance(each.attention, Attention))
+        turned = {part.table: part.rotary_dims for part in attentions if part.rotary_dims}
+        rotary_dims, *more = ({0: sizes.rotary_dims} | turned).values()
         routers = (layer.mlp for layer in layers if self.router_buffers)
         cap = self.logit_softcap
         return ModelShape(
@@ -178,13 +179,13 @@ class DecoderFamily:
             embedding_scales_itself=self.embedding_scales_itself,
             logit_scale=self.logit_scale,
             logit_softcap=cap is not None and config.number(*cap) is not None,
-            rotary_dims=sizes.rotary_dims,
-            rotary_tables=tables,
+            rotary_dims=rotary_dims,
+            more_tables=tuple(more),
             rotary_kind=self.rotary_kind,
             buffers=(
                 *(4 * part.experts for part in routers if isinstance(part, Moe)),
-                *rotary_buffers(sizes.rotary_dims) * tables,
-                *(_SCALE_BUFFER,) * self.embedding_scales_itself,
+                *(size for dims in (rotary_dims, *more) for size in rotary_buffers(dims)),
+                *(SCALE_BUFFER,) * self.embedding_scales_itself,
             ),
             tp_plan=self.tp_plan,
             dtype=stored_dtype(config),
@@ -340,19 +341,19 @@ def stacked_experts(sizes: Sizes, experts: int, width: int, prefix: str) -> tupl
 def _mixture(row: Experts, config: Config, sizes: Sizes) -> Moe:
     """Raises UsageError if more experts are chosen than there are."""
     experts = config.size(*row.count, most=LARGEST_COUNT)
-    top_k = config.size("num_experts_per_tok", row.top_k, most=LARGEST_COUNT)
+    top_k = config.size(("num_experts_per_tok", "top_k_experts"), row.top_k, most=LARGEST_COUNT)
     if top_k > experts:
         raise config.refuse(f"{top_k:,} experts are chosen for a token out of {experts:,}.")
     width = sizes.intermediate if row.width is None else config.size(*row.width)
     shared = gate = None
     if row.shared is not None:
-        shared = gated_mlp(sizes, config.size(*row.shared), f"{row.prefix}.shared_expert")
-        gate = Linear(f"{row.prefix}.shared_expert_gate", sizes.hidden, 1)
-    stacked = stacked_experts(sizes, experts, width, f"{row.prefix}.experts")
+        shared = gated_mlp(sizes, config.size(*row.shared), f"{row.prefix}shared_expert")
+        gate = Linear(f"{row.prefix}shared_expert_gate", sizes.hidden, 1)
+    stacked = stacked_experts(sizes, experts, width, f"{row.prefix}experts")
     biases = [Parameter(f"{each.name}_bias", each.shape[:2]) for each in stacked if row.biases]
     if row.transposed:
         stacked = tuple(replace(each, shape=(experts, *each.shape[:0:-1])) for each in stacked)
-    router = f"{row.prefix}.{row.router}"
+    router = f"{row.prefix}{row.router}"
     return Moe(
         experts=experts,
         top_k=top_k,

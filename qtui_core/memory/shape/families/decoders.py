@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 
 from qtui_core.memory.shape.config_reader import (
     LARGEST_COUNT,
@@ -19,6 +19,7 @@ from qtui_core.memory.shape.families import deepseek, delta
 from qtui_core.memory.shape.families.decoder import (
     BIAS,
     PAIR,
+    SCALE_BUFFER,
     DecoderFamily,
     Experts,
     gated_mlp,
@@ -28,7 +29,18 @@ from qtui_core.memory.shape.families.decoder import (
 )
 from qtui_core.memory.shape.families.deepseek import Mixture
 from qtui_core.memory.shape.families.sizes import Sizes, rotated
-from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape, Moe, Norm
+from qtui_core.memory.shape.model_shape import (
+    SHARED_CACHE,
+    Attention,
+    Embedding,
+    Layer,
+    Linear,
+    Mlp,
+    ModelShape,
+    Moe,
+    Norm,
+    Parameter,
+)
 
 
 def _phi3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
@@ -94,6 +106,90 @@ def _gemma3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
             attend, causal=False, window=None if attend.window is None else attend.window // 2 + 1
         ),
     )
+
+
+def _gemma4(row: DecoderFamily, config: Config) -> ModelShape:
+    """The shape, with a buffer for the factor of each layer, and what makes their embeddings."""
+    shape = row(config)
+    count, gates = len(shape.layers), shape.layers[0].gates
+    factors = (SCALE_BUFFER,) * (count + bool(gates))
+    shape = replace(shape, buffers=(*shape.buffers, *factors))
+    if not gates:
+        return shape
+    width = gates[0].outputs
+    rows = config.size("vocab_size_per_layer_input", 262_144)
+    table = Embedding("model.embed_tokens_per_layer", rows, count * width)
+    projection = Linear("model.per_layer_model_projection", shape.hidden, count * width)
+    modules = projection, Norm("model.per_layer_projection_norm", width, row.norm)
+    return replace(shape, embeddings=(*shape.embeddings, table), embedding_modules=modules)
+
+
+def _gemma4_layers(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator[Layer]:
+    """Of each six layers five have a window; the last has none, whatever layer_types says. Raises
+    UsageError if a layer is to use keys that none before it has."""
+    if config.text("use_bidirectional_attention", "") == "all":
+        raise UnknownFamily("Gemma 4 with attention in both directions is not built in.")
+    usual = ("sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(sizes.layers))
+    kinds = (*kinds_of_layers(config, sizes.layers, usual)[:-1], "full_attention")
+    own = sizes.layers - config.size("num_kv_shared_layers", 0, least=0, most=sizes.layers)
+    if own < sizes.layers and set(kinds[:own]) != set(kinds):
+        raise config.refuse("layers share keys (num_kv_shared_layers) that none before them has.")
+    equal, saved = config.flag("attention_k_eq_v", False), config.within("per_layer_config")
+    if saved is None:
+        keys = config.optional_size("num_global_key_value_heads") if equal else None
+        dim = config.size("global_head_dim", 512)
+    else:  # what transformers writes in place of these two
+        far = [str(index) for index, kind in enumerate(kinds) if kind == "full_attention"]
+        last = saved.within(far[-1]) or saved
+        if saved.values != dict.fromkeys(far, last.values):
+            raise UnknownFamily("Gemma 4 with sizes of single layers is not built in.")
+        keys, dim = last.optional_size("num_key_value_heads"), last.size("head_dim", sizes.head_dim)
+    wide = replace(sizes, head_dim=dim, rotary_dims=dim, kv_heads=keys or sizes.kv_heads)
+    if wide.heads % wide.kv_heads:
+        raise config.refuse(f"{wide.heads:,} heads cannot share {wide.kv_heads:,} heads of keys.")
+
+    @cache
+    def layer(slides: bool, shares: int | None) -> Layer:
+        return _gemma4_layer(row, config, sizes if slides else wide, slides, shares)
+
+    for index, kind in enumerate(kinds):
+        stores = own < sizes.layers and kind not in kinds[index + 1 : own]
+        shares = kinds[own : index + 1].count(kind) if index >= own else 0 if stores else None
+        yield layer(kind == "sliding_attention", shares)
+
+
+def _gemma4_layer(
+    row: DecoderFamily, config: Config, sizes: Sizes, slides: bool, shares: int | None
+) -> Layer:
+    """A layer with a window or without, which `Attention.shares` its keys."""
+    mixes = config.flag("enable_moe_block", False)
+    width = config.size("hidden_size_per_layer_input", 256, least=0)
+    beside = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2",
+              "post_feedforward_layernorm_2") * mixes  # fmt: skip
+    own = ("post_per_layer_input_norm",) * (width > 0)
+    names = (*row.norms[:3], *beside, row.norms[3], *own)
+    window, experts = row.window if slides else None, row.experts if mixes else None
+    row = replace(row, window=window, norms=names, experts=experts)
+    doubled = bool(shares) and config.flag("use_double_wide_mlp", False)
+    sizes = replace(sizes, layers=1, intermediate=sizes.intermediate * (1 + doubled))
+    (layer,) = layers_of(row, config, sizes)
+    norm = Norm("self_attn.v_norm", sizes.head_dim, row.norm, weight=False)
+    attend: Any = layer.attention
+    attend = replace(attend, value_norm=norm, table=int(slides), shares=shares)
+    if not slides and config.flag("attention_k_eq_v", False):
+        attend = replace(attend, value=None)
+    if shares:
+        without = dict.fromkeys(("key", "value", "key_norm", "value_norm"))
+        attend = replace(attend, **without, keeps=(SHARED_CACHE,))
+    gate = Linear("per_layer_input_gate", sizes.hidden, width)
+    gates = gate, Linear("per_layer_projection", width, sizes.hidden)
+    mlp = layer.mlp
+    if isinstance(mlp, Moe):
+        scales = {"router.scale": sizes.hidden, "router.per_expert_scale": mlp.experts}
+        extra = tuple(Parameter(name, (size,)) for name, size in scales.items())
+        router = Linear("router.proj", sizes.hidden, mlp.experts)
+        mlp = replace(mlp, router=router, extra=extra, shared=gated_mlp(sizes))
+    return replace(layer, attention=attend, mlp=mlp, gates=gates if width else ())
 
 
 def _each_sixth(config: Config, index: int) -> bool:
@@ -344,7 +440,7 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     "granitemoe": replace(
         _GRANITE, architecture="GraniteMoeForCausalLM", mlp_bias=False,
         experts=Experts(
-            "granitemoe", ("num_local_experts", 8), 2, prefix="block_sparse_moe", router="router"
+            "granitemoe", ("num_local_experts", 8), 2, prefix="block_sparse_moe.", router="router"
         ),
     ),
     "gemma": _GEMMA,
@@ -359,6 +455,14 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
         head_norms="each", slides=_each_sixth, tables_by_kind=True, layers=_gemma3, eager=False,
         logit_softcap=("final_logit_softcapping", None),
     ),
+    "gemma4": partial(_of_text, "gemma4_text", {}),
+    "gemma4_text": partial(_gemma4, replace(
+        _GEMMA2, architecture="Gemma4ForCausalLM", positions=131_072, style="gemma4", eager=False,
+        norm="rms-power", head_norms="each", window=("sliding_window", 512), slides=None,
+        logit_softcap=("final_logit_softcapping", None), layers=_gemma4_layers, experts=Experts(
+            "gemma4", ("num_experts", 128), 8, ("moe_intermediate_size", 704), prefix="",
+        ),
+    )),
     "qwen": _qwen1,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
@@ -423,7 +527,7 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     "llama4_text": DecoderFamily(
         "Llama4ForCausalLM", 8, 128, positions=4096 * 32, norm="rms-weight-last", style="llama4",
         rotary_kind="complex", layers=_llama4, experts=Experts(
-            "llama4", ("num_local_experts", 16), 1, prefix="feed_forward", router="router",
+            "llama4", ("num_local_experts", 16), 1, prefix="feed_forward.", router="router",
             normalized=False, transposed=True,
         ),
     ),

@@ -70,14 +70,37 @@ def llama(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Att
 
 
 def gemma3(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """Gemma3Attention.forward, and that of gpt-oss and of Cohere, whose newer layers do not all
-    rotate: three products, then norms of queries and keys."""
+    """Gemma3Attention.forward, that of gpt-oss, of GLM, which rotates a part of each head, and of
+    Cohere, whose newer layers do not all rotate: three products, then norms, if any."""
     query, key, value = _projected(weights, spec, hidden, state)
     query = normalize(weights, spec.query_norm, query)
     key = normalize(weights, spec.key_norm, key)
-    if spec.positions == "rope":
+    if spec.style == "glm4_moe":
+        query, key = _rotated_first(spec, query, key, *state.tables[0])
+    elif spec.positions == "rope":
         turn = _ROTATIONS.get(spec.style, rotate)
         query, key = turn(query, key, *state.tables[spec.table])
+    return _finished(weights, spec, query, key, value, state)
+
+
+def gemma4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
+    """Gemma4TextAttention.forward: a norm of values too, which in some layers are the product of
+    keys. Queries and keys are rotated before heads come first, so that no gradient is copied."""
+    query = project(weights, spec.query, hidden)
+    query = normalize(weights, spec.query_norm, query)
+    query = rotated(query, *state.tables[spec.table])
+    if spec.shares:
+        key, value = state.shared[spec.table]
+        return _finished(weights, spec, query, key, value, state)
+    repeated = repeats(spec, state, query.dtype)
+    key = project(weights, spec.key, hidden)
+    value = key if spec.value is None else project(weights, spec.value, hidden)
+    value = heads(state, value, spec.kv_heads, repeated)
+    key = normalize(weights, spec.key_norm, value if spec.value is None else key)
+    key = rotated(key, *state.tables[spec.table])
+    value = normalize(weights, spec.value_norm, value)
+    if spec.shares == 0:
+        state.shared[spec.table] = key, value
     return _finished(weights, spec, query, key, value, state)
 
 
@@ -93,15 +116,6 @@ def ministral3(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -
     scales = scales.to(query.dtype)
     query = query * scales
     del scales
-    return _finished(weights, spec, query, key, value, state)
-
-
-def glm4_moe(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """Glm4MoeAttention.forward: norms in some models, and part of each head is rotated."""
-    query, key, value = _projected(weights, spec, hidden, state)
-    query = normalize(weights, spec.query_norm, query)
-    key = normalize(weights, spec.key_norm, key)
-    query, key = _rotated_first(spec, query, key, *state.tables[0])
     return _finished(weights, spec, query, key, value, state)
 
 
@@ -252,8 +266,9 @@ ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] =
     "gemma2": llama,
     "seed_oss": llama,
     "ministral3": ministral3,
-    "glm4_moe": glm4_moe,
+    "glm4_moe": gemma3,
     "gemma3": gemma3,
+    "gemma4": gemma4,
     "qwen3_next": qwen3_next,
     "olmo2": olmo2,
     "cohere": gemma3,
@@ -401,7 +416,9 @@ def attend(
         remember(state.cache, key, value, state.queries, spec.window)
     elif state.cache is not None:
         hold(state.tape, state.cache, spec.kept, state.batch, key.dtype)
-    keys = state.keys_within(spec.window)
+    keys = state.keys
+    if state.cache is not None:
+        keys = key.elements // (state.batch * spec.kv_heads * spec.head_dim)
     sizes = Heads(state.batch, state.queries, keys, spec.heads, spec.kv_heads, spec.head_dim)
     mask = state.mask_of(spec)
     if is_eager(state):
@@ -422,13 +439,15 @@ def kernel(
     """sdpa_attention_forward, and torch's choice of kernel: flash in 16 bits without a mask,
     otherwise the memory-efficient one. With a mask transformers expands keys and values to all
     heads, except for a single query of each sequence, whose heads it treats as queries of one head
-    (pack_gqa). The additive mask is made in each call."""
+    (pack_gqa), as it does with heads too wide for flash attention. The additive mask is made in
+    each call."""
     tape = query.tape
     times, queries = sizes.heads // sizes.kv_heads, sizes.queries
-    packed = mask is not None and queries == 1 and times > 1 and not state.plan.repeat_kv
+    apart = mask is not None or sizes.head_dim > _WIDEST_FLASH
+    packed = apart and queries == 1 and times > 1 and not state.plan.repeat_kv
     if packed:
         sizes = replace(sizes, queries=times, heads=sizes.kv_heads)
-    elif (mask is not None or state.plan.repeat_kv) and times > 1:
+    elif (apart or state.plan.repeat_kv) and times > 1:
         if key.elements < sizes.batch * sizes.keys * sizes.heads * sizes.head_dim:
             key, value = (x.repeat(times, viewed=sizes.kv_heads == 1) for x in (key, value))
         sizes = replace(sizes, kv_heads=sizes.heads)
@@ -447,7 +466,7 @@ def kernel(
         bias = tape.new(elements, q.dtype, "constant_pad_nd")
     output = efficient(q, k, v, sizes, bias)
     del bias
-    return output.clone() if packed else output
+    return output.clone() if packed and sizes.heads > 1 else output
 
 
 def flashes(dtype: str, mask: Tensor | None, widths: tuple[int, int], state: Pass) -> bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.shape.model_shape import Moe, Parameter
+from qtui_core.memory.shape.model_shape import Linear, Moe, Norm, Parameter
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.tape.blocks.linear import project
 from qtui_core.memory.tape.blocks.mlp import activation, gated
+from qtui_core.memory.tape.blocks.norms import normalize
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.kernels import softmax
 from qtui_core.memory.tape.operations import bmm, grouped_product, linear
@@ -33,7 +34,7 @@ def mixtral(weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
     live as `_` until it returns."""
     hidden = _rows(hidden)
     _logits, top_weights, top_index = _route(weights, spec, hidden)
-    return _experts(weights, spec, hidden, top_index, top_weights)
+    return grouped(weights, spec, hidden, top_index, top_weights)
 
 
 def qwen2(weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def qwen2(weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
     hidden = _rows(hidden)
     shared = gated(weights, spec.shared, hidden)
     _logits, top_weights, top_index = _route(weights, spec, hidden)
-    output = _experts(weights, spec, hidden, top_index, top_weights)
+    output = grouped(weights, spec, hidden, top_index, top_weights)
     gate = project(weights, spec.shared_gate, hidden).sigmoid()
     shared = gate * shared
     del gate
@@ -54,18 +55,18 @@ def deepseek(weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
     """DeepseekV3MoE.forward, and that of V2: shared experts after the others."""
     assert spec.shared is not None
     _logits, top_weights, top_index = _route_deepseek(weights, spec, hidden)
-    output = _experts(weights, spec, hidden, top_index, top_weights)
+    output = grouped(weights, spec, hidden, top_index, top_weights)
     return output + gated(weights, spec.shared, hidden)
 
 
-def experts_of_llama4(weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
+def llama4(weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Llama4TextMoe.forward: every expert works on every token, weighted by its score; the scores
     of experts that are not chosen are zero. Returns the result and the logits of the router."""
     assert spec.shared is not None
     tokens = hidden.elements // spec.hidden
     hidden = _rows(hidden)
     scores, logits = _scores(weights, spec, hidden)
-    routed_in = hidden.repeat_rows(spec.experts)
+    routed_in = hidden.op("repeat", "sum", hidden.elements * spec.experts)
     # scores.transpose(0, 1).reshape(-1, 1) copies.
     routed_in = routed_in * scores.clone()
     routed_out = _stacked(weights, spec, routed_in)
@@ -74,11 +75,27 @@ def experts_of_llama4(weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tens
     return output, logits
 
 
-def experts_of_gpt_oss(weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
+def gpt_oss(weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """GptOssMLP.forward: returns the result and the scores of the chosen experts."""
     hidden = _rows(hidden)
     _logits, scores, indices = _route(weights, spec, hidden)
-    return _experts(weights, spec, hidden, indices, scores), scores
+    return grouped(weights, spec, hidden, indices, scores), scores
+
+
+def route_gemma4(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
+    """Gemma4TextRouter.forward: of a norm without a weight; chosen scores are scaled by expert."""
+    assert isinstance(spec.router, Linear)
+    tokens = hidden.elements // spec.hidden
+    scale, expert_scale = (weights[each.name] for each in spec.extra)
+    hidden = normalize(weights, Norm("router.norm", spec.hidden, "rms-power"), hidden)
+    hidden = hidden * scale * SCALE
+    hidden.flat = True
+    scores = project(weights, spec.router, hidden)
+    probabilities = softmax(scores)
+    values, index = probabilities.top_k(tokens * spec.top_k)
+    values = values.div_(values.summed(tokens))
+    values = values * expert_scale.lookup(index, index.elements)
+    return probabilities, values, index
 
 
 def _route(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
@@ -91,7 +108,7 @@ def _route(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     router = AdaptedParameter(weights, spec.router)
     bias = weights[spec.extra[0].name] if spec.biases else None
     if spec.style not in ("granitemoe", "gpt_oss"):
-        hidden = _seen_again(hidden)
+        hidden = seen_again(hidden)
     logits = linear(hidden, router.weight(), bias, spec.hidden, spec.experts)
     if spec.style == "granitemoe":
         logits = logits.to("fp32")
@@ -111,7 +128,7 @@ def _route(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     return logits, values, index
 
 
-def _seen_again(hidden: Tensor) -> Tensor:
+def seen_again(hidden: Tensor) -> Tensor:
     """`hidden.reshape(-1, hidden_size)` of a tensor that has this shape already: a view, whose
     gradient waits until the nodes created after it have run."""
     seen = hidden.op("view", view=True)
@@ -119,7 +136,7 @@ def _seen_again(hidden: Tensor) -> Tensor:
     return seen
 
 
-def _experts(
+def grouped(
     weights: Weights, spec: Moe, hidden: Tensor, top_index: Tensor, top_weights: Tensor
 ) -> Tensor:
     """grouped_mm_experts_forward of transformers.integrations.moe. Biases of the experts of each

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from qtui_core.memory.shape.model_shape import Attention, Layer, Mlp, Moe
-from qtui_core.memory.tape.blocks import fused_kernels
+from qtui_core.memory.tape.blocks import experts, fused_kernels
 from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended
 from qtui_core.memory.tape.blocks.delta import delta_net
-from qtui_core.memory.tape.blocks.experts import EXPERTS, experts_of_gpt_oss, experts_of_llama4
 from qtui_core.memory.tape.blocks.latent import latent
 from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import MLPS, activation
+from qtui_core.memory.tape.blocks.mlp import MLPS, activation, gated
 from qtui_core.memory.tape.blocks.norms import normalize
 from qtui_core.memory.tape.blocks.state import Pass
 from qtui_core.memory.tape.blocks.weights import Weights
@@ -28,7 +27,7 @@ _ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] 
     "deepseek_v3": latent,
     "delta": delta_net,
 }
-_MLPS: Final = {**MLPS, **EXPERTS}
+_MLPS: Final = {**MLPS, **experts.EXPERTS}
 
 
 def attention_of(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Attended:
@@ -57,25 +56,49 @@ def pre(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
     residual = hidden
     hidden = normalize(weights, layer.norms[1], hidden)
     if isinstance(layer.mlp, Moe) and layer.mlp.style == "gpt_oss":
-        hidden, _weights = experts_of_gpt_oss(weights, layer.mlp, hidden)
+        hidden, _weights = experts.gpt_oss(weights, layer.mlp, hidden)
     else:
         hidden = feed_forward_of(weights, layer, hidden)
     return _sum(layer, residual, hidden)
 
 
 def sandwich(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """Gemma2DecoderLayer.forward: norms before and after each part."""
-    first, second, third, fourth = layer.norms
+    """Gemma2DecoderLayer.forward: norms before and after each part. In Gemma 4 experts may work
+    beside the dense part, and an embedding of the layer's own be a part; in the end the sum is
+    multiplied in place by a buffer, which lives as long as the weight that is saved here for it."""
+    norms = iter(layer.norms)
     residual = hidden
-    hidden = normalize(weights, first, hidden)
+    hidden = normalize(weights, next(norms), hidden)
     hidden, _weights = attention_of(weights, layer, hidden, state)
-    hidden = normalize(weights, second, hidden)
+    hidden = normalize(weights, next(norms), hidden)
     hidden = residual + hidden
     residual = hidden
-    hidden = normalize(weights, third, hidden)
-    hidden = feed_forward_of(weights, layer, hidden)
-    hidden = normalize(weights, fourth, hidden)
-    return residual + hidden
+    hidden = normalize(weights, next(norms), hidden)
+    if isinstance(layer.mlp, Moe):
+        hidden = gated(weights, layer.mlp.shared, hidden)
+        first = normalize(weights, next(norms), hidden)
+        flat = experts.seen_again(residual)
+        _weights, top_weights, top_index = experts.route_gemma4(weights, layer.mlp, flat)
+        second = normalize(weights, next(norms), flat)
+        second = experts.grouped(weights, layer.mlp, second, top_index, top_weights)
+        second = normalize(weights, next(norms), second)
+        hidden = first + second
+    else:
+        hidden = feed_forward_of(weights, layer, hidden)
+    hidden = normalize(weights, next(norms), hidden)
+    hidden = residual + hidden
+    if state.own is not None:
+        gate, back = layer.gates
+        residual = hidden
+        hidden = project(weights, gate, hidden)
+        hidden = activation(layer.mlp.activation, hidden)
+        hidden = hidden * state.own
+        hidden = project(weights, back, hidden)
+        hidden = normalize(weights, next(norms), hidden)
+        hidden = residual + hidden
+    if layer.attention.style != "gemma4":
+        return hidden
+    return hidden.op("mul_", "mul", saved=weights.weight(layer.norms[0]), view=True)
 
 
 def post(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -138,7 +161,7 @@ def llama4(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tenso
     residual = hidden
     hidden = normalize(weights, layer.norms[1], hidden)
     if isinstance(layer.mlp, Moe):
-        hidden, _weights = experts_of_llama4(weights, layer.mlp, hidden)
+        hidden, _weights = experts.llama4(weights, layer.mlp, hidden)
     else:
         hidden = feed_forward_of(weights, layer, hidden)
     return residual + hidden
@@ -191,8 +214,11 @@ def bert(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     """BertLayer.forward. Each part's dense layer, dropout and norm of the sum are a module, whose
     input the layer holds until it returns."""
     assert isinstance(spec.mlp, Mlp)
-    attended, _weights = attention_of(weights, spec, hidden, state)
-    attended = _self_output(weights, spec, attended, hidden)
+    context, _weights = attention_of(weights, spec, hidden, state)
+    output = project(weights, spec.attention.out, context)
+    output = output.dropout(_after_attention(spec))
+    attended = normalize(weights, spec.norms[0], output + hidden)
+    del output, context
     intermediate = project(weights, spec.mlp.up, attended)
     intermediate = activation(spec.mlp.activation, intermediate)
     output = project(weights, spec.mlp.down, intermediate)
@@ -241,13 +267,6 @@ def _after_mlp(layer: Layer) -> float:
     """The same of the feed-forward part."""
     assert isinstance(layer.mlp, Mlp)
     return layer.mlp.dropout
-
-
-def _self_output(weights: Weights, spec: Layer, attended: Tensor, hidden: Tensor) -> Tensor:
-    """BertSelfOutput.forward. The attention's output lives as its argument."""
-    output = project(weights, spec.attention.out, attended)
-    output = output.dropout(_after_attention(spec))
-    return normalize(weights, spec.norms[0], output + hidden)
 
 
 #: The function of each arrangement, and of each style of attention whose class has an order of its

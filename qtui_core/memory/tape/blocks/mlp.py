@@ -65,8 +65,9 @@ def activation(name: str, x: Tensor) -> Tensor:
     )
 
 
-def gated(weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
+def gated(weights: Weights, spec: Mlp | None, x: Tensor) -> Tensor:
     """LlamaMLP.forward: `down(act(gate(x)) * up(x))`. Without a gate, `down(act(up(x)))`."""
+    assert spec is not None
     if spec.gate is None:
         return plain(weights, spec, x)
     activated = activation(spec.activation, project(weights, spec.gate, x))

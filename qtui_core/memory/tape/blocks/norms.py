@@ -61,6 +61,16 @@ def weight_last(x: Tensor, weight: Tensor, size: int) -> Tensor:
     return unit(size, x) * weight
 
 
+def powered(x: Tensor, weight: Tensor | None, size: int) -> Tensor:
+    """Gemma4RMSNorm.forward: all in float32, with a power for the root, cast back at the end."""
+    wide = x.to("fp32")
+    mean_squared = wide.pow(2).mean(x.elements // size) + EPS
+    output = wide * mean_squared.pow(-0.5)
+    del wide, mean_squared  # names of _norm, which has returned
+    output = output if weight is None else output * weight.to("fp32")
+    return output.to(x.dtype)
+
+
 def unit(size: int, x: Tensor) -> Tensor:
     """Llama4TextL2Norm.forward: in float32, cast back, without a weight."""
     return _scaled(size, x.to("fp32")).to(x.dtype)
@@ -89,5 +99,6 @@ NORMS: Final[dict[str, Callable[..., Tensor]]] = {
     "rms-cast-last": cast_last,
     "rms-one-plus": one_plus,
     "rms-weight-last": weight_last,
+    "rms-power": powered,
     "layer-plain": layer_plain,
 }

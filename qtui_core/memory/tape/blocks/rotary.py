@@ -24,7 +24,7 @@ def tables_of(state: Pass, dtype: str) -> tuple[Pair, ...]:
         return ((table, table),)
     if shape.rotary_kind == "float32":
         dtype = "fp32"
-    return tuple(_tables(state, dims, dtype) for _ in range(shape.rotary_tables))
+    return tuple(_tables(state, each, dtype) for each in (dims, *shape.more_tables))
 
 
 def _tables(state: Pass, dims: int, dtype: str) -> Pair:

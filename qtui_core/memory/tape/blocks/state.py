@@ -145,6 +145,8 @@ class Pass:
         positions: position ids, int64.
         cache: keys and values, in inference.
         entering: the input of the first layer, until that begins.
+        own: what each layer adds of an embedding of its own, of all layers or of one (Gemma 4).
+        shared: keys and values that later layers use, by their rotary table.
     """
 
     tape: Tape
@@ -159,6 +161,8 @@ class Pass:
     positions: Tensor | None = None
     cache: Cache | None = None
     entering: Tensor | None = None
+    own: Tensor | None = None
+    shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def mask_of(self, spec: Attention) -> Tensor | None:
         """The mask for an attention."""
