@@ -220,19 +220,16 @@ def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
                 best.saves_by_phase[phase.name] if best else 0,
             )
         )
-    if estimate.peak_reserved_bytes is not None:
-        found.append(_of_fragmentation(estimate, estimate.peak_reserved_bytes))
+    reserved = estimate.peak_reserved_bytes
+    if reserved is not None:
+        # What the allocator caches beyond the allocated bytes, and how much of it expandable
+        # segments would save, if they are tried.
+        kept, saved = reserved - estimate.peak_allocated_bytes, 0
+        if estimate.plan.segments == "native" and tries_segments(estimate):
+            saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))
+        change = "--segments expandable" if saved else ""
+        found.append(Cure(FRAGMENTATION, _FRAGMENTED, kept, change, saved))
     return tuple(found)
-
-
-def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
-    """What the allocator caches beyond the allocated bytes, and how much of it expandable segments
-    would save, if they are tried."""
-    kept, saved = reserved - estimate.peak_allocated_bytes, 0
-    if estimate.plan.segments == "native" and tries_segments(estimate):
-        saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))
-    change = "--segments expandable" if saved else ""
-    return Cure(FRAGMENTATION, _FRAGMENTED, kept, change, saved)
 
 
 def tries_segments(estimate: Estimate) -> bool:

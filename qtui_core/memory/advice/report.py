@@ -277,8 +277,12 @@ def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
         sentence += _verdict(asked, report)
     else:
         sentence += _smallest(report)
-    if report.largest is not None:
-        sentence += _at_most(report.largest)
+    most = report.largest
+    if most is not None and most.value is None:
+        sentence += f"Not even {most.option} {most.step} fits. "
+    elif most is not None:
+        needs = format_bytes(most.process_bytes)
+        sentence += f"The largest that fits is {most.option} {most.value}, which needs {needs}. "
     return sentence + _what_to_do(report, asked)
 
 
@@ -319,15 +323,6 @@ def _smallest(report: MemoryReport) -> str:
         return f"No GPU of the catalogue surely holds it; {small.gpu} is the smallest that may. "
     of = "of the catalogue" if small.gpu in {device.name for device in DEVICES} else "known here"
     return f"The smallest GPU {of} that holds it is {small.gpu}. "
-
-
-def _at_most(largest: Largest) -> str:
-    if largest.value is None:
-        return f"Not even {largest.option} {largest.step} fits. "
-    return (
-        f"The largest that fits is {largest.option} {largest.value}, which needs "
-        f"{format_bytes(largest.process_bytes)}. "
-    )
 
 
 def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
@@ -142,11 +142,6 @@ MIB: Final = 1 << 20
 _DTYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
-def _rows() -> Iterator[Mapping[str, str]]:
-    text = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8")
-    return csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-
-
 def _device(row: Mapping[str, str]) -> Device:
     """A row, whose units the head of the file names, in bytes and operations a second."""
     major, _, minor = row["capability"].partition(".")
@@ -172,8 +167,9 @@ def _device(row: Mapping[str, str]) -> Device:
     )
 
 
+_LINES: Final = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8").splitlines()
 #: All devices, in the order of the file.
-DEVICES: Final = tuple(_device(row) for row in _rows())
+DEVICES: Final = tuple(map(_device, csv.DictReader(x for x in _LINES if not x.startswith("#"))))
 
 
 #: Words that do not distinguish one device from another.

@@ -166,15 +166,9 @@ class Terms:
         return self._made(component, component.value, formula, nbytes, count)
 
     def _made(
-        self,
-        component: Component,
-        name: str,
-        formula: str,
-        nbytes: int,
-        count: int,
-        part_of: str = "",
+        self, of: Component, name: str, formula: str, nbytes: int, count: int, part_of: str = ""
     ) -> Term:
-        basis, source = self._known_of(component)
+        basis, source = self._known_of(of)
         numbers = with_numbers(formula, self.letters)
         return Term(name, nbytes, formula, basis, source, part_of, numbers, count)
 

@@ -72,7 +72,6 @@ class Pool:
     one that is taken and given back most; it is at the row's end, where a list is quick.
 
     Attributes:
-        small: whether it is the pool of blocks up to 1 MiB.
         page: the size in which its expandable segments grow.
         least_rest: a block is split if it is larger than requested by more than this.
         sizes: of the free blocks, each once, sorted.
@@ -82,10 +81,9 @@ class Pool:
             is a large part of the cost of a split.
     """
 
-    __slots__ = ("absorbed", "least_rest", "page", "rows", "sizes", "small", "unmapped")
+    __slots__ = ("absorbed", "least_rest", "page", "rows", "sizes", "unmapped")
 
-    def __init__(self, small: bool, page: int, least_rest: int) -> None:
-        self.small = small
+    def __init__(self, page: int, least_rest: int) -> None:
         self.page = page
         self.least_rest = least_rest
         self.sizes: list[int] = []
@@ -233,8 +231,8 @@ class CachingAllocator:
     def __init__(self, settings: AllocatorSettings) -> None:
         self.capacity = settings.capacity
         # A large block is split only if the rest is large enough.
-        self.small = Pool(True, SMALL_SEGMENT, MIN_BLOCK)
-        self.large = Pool(False, LARGE_SEGMENT, self.least_rest)
+        self.small = Pool(SMALL_SEGMENT, MIN_BLOCK)
+        self.large = Pool(LARGE_SEGMENT, self.least_rest)
         self.allocated = 0
         self.reserved = 0
         self.retries = 0

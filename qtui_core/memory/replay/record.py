@@ -66,19 +66,20 @@ class Phase(StrEnum):
 
 
 class Component(Enum):
-    """What bytes are for."""
+    """What bytes are for, in the order in which they are stacked: what stays lies below what comes
+    and goes."""
 
     WEIGHTS = "weights"
     QUANTIZATION = "quantization constants"
     ADAPTERS = "adapters"
     BUFFERS = "buffers"
-    OPTIMIZER = "optimizer states"
     WORKSPACES = "workspaces"
-    INPUTS = "inputs"
+    OPTIMIZER = "optimizer states"
+    CACHE = "key-value cache"
     GRADIENTS = "gradients"
+    INPUTS = "inputs"
     ACTIVATIONS = "activations"
     LOSS = "loss"
-    CACHE = "key-value cache"
     TEMPORARIES = "temporaries"
 
 

@@ -28,25 +28,9 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 
-#: The order in which components are stacked: what stays lies below what comes and goes.
-STACK: Final = (
-    Component.WEIGHTS,
-    Component.QUANTIZATION,
-    Component.ADAPTERS,
-    Component.BUFFERS,
-    Component.WORKSPACES,
-    Component.OPTIMIZER,
-    Component.CACHE,
-    Component.GRADIENTS,
-    Component.INPUTS,
-    Component.ACTIVATIONS,
-    Component.LOSS,
-    Component.TEMPORARIES,
-)
-
+STACK: Final = tuple(Component)
 #: The place of a backward pass, before the number of its layer.
 _BACKWARD: Final = "in the backward of layer "
-
 _PLACES: Final = {component: place for place, component in enumerate(STACK)}
 
 #: Bytes of each component, in the order of the stack.
