@@ -11,7 +11,14 @@ from qtui_core.memory.replay.record import Component, rounded
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import StoredTensor, WeightBlock, blocks_of
 from qtui_core.memory.step.optimizer import shared_states, states_of
-from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, parts_of, shard_of, updated
+from qtui_core.memory.step.sharding import (
+    cut_shape,
+    gradient_buckets,
+    is_sharded,
+    shard_of,
+    stages_of,
+    updated,
+)
 
 
 def allocated_by_component(blocks: Iterable[WeightBlock]) -> dict[Component, int]:
@@ -46,7 +53,10 @@ def resident_by_component(
 
     Raises UsageError if no module has one of the names that are to get adapters.
     """
-    by_stage = [_by_component(blocks_of(part, plan), plan) for part in parts_of(shape, plan)]
+    by_stage = [
+        _by_component(blocks_of(part, plan), plan)
+        for part in stages_of(cut_shape(shape, plan), plan)
+    ]
     totals = max(by_stage, key=lambda held: sum(held.values()))
     totals[Component.WORKSPACES] = workspace_bytes
     return totals

@@ -99,7 +99,14 @@ class Adapters:
             modules.append((shape.head.name, shape.head))
         taken = [(name, module) for name, module in modules if self.rank_on(name, module)]
         if not taken:
-            raise _nothing_taken(shape, plan, modules)
+            known = dict.fromkeys(n.rpartition(".")[2] for n, m in modules if isinstance(m, Linear))
+            stacked = any(isinstance(layer.mlp, Moe) for layer in shape.layers)
+            raise UsageError(
+                f"No module of {shape.architecture} is named {' or '.join(plan.lora_targets)}, so "
+                f"no adapter would be trained; it has {', '.join(known)}."
+                + " Its experts are stacked in one tensor, which is no module."
+                * stacked
+            )
         for name, module in taken:
             if isinstance(module, Embedding) and module.no_adapter:
                 out = name.rpartition(".")[2]
@@ -206,17 +213,3 @@ def _targets(
 
 def _ends(name: str, target: str) -> bool:
     return name == target or name.endswith(f".{target}")
-
-
-def _nothing_taken(
-    shape: ModelShape, plan: RunPlan, modules: list[tuple[str, Module]]
-) -> UsageError:
-    known = dict.fromkeys(
-        name.rpartition(".")[2] for name, module in modules if isinstance(module, Linear)
-    )
-    stacked = any(isinstance(layer.mlp, Moe) for layer in shape.layers)
-    return UsageError(
-        f"No module of {shape.architecture} is named {' or '.join(plan.lora_targets)}, so no "
-        f"adapter would be trained; it has {', '.join(known)}."
-        + (" Its experts are stacked in one tensor, which is no module." if stacked else "")
-    )

@@ -46,20 +46,17 @@ class ModelDescription:
         try:
             shape = shape_from_config(self.config)
         except UnknownFamily as error:
-            return self._nearest(str(error))
+            shape = nearest_shape(self.config, str(error))
+            if self.parameters:
+                shape = with_parameters(shape, self.parameters)
+            packing = packing_of(self.config)
+            return shape if packing is None else packed(shape, as_served(packing))
         if self.tensors and shape.packing is None:
             shape = packed(shape, packing_of_files(self.quantization))
             if self.gguf:
                 note = "Its embedding is counted unpacked, whatever the file packs it in."
                 shape = replace(shape, known="derived", notes=(*shape.notes, note))
         return held_against(held_by_files(shape, self.tensors), self.stored, gguf=self.gguf)
-
-    def _nearest(self, why: str) -> ModelShape:
-        shape = nearest_shape(self.config, why)
-        if self.parameters:
-            shape = with_parameters(shape, self.parameters)
-        packing = packing_of(self.config)
-        return shape if packing is None else packed(shape, as_served(packing))
 
 
 def describe(source: ModelSource) -> ModelDescription:

@@ -50,12 +50,6 @@ from qtui_core.memory.step.optimizer import states_of
 from qtui_core.memory.step.run import record_step
 
 
-def parts_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
-    """The parts of a model, cut for tensor parallelism, that one GPU may have: of the stages of a
-    pipeline only those that can be the fullest."""
-    return stages_of(cut_shape(shape, plan), plan)
-
-
 def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
     """The pipeline stages that can be the fullest: the first, which has most micro batches at once,
     and the last, which has the logits. Each has as many layers as the longest stage.
@@ -184,7 +178,7 @@ def record_on_one_gpu(shape: ModelShape, plan: RunPlan) -> Recording:
     """The recording of the GPU that holds most, among those that share a run of `plan`, which has a
     value for every option."""
     recordings = []
-    for part in parts_of(shape, plan):
+    for part in stages_of(cut_shape(shape, plan), plan):
         recording = record_step(part, plan)
         events, paged = recording.events, 0
         if plan.data_parallel > 1 or plan.pages:

@@ -12,21 +12,9 @@ from qtui_core.memory.shape.config_reader import (
     LARGEST_LENGTH,
     Config,
 )
-from qtui_core.memory.shape.families.decoder import (
-    DecoderFamily,
-    gated_mlp,
-    norms,
-    stacked_experts,
-)
+from qtui_core.memory.shape.families.decoder import DecoderFamily, gated_mlp, norms, stacked_experts
 from qtui_core.memory.shape.families.sizes import Sizes
-from qtui_core.memory.shape.model_shape import (
-    LatentAttention,
-    Layer,
-    Linear,
-    Moe,
-    Norm,
-    Parameter,
-)
+from qtui_core.memory.shape.model_shape import LatentAttention, Layer, Linear, Moe, Norm, Parameter
 
 
 def sizes_of(row: DecoderFamily, config: Config) -> Sizes:
