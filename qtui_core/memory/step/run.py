@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from qtui_core.memory.cached import quantized_as
@@ -25,7 +24,7 @@ from qtui_core.memory.step.optimizer import (
 )
 from qtui_core.memory.step.partition import Stage, received
 from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.blocks.state import Cache, has_cache
+from qtui_core.memory.tape.blocks.state import Cache
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import SCALE, Buffer, Tensor
 
@@ -60,7 +59,9 @@ def read_step(
     read: Reader[Read], shape: ModelShape, plan: RunPlan, steps: int, *, steady: bool
 ) -> Read:
     """What `read` returns for the events of such a run and how its layers were folded."""
-    with _no_garbage():
+    enabled = gc.isenabled()
+    gc.disable()  # tapes have no cycles, and it would search tens of thousands of events each time
+    try:
         for margin in _MARGINS:
             few, row = fold(shape, margin)
             recording = record_all(few, plan, steps, steady=steady, folds=margin == 1)
@@ -69,6 +70,9 @@ def read_step(
             except NotPeriodic:
                 continue
         return read(record_all(shape, plan, steps, steady=steady).events, ())
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def record_all(
@@ -126,10 +130,10 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
             stage.step(tape)
         for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
             tape.phase(Phase.FORWARD)
-            # The Trainer asks for no cache, and checkpointing allows none; otherwise the class
-            # makes one in training too.
-            cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
-            cache = Cache() if cached else None
+            # The Trainer asks for no cache, and checkpointing allows none; otherwise the class of
+            # a decoder makes one in training too.
+            without = plan.loop == "trainer" or plan.checkpointing or model.shape.is_encoder
+            cache = None if without else Cache()
             loss, others = forward(model, batch, cache)
             outputs = None if plan.loop == "trainer" else (loss, *others, cache)
             del others, cache
@@ -162,9 +166,7 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan, plan.tokens, plan.tokens))
     _unpack(tape, model)
-    cache = None
-    if has_cache(model.shape):
-        cache = Cache(stored=quantized_as(plan))
+    cache = None if model.shape.is_encoder else Cache(stored=quantized_as(plan))
     tape.phase(Phase.FORWARD)
     forward(model, prompt, cache)
     if plan.generate > 1 and cache is not None:
@@ -181,19 +183,6 @@ def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
     """Token ids, which are the labels too, and the mask of padded sequences over all `seen`."""
     ids = tape.new(tokens, "int64", IDS)
     return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """A block without the garbage collector: tapes have no reference cycles, and it would search
-    tens of thousands of events again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Optimizer:

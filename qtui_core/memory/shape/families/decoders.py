@@ -192,11 +192,6 @@ def _gemma4_layer(
     return replace(layer, attention=attend, mlp=mlp, gates=gates if width else ())
 
 
-def _each_sixth(config: Config, index: int) -> bool:
-    pattern = config.size("sliding_window_pattern", 6)
-    return (index + 1) % pattern != 0
-
-
 def _late(config: Config, index: int) -> bool:
     return index >= config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
 
@@ -452,7 +447,8 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     # Of each six layers five have a window.
     "gemma3_text": replace(
         _GEMMA2, architecture="Gemma3ForCausalLM", positions=131_072, style="gemma3",
-        head_norms="each", slides=_each_sixth, tables_by_kind=True, layers=_gemma3, eager=False,
+        slides=lambda c, index: (index + 1) % c.size("sliding_window_pattern", 6) != 0,
+        head_norms="each", tables_by_kind=True, layers=_gemma3, eager=False,
         logit_softcap=("final_logit_softcapping", None),
     ),
     "gemma4": partial(_of_text, "gemma4_text", {}),

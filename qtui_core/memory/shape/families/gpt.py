@@ -204,7 +204,6 @@ class GptFamily:
                 down=product(names.down, sizes.intermediate, hidden, mlp_bias),
                 activation=sizes.activation,
                 dropout=dropout,
-                style=family,
             ),
             norms=tuple(layer_norm(name, hidden) for name in names.norms),
         )
@@ -316,7 +315,6 @@ def _encoder(config: Config, sizes: Sizes, layer: Layer) -> Layer:
     return replace(
         layer,
         attention=replace(layer.attention, causal=causal, style="bert"),
-        mlp=replace(layer.mlp, style="bert"),
         arrangement="post-add",
     )
 

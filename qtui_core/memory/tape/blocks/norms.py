@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.memory.shape.model_shape import Norm
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.fused import rms_norm, rms_norm_trained
+from qtui_core.memory.tape.fused import rms_norm
 from qtui_core.memory.tape.kernels import layer_norm
 from qtui_core.memory.tape.tensors import EPS, Tensor
 
@@ -18,12 +18,12 @@ def normalize(weights: Weights, spec: Norm | None, x: Tensor) -> Tensor:
         return x
     tape = x.tape
     before, tape.path = tape.path, spec.name
-    weight, kernels = weights.weight(spec), weights.plan.kernels
+    weight, kernels = weights.find(f"{spec.name}.weight"), weights.plan.kernels
     if spec.kind == "layer":
-        result = layer_norm(x, weight, weights.bias(spec), spec.size)
+        result = layer_norm(x, weight, weights.find(f"{spec.name}.bias"), spec.size)
     elif spec.kind == "rms" and kernels != "torch":
         assert weight is not None
-        result = (rms_norm if kernels == "fused" else rms_norm_trained)(x, weight, spec.size)
+        result = rms_norm(x, weight, spec.size, liger=kernels == "liger")
     else:
         result = NORMS[spec.kind](x, weight, spec.size)
     tape.path = before

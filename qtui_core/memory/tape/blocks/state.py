@@ -68,11 +68,6 @@ class Cache:
         self.length = length
 
 
-def has_cache(shape: ModelShape) -> bool:
-    """Whether the class makes a cache by default (use_cache)."""
-    return not shape.is_encoder
-
-
 def remember(
     cache: Cache, key: Tensor, value: Tensor, tokens: int, window: int | None = None
 ) -> None:
