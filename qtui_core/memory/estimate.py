@@ -298,26 +298,14 @@ def _beyond_allocated(
             "get_state_buffer of bitsandbytes",
             numbers=f"{paged:,}",
         )
-    context = context_bytes(device)
-    yield Term(
-        CONTEXT,
-        context.bytes,
-        f"measured, {context.low:,} to {context.high:,}",
-        "calibrated",
-        context.source,
-        numbers=f"{context.bytes:,}",
-    )
+    measured = [(CONTEXT, context_bytes(device), "")]
     if groups:
-        nccl = nccl_bytes(groups)
-        yield Term(
-            NCCL,
-            nccl.bytes,
-            f"measured, {nccl.low:,} to {nccl.high:,} for {len(groups)} "
-            f"group{'s' if len(groups) > 1 else ''} of GPUs",
-            "calibrated",
-            nccl.source,
-            numbers=f"{nccl.bytes:,}",
-        )
+        of = f" for {len(groups)} group{'s' if len(groups) > 1 else ''} of GPUs"
+        measured.append((NCCL, nccl_bytes(groups), of))
+    for name, found, of in measured:
+        formula = f"measured, {found.low:,} to {found.high:,}{of}"
+        numbers = f"{found.bytes:,}"
+        yield Term(name, found.bytes, formula, "calibrated", found.source, numbers=numbers)
 
 
 def quick_estimate(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Estimate:

@@ -42,6 +42,9 @@ from qtui_core.memory.shape.model_shape import (
     Parameter,
 )
 
+#: Fields of an attention without positions.
+_UNROTATED: Final[dict[str, Any]] = {"rotary_dims": 0, "positions": "none"}
+
 
 def _phi3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """One product gives queries, keys and values, another gate and up."""
@@ -221,12 +224,8 @@ def _cohere2(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """Layers without a window have no positions."""
     return with_attention(
         layers_of(row, config, sizes),
-        lambda attend: _unrotated(attend) if attend.window is None else attend,
+        lambda attend: attend if attend.window else replace(attend, **_UNROTATED),
     )
-
-
-def _unrotated(attend: Attention) -> Attention:
-    return replace(attend, rotary_dims=0, positions="none")
 
 
 def _rotating(config: Config, layers: int) -> tuple[int, ...]:
@@ -247,7 +246,12 @@ def _smollm3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     rotating = _rotating(config, sizes.layers)
     row = replace(row, slides=lambda _, index: not rotating[index])
     near = layers_of(row, config, sizes)
-    pairs = zip(rotating, near, with_attention(near, _unrotated), strict=True)
+    pairs = zip(
+        rotating,
+        near,
+        with_attention(near, lambda attend: replace(attend, **_UNROTATED)),
+        strict=True,
+    )
     return [layer if rotates else unrotated for rotates, layer, unrotated in pairs]
 
 
@@ -297,14 +301,6 @@ def _glm4_moe(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
         row = replace(row, head_norms="each")
     mixture = Mixture("deepseek_v3", 128, 8, 1, 1408, 1, (1, 1))
     return mixture.layers(config, sizes, layers_of(row, config, sizes)[0])
-
-
-def _qwen3_5(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
-    return delta.layers_of(layers_of(row, config, sizes), config, sizes, apart=True)
-
-
-def _qwen3_next(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
-    return delta.layers_of(_sparse(row, config, sizes), config, sizes, apart=False)
 
 
 def _qwen1(config: Config) -> ModelShape:
@@ -361,7 +357,8 @@ _QWEN3_MOE: Final = replace(
 #: Half of the product of queries is a gate, and a quarter of each head is rotated.
 _QWEN3_NEXT: Final = DecoderFamily(
     "Qwen3NextForCausalLM", 2, 256, positions=32768, rotary_part=0.25, norm="rms-one-plus",
-    head_norms="each", style="qwen3_next", note=delta.NOTE, layers=_qwen3_next,
+    head_norms="each", style="qwen3_next", note=delta.NOTE,
+    layers=partial(delta.layers_of, _sparse, False),
     experts=Experts(
         "qwen2_moe", ("num_experts", 512), 10, ("moe_intermediate_size", 512),
         normalized=("norm_topk_prob", True), shared=("shared_expert_intermediate_size", 512),
@@ -369,7 +366,7 @@ _QWEN3_NEXT: Final = DecoderFamily(
 )  # fmt: skip
 _QWEN3_5: Final = replace(
     _QWEN3_NEXT, architecture="Qwen3_5ForCausalLM", kv_heads=4, rotary_kind="grids", experts=None,
-    layers=_qwen3_5,
+    layers=partial(delta.layers_of, layers_of, True),
 )  # fmt: skip
 _GRANITE: Final = DecoderFamily(
     "GraniteForCausalLM", mlp_bias=("mlp_bias", False), residual_scale=True, embedding_scale=True,
@@ -389,6 +386,7 @@ _COHERE: Final = DecoderFamily(
 #: Latent attention. V2 rotates pairs as complex numbers.
 _DEEPSEEK2: Final = DecoderFamily(
     "DeepseekV2ForCausalLM", rotary_kind="complex", sizes=deepseek.sizes_of,
+    mlp_bias=("mlp_bias", False),
     layers=partial(
         deepseek.layers_of, Mixture("deepseek_v2", 64, None, 2, 1407, 0, (None, None))
     ),
@@ -531,7 +529,7 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     # Its routers keep the correction of their scores (_keep_in_fp32_modules_strict).
     "deepseek_v3": replace(
         _DEEPSEEK2, architecture="DeepseekV3ForCausalLM", positions=4096, rotary_kind="cast",
-        router_buffers=True,
+        mlp_bias=False, router_buffers=True,
         layers=partial(deepseek.layers_of, Mixture("deepseek_v3", 256, 8, 1, 2048, 3, (8, 4))),
     ),
     # Every other layer has a window, the first one too.

@@ -76,7 +76,8 @@ class GptFamily:
         dropout: of the outputs of attention and feed-forward part.
         embedding_dropout: of the input of the first layer.
         rotary: share of a head that is rotated, None for other kinds of positions.
-        bias, mlp_bias: whether products of attention, and of the feed-forward part, have one.
+        bias, mlp_bias, head_bias: whether products of attention, of the feed-forward part, and the
+            head have one.
         transposed: whether weights of products are `[inputs, outputs]` (Conv1D).
         tp_plan: see ModelShape.
         crosses: whether the class can attend to an encoder, which is refused.
@@ -98,6 +99,7 @@ class GptFamily:
     rotary: tuple[str, float] | None = None
     bias: Flag = True
     mlp_bias: Flag = True
+    head_bias: bool = False
     transposed: bool = False
     tied: bool = True
     tp_plan: bool = False
@@ -133,7 +135,7 @@ class GptFamily:
             layers=(layer,) * sizes.layers,
             layer_prefix=names.layers,
             final_norm=layer_norm(names.final_norm, hidden) if names.final_norm else None,
-            head=Linear("lm_head", hidden, vocabulary),
+            head=Linear("lm_head", hidden, vocabulary, self.head_bias),
             tied=config.flag("tie_word_embeddings", self.tied),
             embedding_dropout=(
                 config.probability(*self.embedding_dropout) if self.embedding_dropout else 0.0
@@ -214,20 +216,10 @@ def layer_norm(name: str, size: int) -> Norm:
     return Norm(name, size, kind="layer", bias=True)
 
 
-def _bigcode_sizes(config: Config, sizes: Sizes) -> Sizes:
-    """One head of keys and values, unless `multi_query` is off."""
-    return replace(sizes, kv_heads=1) if config.flag("multi_query", True) else sizes
-
-
 def _bigcode(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
     """It has a buffer with a mask of all positions, one byte each."""
     assert sizes.positions is not None
     return replace(shape, buffers=(sizes.positions * sizes.positions,))
-
-
-def _neox(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    parallel = config.flag("use_parallel_residual", True)
-    return replace(layer, arrangement="parallel" if parallel else "pre")
 
 
 def _phi_sizes(config: Config, sizes: Sizes) -> Sizes:
@@ -253,11 +245,6 @@ def _phi(config: Config, sizes: Sizes, layer: Layer) -> Layer:
             key_norm=layer_norm("self_attn.k_layernorm", width),
         )
     return replace(layer, attention=attend, arrangement="parallel")
-
-
-def _biased_head(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    assert shape.head is not None
-    return replace(shape, head=replace(shape.head, bias=True))
 
 
 #: Rows of OPT's position table before the first position (OPTLearnedPositionalEmbedding.offset).
@@ -319,33 +306,15 @@ def _encoder(config: Config, sizes: Sizes, layer: Layer) -> Layer:
     )
 
 
-def _bert(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    modules = ("cls.predictions", "transform.dense", "transform.LayerNorm")
-    return _masked(config, sizes, shape, modules, sizes.activation, offset=0)
-
-
-def _roberta(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    # Its positions begin after that of the padding token (create_position_ids_from_input_ids).
-    padding = config.optional_size("pad_token_id", 1, least=0)
+def _masked(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
+    """The model with token types and a head for masked tokens. Positions of RoBERTa begin after
+    that of the padding token (create_position_ids_from_input_ids)."""
+    roberta = shape.family == "roberta"
+    padding = config.optional_size("pad_token_id", 1, least=0) if roberta else None
     offset = 0 if padding is None else padding + 1
-    return _masked(config, sizes, shape, ("lm_head", "dense", "layer_norm"), "gelu", offset)
-
-
-def _masked(
-    config: Config,
-    sizes: Sizes,
-    shape: ModelShape,
-    modules: tuple[str, str, str],
-    activation: str,
-    offset: int,
-) -> ModelShape:
-    """The model with token types and a head for masked tokens.
-
-    Args:
-        modules: the prefix of the names in the head, and the names of its linear layer and norm.
-        activation: of the head.
-        offset: positions that no token has.
-    """
+    prefix, dense, norm = "cls.predictions", "transform.dense", "transform.LayerNorm"
+    if roberta:
+        prefix, dense, norm = "lm_head", "dense", "layer_norm"
     hidden, vocabulary, positions = sizes.hidden, sizes.vocabulary, sizes.positions
     assert positions is not None
     if positions <= offset:
@@ -353,7 +322,6 @@ def _masked(
             f"of {positions:,} positions (max_position_embeddings) the first {offset:,} are those "
             "of padding (pad_token_id), and none is left."
         )
-    prefix, dense, norm = modules
     body = f"{shape.family}.embeddings"
     types = config.size("type_vocab_size", 2)
     return replace(
@@ -374,7 +342,7 @@ def _masked(
         buffers=(8 * positions, 8 * positions),
         max_positions=positions - offset,
         is_encoder=True,
-        head_activation=activation,
+        head_activation="gelu" if roberta else sizes.activation,
         head_bias=f"{prefix}.bias" if shape.tied else "",
     )
 
@@ -406,14 +374,16 @@ _BERT: Final = GptFamily(
     ),
     ("hidden_act", "gelu"), positions=("max_position_embeddings", 512),
     attention_dropout=("attention_probs_dropout_prob", 0.1), dropout=("hidden_dropout_prob", 0.1),
-    embedding_dropout=("hidden_dropout_prob", 0.1), crosses=True, layer=_encoder, model=_bert,
+    embedding_dropout=("hidden_dropout_prob", 0.1), crosses=True, layer=_encoder, model=_masked,
 )  # fmt: skip
 
 GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     "gpt2": _GPT2,
     "gpt_bigcode": replace(
         _GPT2, architecture="GPTBigCodeForCausalLM", transposed=False,
-        activation=("activation_function", "gelu_pytorch_tanh"), sizes=_bigcode_sizes,
+        activation=("activation_function", "gelu_pytorch_tanh"),
+        # One head of keys and values, unless `multi_query` is off.
+        sizes=lambda c, sizes: replace(sizes, kv_heads=1) if c.flag("multi_query", True) else sizes,
         model=_bigcode,
     ),
     "gpt_neox": GptFamily(
@@ -427,7 +397,9 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
         ),
         ("hidden_act", "gelu"), embedding_dropout=("hidden_dropout", 0.0),
         rotary=("rotary_pct", 0.25), bias=("attention_bias", True), tied=False, tp_plan=True,
-        layer=_neox,
+        layer=lambda c, _, layer: replace(
+            layer, arrangement="parallel" if c.flag("use_parallel_residual", True) else "pre"
+        ),
     ),
     "phi": GptFamily(
         "PhiForCausalLM",
@@ -439,7 +411,7 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
         ),
         ("hidden_act", "gelu_new"), dropout=("resid_pdrop", 0.0),
         embedding_dropout=("embd_pdrop", 0.0), tied=False, tp_plan=True, sizes=_phi_sizes,
-        layer=_phi, model=_biased_head,
+        layer=_phi, head_bias=True,
     ),
     "opt": GptFamily(
         "OPTForCausalLM",
@@ -455,7 +427,7 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     ),
     "bert": _BERT,
     "roberta": replace(
-        _BERT, architecture="RobertaForMaskedLM", model=_roberta,
+        _BERT, architecture="RobertaForMaskedLM",
         names=replace(
             _BERT.names, embedding="roberta.embeddings.word_embeddings",
             positions="roberta.embeddings.position_embeddings", layers="roberta.encoder.layer",
