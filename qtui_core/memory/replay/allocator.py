@@ -164,11 +164,7 @@ class Pool:
         block.next = rest
         if after is not None:
             after.previous = rest
-        if left in self.rows:
-            self.add(rest)
-        else:
-            self.rows[left] = [rest]
-            insort(self.sizes, left)
+        self.add(rest)
 
 
 def _falling(block: Block) -> int:
@@ -280,17 +276,12 @@ class CachingAllocator:
         merge(block)
         block.pool.add(block)
 
-    def levels(self) -> tuple[int, int]:
-        """(allocated, reserved) now."""
-        return self.allocated, self.reserved
-
-    def peaks(self) -> tuple[int, int]:
-        """The peak of each of `levels` since `begin_peaks`."""
-        return self._most_allocated, self._most_reserved
-
-    def begin_peaks(self) -> None:
-        """torch.cuda.reset_peak_memory_stats()."""
-        self._most_allocated, self._most_reserved = self.levels()
+    def end_phase(self) -> tuple[Levels, Levels]:
+        """The peak of each level since the last call, and the levels now
+        (torch.cuda.reset_peak_memory_stats())."""
+        peak = Levels(self._most_allocated, self._most_reserved)
+        self._most_allocated, self._most_reserved = self.allocated, self.reserved
+        return peak, Levels(self.allocated, self.reserved)
 
     def hold_back(self, block: Block) -> None:
         """Counts a block as freed although its memory cannot be reused yet, as for a tensor that
@@ -540,10 +531,6 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
     phases: list[PhaseLevels] = []
     phase, full = "", False
 
-    def end_phase() -> None:
-        levels = Levels(*allocator.peaks()), Levels(*allocator.levels())
-        phases.append(PhaseLevels(phase, *levels))
-
     tables: list[list[Any]] = []  # the blocks of each call, by ordinal
     try:
         for number, call in enumerate(repeated.calls):
@@ -561,9 +548,8 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
                 kind, whose, block, _, event = call.program.steps[owner]
                 if kind == PHASE:
                     if repeated.starts[number] + owner:  # not at the very beginning
-                        end_phase()
+                        phases.append(PhaseLevels(phase, *allocator.end_phase()))
                     phase = str(event[1])
-                    allocator.begin_peaks()
                 elif kind == EMPTY_CACHE:
                     allocator.empty_cache()
                 elif kind == HOLD_BACK:
@@ -572,7 +558,7 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
                     allocator.hand_back()
     except DeviceFull:
         full = True
-    end_phase()
+    phases.append(PhaseLevels(phase, *allocator.end_phase()))
     return AllocatorRun(tuple(phases), allocator.retries, full)
 
 

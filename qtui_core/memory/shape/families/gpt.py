@@ -119,8 +119,6 @@ class GptFamily:
         family = config.text("model_type", "")
         sizes = self.sizes(config, self._sizes(config))
         layer = self.layer(config, sizes, self._layer(config, sizes, family))
-        attend = layer.attention
-        rotates = isinstance(attend, Attention) and attend.positions == "rope"
         names, hidden, vocabulary = self.names, sizes.hidden, sizes.vocabulary
         tables = [Embedding(names.embedding, vocabulary, hidden)]
         if names.positions:
@@ -141,7 +139,7 @@ class GptFamily:
                 config.probability(*self.embedding_dropout) if self.embedding_dropout else 0.0
             ),
             rotary_dims=sizes.rotary_dims,
-            buffers=rotary_buffers(sizes.rotary_dims) if rotates else (),
+            buffers=rotary_buffers(sizes.rotary_dims) if sizes.rotary_dims else (),
             tp_plan=self.tp_plan,
             dtype=stored_dtype(config),
             max_positions=sizes.positions,
