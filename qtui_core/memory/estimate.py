@@ -29,7 +29,7 @@ from qtui_core.memory.replay.curve import Curve, Peaks, draw
 from qtui_core.memory.replay.folding import peak_levels
 from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import RESIDENT, Phase, Recording
-from qtui_core.memory.replay.timeline import Timeline, read_timeline
+from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.device_events import (
     allocator_run,
@@ -40,14 +40,11 @@ from qtui_core.memory.step.device_events import (
 from qtui_core.memory.step.run import read_step, record_step
 from qtui_core.memory.step.sharding import record_on_one_gpu
 
-#: The name of the term for what the allocator caches.
+#: Terms: what the allocator caches, optimizer states that the driver may move to the host, what
+#: only the driver counts, and what NCCL takes if GPUs communicate.
 CACHED: Final = "kept by the allocator"
-#: The name of the term for optimizer states that the driver may move to the host.
 PAGED: Final = "paged optimizer states"
-#: The name of the term for what only the driver counts.
 CONTEXT: Final = "context and modules of CUDA"
-
-#: The name of the term for what NCCL takes if GPUs communicate.
 NCCL: Final = "communicators of NCCL"
 
 #: What a step of a family takes beside what stays, as shares of what the nearest kind of decoder
@@ -233,7 +230,7 @@ def estimate_recording(
     """The estimate of a run that was recorded, on a tape or in a trace. Every option of the plan
     has a value."""
     events = with_workspaces(recording.events, plan, device, steady=recording.steady)
-    timeline = read_timeline(events)
+    timeline = Timeline(events)
     tops = timeline.tops
     levels = [live for live, _ in tops]
     reserved, lasting, retries = None, None, 0
@@ -298,26 +295,14 @@ def _beyond_allocated(
             "get_state_buffer of bitsandbytes",
             numbers=f"{paged:,}",
         )
-    context = context_bytes(device)
-    yield Term(
-        CONTEXT,
-        context.bytes,
-        f"measured, {context.low:,} to {context.high:,}",
-        "calibrated",
-        context.source,
-        numbers=f"{context.bytes:,}",
-    )
+    measured = [(CONTEXT, context_bytes(device), "")]
     if groups:
-        nccl = nccl_bytes(groups)
-        yield Term(
-            NCCL,
-            nccl.bytes,
-            f"measured, {nccl.low:,} to {nccl.high:,} for {len(groups)} "
-            f"group{'s' if len(groups) > 1 else ''} of GPUs",
-            "calibrated",
-            nccl.source,
-            numbers=f"{nccl.bytes:,}",
-        )
+        of = f" for {len(groups)} group{'s' if len(groups) > 1 else ''} of GPUs"
+        measured.append((NCCL, nccl_bytes(groups), of))
+    for name, found, of in measured:
+        formula = f"measured, {found.low:,} to {found.high:,}{of}"
+        numbers = f"{found.bytes:,}"
+        yield Term(name, found.bytes, formula, "calibrated", found.source, numbers=numbers)
 
 
 def quick_estimate(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Estimate:

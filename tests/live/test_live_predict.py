@@ -14,7 +14,7 @@ from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.fit import largest
 from qtui_core.memory.devices.device import device_of_memory
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
-from qtui_core.memory.replay.timeline import read_timeline
+from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
 from tests.support.slow_timeline import composition
@@ -66,7 +66,7 @@ def test_tensors_alone_are_the_recording_without_workspaces(shape, name):
         elif event[0] != FREE or event[1] not in workspaces:
             without.append(event)
     assert workspaces
-    bare = read_timeline(without)
+    bare = Timeline(without)
     predicted = predict(found, tensors=True)
     for phase in predicted.phases:
         spans = [span for span in bare.spans if span.name == phase.name]

@@ -12,7 +12,7 @@ from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
 from qtui_core.memory.replay.folding import repeated_events
 from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
-from qtui_core.memory.replay.timeline import read_timeline
+from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.step.device_events import for_allocator, with_workspaces
 from qtui_core.memory.step.run import record_step
 from tests.memory.test_memory_unfolding import GEMMA3, GPT2, LLAMA, PLANS, planned, shape_of
@@ -55,7 +55,7 @@ def test_calls_written_out_are_as_many_events_as_they_say(recorded):
 
 
 def test_live_bytes_and_tops_are_those_of_the_events(recorded):
-    timeline = read_timeline(recorded)
+    timeline = Timeline(recorded)
     live = live_after(recorded)
     assert timeline.live == live
     starts = [n for n, event in enumerate(recorded) if event[0] == PHASE]
@@ -69,7 +69,7 @@ def test_live_bytes_and_tops_are_those_of_the_events(recorded):
 
 
 def test_components_are_those_of_the_events(recorded):
-    timeline, buffers = read_timeline(recorded), buffers_of(recorded)
+    timeline, buffers = Timeline(recorded), buffers_of(recorded)
     for component in Component:
         change = [0] * (len(recorded) + 1)
         for buffer in buffers:
@@ -84,7 +84,7 @@ def test_components_are_those_of_the_events(recorded):
 
 @in_parts(3)
 def test_what_is_alive_is_told_as_the_events_tell_it(recorded, parts):
-    timeline = read_timeline(recorded)
+    timeline = Timeline(recorded)
     buffers = buffers_of(recorded)
     moments = {at for _, at in timeline.tops} | {span.stop - 1 for span in timeline.spans}
     for moment in moments | set(range(0, len(recorded), parts * len(recorded) // 23)):

@@ -21,7 +21,7 @@ from qtui_core.memory.replay.record import (
     Label,
     Phase,
 )
-from qtui_core.memory.replay.timeline import STACK, read_timeline
+from qtui_core.memory.replay.timeline import STACK, Timeline
 from tests.support.slow_timeline import composition, live_peak
 
 WEIGHT = Label("model.weight", Component.WEIGHTS)
@@ -90,7 +90,7 @@ def alive_by_hand(events, number):
 
 @given(histories())
 def test_live_bytes_and_peak_are_those_of_a_recount(events):
-    timeline = read_timeline(events)
+    timeline = Timeline(events)
     assert timeline.live == [sum(alive_by_hand(events, n).values()) for n in range(len(events))]
     assert max(timeline.live) == live_peak(events)
     for number in range(len(events)):
@@ -101,7 +101,7 @@ def test_live_bytes_and_peak_are_those_of_a_recount(events):
 
 @given(histories(), st.integers(1, 40), st.data())
 def test_a_drawn_curve_loses_no_peak_and_sums_to_what_is_alive(events, points, data):
-    timeline = read_timeline(events)
+    timeline = Timeline(events)
     start = data.draw(st.integers(0, len(events)))
     curve = draw(timeline, start, points)
     assert len(curve.positions) == min(points, len(events) - start)
@@ -119,7 +119,7 @@ def test_a_drawn_curve_loses_no_peak_and_sums_to_what_is_alive(events, points, d
 
 @given(histories())
 def test_peaks_of_phases_are_those_of_a_recount(events):
-    timeline = read_timeline(events)
+    timeline = Timeline(events)
     found = peaks_by_phase(timeline.spans, timeline.live)
     assert max((most for most, _ in found.values()), default=0) == live_peak(events)
     for name, (most, number) in found.items():
@@ -129,7 +129,7 @@ def test_peaks_of_phases_are_those_of_a_recount(events):
 
 
 def test_what_has_no_label_is_told_by_its_lifetime():
-    timeline = read_timeline(STEP)
+    timeline = Timeline(STEP)
     every = [a for number in range(len(STEP)) for a in timeline.alive_at(number)]
     by_size = {a.asked: a.component for a in every if a.label == PLAIN}
     assert by_size == {
@@ -168,14 +168,14 @@ def test_lifetimes(born, died, component):
     elif died:
         assert phases.index(died) > phases.index(born)
         events += [(PHASE, died), (FREE, 1)]
-    timeline = read_timeline(events)
+    timeline = Timeline(events)
     (allocation,) = timeline.alive_at(1)
     assert allocation.component is component
     assert timeline.held(1) == {component: 512}
 
 
 def test_an_event_has_an_operation_with_its_place():
-    timeline = read_timeline(STEP)
+    timeline = Timeline(STEP)
     assert timeline.operation_at(1) == ""
     assert timeline.operation_at(6) == "mul of mlp in layer 0"
     assert timeline.operation_at(14) == "mul_backward of mlp in the backward of layer 0"
@@ -184,22 +184,22 @@ def test_an_event_has_an_operation_with_its_place():
 
 
 def test_components_are_stacked_in_one_order():
-    curve = draw(read_timeline(STEP))
+    curve = draw(Timeline(STEP))
     assert list(curve.components) == [c for c in STACK if c in curve.components]
     assert set(STACK) == set(Component)
 
 
 def test_a_recording_of_nothing_has_a_curve_of_nothing():
-    timeline = read_timeline(())
+    timeline = Timeline(())
     assert draw(timeline).positions == ()
 
 
 def test_freeing_what_is_not_alive_is_no_history():
     with pytest.raises(ValueError, match="buffer 7 is freed but not alive"):
-        read_timeline([(PHASE, "load"), (FREE, 7)])
+        Timeline([(PHASE, "load"), (FREE, 7)])
     twice = [(PHASE, "load"), (ALLOCATE, 7, 1, PLAIN), (FREE, 7), (FREE, 7)]
     with pytest.raises(ValueError, match="buffer 7 is freed but not alive"):
-        read_timeline(twice)
+        Timeline(twice)
     apart = [(LAYER, 0, "forward"), (ALLOCATE, 7, 1, PLAIN), (LAYER, 1, "forward"), (FREE, 7)]
     with pytest.raises(ValueError, match="buffer 7 is freed but not alive"):
-        read_timeline([*apart, (LAYER, 2, "forward"), (FREE, 7)])
+        Timeline([*apart, (LAYER, 2, "forward"), (FREE, 7)])

@@ -15,7 +15,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE
-from qtui_core.memory.replay.timeline import read_timeline
+from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import (
@@ -306,7 +306,7 @@ def test_a_folded_trace_of_mixed_layers_is_the_whole_trace(kind: str, method: st
     plan = resolve(RunPlan(method=method, sequence=64), "bf16")
     folded, whole = (record(config, plan, whole=each).events for each in (False, True))
     assert len(folded) == len(whole)
-    assert read_timeline(folded).tops == read_timeline(whole).tops
+    assert Timeline(folded).tops == Timeline(whole).tops
     sizes = [[int(event[2]) for event in each if event[0] == ALLOCATE] for each in (folded, whole)]
     assert sizes[0] == sizes[1]
     assert len(sizes[0]) > 500

@@ -10,7 +10,7 @@ from qtui_core.conformance.convention import Convention
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Event
-from qtui_core.memory.replay.timeline import read_timeline
+from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
 from qtui_core.quant.scan.occupancy import DENSITY_BINS, Occupancy, OccupancyScan
@@ -34,7 +34,7 @@ def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...
 
 def tops(events: Sequence[Event]) -> tuple[tuple[str, int], ...]:
     """(phase, most bytes alive in it, each buffer rounded) for the phases of events, in order."""
-    timeline = read_timeline(events)
+    timeline = Timeline(events)
     both = zip(timeline.spans, timeline.tops, strict=True)
     return tuple((span.name, live) for span, (live, _) in both)
 

@@ -262,17 +262,12 @@ class CachingAllocator:
         merge(block)
         block.pool.add(block)
 
-    def levels(self) -> tuple[int, int]:
-        """(allocated, reserved) now."""
-        return self.allocated, self.reserved
-
-    def peaks(self) -> tuple[int, int]:
-        """The peak of each of `levels` since `begin_peaks`."""
-        return self._most_allocated, self._most_reserved
-
-    def begin_peaks(self) -> None:
-        """torch.cuda.reset_peak_memory_stats()."""
-        self._most_allocated, self._most_reserved = self.levels()
+    def end_phase(self) -> tuple[Levels, Levels]:
+        """The peak of each level since the last call, and the levels now
+        (torch.cuda.reset_peak_memory_stats())."""
+        peak = Levels(self._most_allocated, self._most_reserved)
+        self._most_allocated, self._most_reserved = self.allocated, self.reserved
+        return peak, Levels(self.allocated, self.reserved)
 
     def hold_back(self, block: Block) -> None:
         """Counts a block as freed although its memory cannot be reused yet, as for a tensor that
@@ -518,10 +513,6 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
     phases: list[PhaseLevels] = []
     phase, full = "", False
 
-    def end_phase() -> None:
-        peak, end = Levels(*allocator.peaks()), Levels(*allocator.levels())
-        phases.append(PhaseLevels(phase, peak, end))
-
     tables: list[list[Any]] = []  # the blocks of each call, by ordinal
     try:
         for number, call in enumerate(repeated.calls):
@@ -539,9 +530,8 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
                 kind, whose, block, _, event = call.program.steps[owner]
                 if kind == PHASE:
                     if repeated.starts[number] + owner:  # not at the very beginning
-                        end_phase()
+                        phases.append(PhaseLevels(phase, *allocator.end_phase()))
                     phase = str(event[1])
-                    allocator.begin_peaks()
                 elif kind == EMPTY_CACHE:
                     allocator.empty_cache()
                 elif kind == HOLD_BACK:
@@ -550,7 +540,7 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
                     allocator.hand_back()
     except DeviceFull:
         full = True
-    end_phase()
+    phases.append(PhaseLevels(phase, *allocator.end_phase()))
     return AllocatorRun(tuple(phases), allocator.retries, full)
 
 

@@ -100,24 +100,20 @@ class Group:
     letter: str
     name: str
     short: str
-    components: frozenset[Component]
-
-
-def _group(letter: str, name: str, short: str, *components: Component) -> Group:
-    return Group(letter, name, short, frozenset(components))
+    components: tuple[Component, ...]
 
 
 #: From bottom to top: what stays lies below what comes and goes.
 GROUPS: Final = (
-    _group("W", "weights", "weights",
-           Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS),
-    _group("R", "adapters", "adapters", Component.ADAPTERS),
-    _group("O", "optimizer states", "optimizer", Component.OPTIMIZER),
-    _group("G", "gradients", "grads", Component.GRADIENTS),
-    _group("A", "activations", "acts",
-           Component.ACTIVATIONS, Component.CACHE, Component.INPUTS),
-    _group("L", "loss", "loss", Component.LOSS),
-    _group("T", "temps and workspaces", "temps", Component.TEMPORARIES, Component.WORKSPACES),
+    Group("W", "weights", "weights",
+          (Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS)),
+    Group("R", "adapters", "adapters", (Component.ADAPTERS,)),
+    Group("O", "optimizer states", "optimizer", (Component.OPTIMIZER,)),
+    Group("G", "gradients", "grads", (Component.GRADIENTS,)),
+    Group("A", "activations", "acts",
+          (Component.ACTIVATIONS, Component.CACHE, Component.INPUTS)),
+    Group("L", "loss", "loss", (Component.LOSS,)),
+    Group("T", "temps and workspaces", "temps", (Component.TEMPORARIES, Component.WORKSPACES)),
 )  # fmt: skip
 
 #: Name of a component -> its index in GROUPS.

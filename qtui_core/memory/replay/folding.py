@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
+from itertools import groupby
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
@@ -388,21 +389,11 @@ def _groups(
         for layer in range(row.start + row.template, row.start + row.template + row.period)
     }
     _check(sections, folds)
-    group: list[LayerSection] = []
-    row: Fold | None = None
-    for section in sections:
-        own = copies_of.get(section.layer)
-        if group and (own is not row or section.sweep != group[-1].sweep):
-            assert row is not None
-            yield group, row.copies
-            group = []
-        row = own
-        if own is None:
-            yield [section], 0
+    for (row, _), group in groupby(sections, lambda each: (copies_of.get(each.layer), each.sweep)):
+        if row is None:
+            yield from (([section], 0) for section in group)
         else:
-            group.append(section)
-    if group and row is not None:
-        yield group, row.copies
+            yield [*group], row.copies
 
 
 def _check(sections: Sequence[LayerSection], folds: Sequence[Fold]) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.folding import repeated_events
-from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, by_lifetime
+from qtui_core.memory.replay.programs import OWN, Call, Program, by_lifetime
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -93,8 +93,9 @@ class Timeline:
             after which they are reached.
     """
 
-    def __init__(self, events: RepeatedEvents) -> None:
-        self.events = events
+    def __init__(self, events: Sequence[Event]) -> None:
+        """Raises ValueError if a buffer is freed that is not alive."""
+        self.events = repeated_events(events)
         self._stands: list[Stand] = []
         self.spans, self.tops = self._read()
 
@@ -304,11 +305,3 @@ def _compositions(
             now[_PLACES[component]] += rounded(nbytes) if kind == ALLOCATE else -rounded(nbytes)
             row = tuple(now)
         yield row
-
-
-def read_timeline(events: Sequence[Event]) -> Timeline:
-    """The timeline of events.
-
-    Raises ValueError if a buffer is freed that is not alive.
-    """
-    return Timeline(repeated_events(events))

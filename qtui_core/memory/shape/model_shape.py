@@ -442,11 +442,8 @@ class ModelShape:
     def learned_positions(self) -> int | None:
         """The longest sequence of a model with a table of positions; None for other models, which
         have no limit."""
-        learned = any(
-            isinstance(layer.attention, Attention) and layer.attention.positions == "learned"
-            for layer in self.layers[:1]
-        )
-        return self.max_positions if learned else None
+        kinds = [getattr(layer.attention, "positions", "") for layer in self.layers[:1]]
+        return self.max_positions if kinds == ["learned"] else None
 
     @property
     def storage_known(self) -> bool:
@@ -480,9 +477,7 @@ def modules_of(part: Attention | LatentAttention | DeltaNet | Mlp | Moe) -> Iter
 
 def named_modules(shape: ModelShape) -> Iterator[tuple[str, Module]]:
     """(full name, module) of all modules, without a tied head."""
-    for embedding in shape.embeddings:
-        yield embedding.name, embedding
-    for module in shape.embedding_modules:
+    for module in (*shape.embeddings, *shape.embedding_modules):
         yield module.name, module
     for index, layer in enumerate(shape.layers):
         for module in modules_of_layer(layer):

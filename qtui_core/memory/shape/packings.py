@@ -468,8 +468,7 @@ _METHODS: Final[Mapping[str, tuple[Packing, Callable[[Settings], Changes]]]] = {
         "it unpacked.",
     ), _fp8),
     "fbgemm_fp8": (Packing(
-        "fbgemm_fp8", "FP8 of FBGEMM, a scale an output",
-        layout=Layout("fbgemm", 8, 0, "fp32"),
+        "fbgemm_fp8", "FP8 of FBGEMM, a scale an output", Layout("fbgemm", 8, 0, "fp32"),
         untrained="transformers trains nothing over weights of FBGEMM",
     ), _skipped),
     "bitsandbytes": (Packing(

@@ -38,7 +38,7 @@ from qtui_core.memory.tape.blocks.losses import (
 )
 from qtui_core.memory.tape.blocks.mlp import activation
 from qtui_core.memory.tape.blocks.norms import normalize
-from qtui_core.memory.tape.blocks.state import Cache, has_cache
+from qtui_core.memory.tape.blocks.state import Cache
 from qtui_core.memory.tape.kernels import cross_entropy
 from qtui_core.memory.tape.operations import gathered
 from qtui_core.memory.tape.tape import Tape
@@ -146,10 +146,10 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
             stage.step(tape)
         for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
             tape.phase(Phase.FORWARD)
-            # The Trainer asks for no cache, and checkpointing allows none; otherwise the class
-            # makes one in training too.
-            cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
-            cache = Cache() if cached else None
+            # The Trainer asks for no cache, and checkpointing allows none; otherwise the class of
+            # a decoder makes one in training too.
+            without = plan.loop == "trainer" or plan.checkpointing or model.shape.is_encoder
+            cache = None if without else Cache()
             loss, others = forward(model, batch, cache)
             outputs = None if plan.loop == "trainer" else (loss, *others, cache)
             del others, cache
@@ -182,9 +182,7 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan, plan.tokens, plan.tokens))
     _unpack(tape, model)
-    cache = None
-    if has_cache(model.shape):
-        cache = Cache(stored=quantized_as(plan))
+    cache = None if model.shape.is_encoder else Cache(stored=quantized_as(plan))
     tape.phase(Phase.FORWARD)
     forward(model, prompt, cache)
     if plan.generate > 1 and cache is not None:

@@ -42,7 +42,7 @@ from qtui_core.memory.replay.record import (
     Phase,
     Recording,
 )
-from qtui_core.memory.replay.timeline import read_timeline
+from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.model_shape import Attention, Layer, ModelShape, Moe, Norm, Parameter
 from qtui_core.memory.shape.weights import StoredTensor, WeightBlock, blocks_of
 from qtui_core.memory.step.backbones import BACKBONES
@@ -189,7 +189,7 @@ def record_on_one_gpu(shape: ModelShape, plan: RunPlan) -> Recording:
         recordings.append(replace(recording, events=events, paged_bytes=paged))
     if len(recordings) == 1:
         return recordings[0]
-    return max(recordings, key=lambda recording: read_timeline(recording.events).most)
+    return max(recordings, key=lambda recording: Timeline(recording.events).most)
 
 
 class Unit:

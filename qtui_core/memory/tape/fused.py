@@ -29,23 +29,16 @@ COUNT: Final = Label("count_nonzero", Component.LOSS)
 _WIDEST: Final = 65536
 
 
-def rms_norm(x: Tensor, weight: Tensor, size: int) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, size: int, *, liger: bool) -> Tensor:
     """Fast_RMS_Layernorm (unsloth/kernels/rms_layernorm.py): saves its uncast input, and the
     reciprocal root mean square of each row in float32. Its input's gradient overwrites that of its
-    output; the weight gets none."""
-    return _normed("fast_rms_layernorm", x, weight, size, None)
-
-
-def rms_norm_trained(x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """LigerRMSNormFunction (liger_kernel/ops/rms_norm.py), in place as in LigerRMSNorm: like
-    `rms_norm`, but the weight gets a gradient. Partial sums of that, a float32 row for each
-    multiprocessor, are not counted."""
-    return _normed("LigerRMSNormFunction", x, weight, size, weight)
-
-
-def _normed(name: str, x: Tensor, weight: Tensor, size: int, trained: Tensor | None) -> Tensor:
+    output; the weight gets none. In LigerRMSNormFunction (liger_kernel/ops/rms_norm.py, in place as
+    in LigerRMSNorm) it does; partial sums of that, a float32 row for each multiprocessor, are not
+    counted."""
     tape = x.tape
-    dtype = trained.dtype if trained is not None and trained.requires_grad else None
+    name = "LigerRMSNormFunction" if liger else "fast_rms_layernorm"
+    trained = weight if liger else None
+    dtype = weight.dtype if liger and weight.requires_grad else None
 
     def backward(gradient: Tensor) -> Gradients:
         return gradient, tape.new(size, dtype, "fast_rms_layernorm") if dtype else None

@@ -114,6 +114,7 @@ class Tensor:
         made: Label | str | None = None,
         view: bool = False,
         seen: bool = False,
+        steps: tuple[str, ...] = (),
     ) -> Tensor:
         """The operation `name`: one kernel makes its result, one its gradient.
 
@@ -125,11 +126,13 @@ class Tensor:
             keeps: the result is saved.
             made: label of the result, by default the name.
             view: the result is a view of this tensor; `seen`: the gradient is one of its kernel's.
+            steps: labels of what other kernels make before the gradient, alive until it is made.
         """
         tape, full, dtype = self.tape, self.elements, self.dtype
         kept = dtype if own else None
 
         def backward(given: Tensor) -> Gradients:
+            _before = [tape.new(full, kept or given.dtype, step) for step in steps]
             return (tape.new(full, kept or given.dtype, gradient, seen),)
 
         node = tape.node(name, (self,), backward if gradient else _pass)
@@ -378,17 +381,12 @@ class Tensor:
     def pow(self, _exponent: float) -> Tensor:
         """`x.pow(c)`; its gradient is `gradient * (c * x.pow(c - 1))`."""
         self = self.cast_high()
-        node = self.tape.node("pow", (self,), _in_steps(self, "pow", "mul", "mul"))
-        self.tape.save(node, self)
-        return self.tape.output(node, self.tape.new(self.elements, self.dtype, "pow"))
+        return self.op("pow", "mul", own=True, saved=self, steps=("pow", "mul"))
 
     def rsqrt(self) -> Tensor:
         """`torch.rsqrt(x)`; its gradient is `-0.5 * gradient * result.pow(3)`."""
         self = self.cast_high()
-        node = self.tape.node("rsqrt", (self,), _in_steps(self, "mul", "pow", "mul"))
-        result = self.tape.new(self.elements, self.dtype, "rsqrt")
-        self.tape.save(node, result)
-        return self.tape.output(node, result)
+        return self.op("rsqrt", "mul", own=True, keeps=True, steps=("mul", "pow"))
 
     def exp(self) -> Tensor:
         return self.cast_high().op("exp", "mul", keeps=True)
@@ -399,8 +397,7 @@ class Tensor:
     def cumsum(self) -> Tensor:
         """`x.cumsum(dim)`; its gradient is flipped, summed and flipped back."""
         self = self.cast_high()
-        node = self.tape.node("cumsum", (self,), _in_steps(self, "flip", "cumsum", "flip"))
-        return self.tape.output(node, self.tape.new(self.elements, self.dtype, "cumsum"))
+        return self.op("cumsum", "flip", own=True, steps=("flip", "cumsum"))
 
     def total(self, elements: int, label: Label | str = "sum") -> Tensor:
         """`x.sum(...)`, of `elements`. Its gradient is expanded, which is a view."""
@@ -443,12 +440,6 @@ class Tensor:
         indices = tape.new(elements, "int64", name)
         tape.save(node, indices)
         return tape.output(node, values), indices
-
-
-def _in_steps(x: Tensor, *steps: str) -> Callable[[Tensor], Gradients]:
-    """A gradient that takes several kernels, with all their results alive at the end."""
-    tape, elements, dtype = x.tape, x.elements, x.dtype
-    return lambda _: ([tape.new(elements, dtype, step) for step in steps][-1],)
 
 
 def _pass(gradient: Tensor) -> Gradients:

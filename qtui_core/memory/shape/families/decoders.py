@@ -42,6 +42,9 @@ from qtui_core.memory.shape.model_shape import (
     Parameter,
 )
 
+#: Fields of an attention without positions.
+_UNROTATED: Final[dict[str, Any]] = {"rotary_dims": 0, "positions": "none"}
+
 
 def _phi3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """One product gives queries, keys and values, another gate and up."""
@@ -192,11 +195,6 @@ def _gemma4_layer(
     return replace(layer, attention=attend, mlp=mlp, gates=gates if width else ())
 
 
-def _each_sixth(config: Config, index: int) -> bool:
-    pattern = config.size("sliding_window_pattern", 6)
-    return (index + 1) % pattern != 0
-
-
 def _late(config: Config, index: int) -> bool:
     return index >= config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
 
@@ -226,12 +224,8 @@ def _cohere2(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """Layers without a window have no positions."""
     return with_attention(
         layers_of(row, config, sizes),
-        lambda attend: _unrotated(attend) if attend.window is None else attend,
+        lambda attend: attend if attend.window else replace(attend, **_UNROTATED),
     )
-
-
-def _unrotated(attend: Attention) -> Attention:
-    return replace(attend, rotary_dims=0, positions="none")
 
 
 def _rotating(config: Config, layers: int) -> tuple[int, ...]:
@@ -252,7 +246,12 @@ def _smollm3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     rotating = _rotating(config, sizes.layers)
     row = replace(row, slides=lambda _, index: not rotating[index])
     near = layers_of(row, config, sizes)
-    pairs = zip(rotating, near, with_attention(near, _unrotated), strict=True)
+    pairs = zip(
+        rotating,
+        near,
+        with_attention(near, lambda attend: replace(attend, **_UNROTATED)),
+        strict=True,
+    )
     return [layer if rotates else unrotated for rotates, layer, unrotated in pairs]
 
 
@@ -302,14 +301,6 @@ def _glm4_moe(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
         row = replace(row, head_norms="each")
     mixture = Mixture("deepseek_v3", 128, 8, 1, 1408, 1, (1, 1))
     return mixture.layers(config, sizes, layers_of(row, config, sizes)[0])
-
-
-def _qwen3_5(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
-    return delta.layers_of(layers_of(row, config, sizes), config, sizes, apart=True)
-
-
-def _qwen3_next(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
-    return delta.layers_of(_sparse(row, config, sizes), config, sizes, apart=False)
 
 
 def _qwen1(config: Config) -> ModelShape:
@@ -366,7 +357,8 @@ _QWEN3_MOE: Final = replace(
 #: Half of the product of queries is a gate, and a quarter of each head is rotated.
 _QWEN3_NEXT: Final = DecoderFamily(
     "Qwen3NextForCausalLM", 2, 256, positions=32768, rotary_part=0.25, norm="rms-one-plus",
-    head_norms="each", style="qwen3_next", note=delta.NOTE, layers=_qwen3_next,
+    head_norms="each", style="qwen3_next", note=delta.NOTE,
+    layers=partial(delta.layers_of, _sparse, False),
     experts=Experts(
         "qwen2_moe", ("num_experts", 512), 10, ("moe_intermediate_size", 512),
         normalized=("norm_topk_prob", True), shared=("shared_expert_intermediate_size", 512),
@@ -374,7 +366,7 @@ _QWEN3_NEXT: Final = DecoderFamily(
 )  # fmt: skip
 _QWEN3_5: Final = replace(
     _QWEN3_NEXT, architecture="Qwen3_5ForCausalLM", kv_heads=4, rotary_kind="grids", experts=None,
-    layers=_qwen3_5,
+    layers=partial(delta.layers_of, layers_of, True),
 )  # fmt: skip
 _GRANITE: Final = DecoderFamily(
     "GraniteForCausalLM", mlp_bias=("mlp_bias", False), residual_scale=True, embedding_scale=True,
@@ -394,6 +386,7 @@ _COHERE: Final = DecoderFamily(
 #: Latent attention. V2 rotates pairs as complex numbers.
 _DEEPSEEK2: Final = DecoderFamily(
     "DeepseekV2ForCausalLM", rotary_kind="complex", sizes=deepseek.sizes_of,
+    mlp_bias=("mlp_bias", False),
     layers=partial(
         deepseek.layers_of, Mixture("deepseek_v2", 64, None, 2, 1407, 0, (None, None))
     ),
@@ -452,7 +445,8 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     # Of each six layers five have a window.
     "gemma3_text": replace(
         _GEMMA2, architecture="Gemma3ForCausalLM", positions=131_072, style="gemma3",
-        head_norms="each", slides=_each_sixth, tables_by_kind=True, layers=_gemma3, eager=False,
+        slides=lambda c, index: (index + 1) % c.size("sliding_window_pattern", 6) != 0,
+        head_norms="each", tables_by_kind=True, layers=_gemma3, eager=False,
         logit_softcap=("final_logit_softcapping", None),
     ),
     "gemma4": partial(_of_text, "gemma4_text", {}),
@@ -535,7 +529,7 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     # Its routers keep the correction of their scores (_keep_in_fp32_modules_strict).
     "deepseek_v3": replace(
         _DEEPSEEK2, architecture="DeepseekV3ForCausalLM", positions=4096, rotary_kind="cast",
-        router_buffers=True,
+        mlp_bias=False, router_buffers=True,
         layers=partial(deepseek.layers_of, Mixture("deepseek_v3", 256, 8, 1, 2048, 3, (8, 4))),
     ),
     # Every other layer has a window, the first one too.

@@ -6,15 +6,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.shape.config_reader import (
-    LARGEST_COUNT,
-    LARGEST_DEPTH,
-    LARGEST_LENGTH,
-    Config,
-)
-from qtui_core.memory.shape.families.decoder import DecoderFamily, gated_mlp, norms, stacked_experts
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config
+from qtui_core.memory.shape.families import decoder
+from qtui_core.memory.shape.families.decoder import DecoderFamily, gated_mlp, stacked_experts
 from qtui_core.memory.shape.families.sizes import Sizes
-from qtui_core.memory.shape.model_shape import LatentAttention, Layer, Linear, Moe, Norm, Parameter
+from qtui_core.memory.shape.model_shape import (
+    LatentAttention,
+    Layer,
+    Linear,
+    Mlp,
+    Moe,
+    Norm,
+    Parameter,
+)
 
 
 def sizes_of(row: DecoderFamily, config: Config) -> Sizes:
@@ -22,26 +26,17 @@ def sizes_of(row: DecoderFamily, config: Config) -> Sizes:
 
     Raises UsageError if there are not as many heads of keys as of queries.
     """
-    heads = config.needed("num_attention_heads", most=LARGEST_COUNT)
-    kv_heads = config.optional_size("num_key_value_heads", most=LARGEST_COUNT) or heads
-    if kv_heads != heads:
-        raise config.refuse(
-            f"latent attention has as many heads of keys as of queries, not {kv_heads} and {heads}."
-        )
     rope = config.size("qk_rope_head_dim", 64)
-    return Sizes(
-        hidden=config.needed("hidden_size"),
-        intermediate=config.needed("intermediate_size"),
-        layers=config.needed("num_hidden_layers", most=LARGEST_DEPTH),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=config.size("qk_nope_head_dim", 128) + rope,
-        rotary_dims=rope,
-        vocabulary=config.needed("vocab_size"),
-        positions=config.size("max_position_embeddings", row.positions, most=LARGEST_LENGTH),
-        activation=config.text(*row.activation),
-        attention_dropout=config.probability("attention_dropout"),
-    )
+    head_dim = config.size("qk_nope_head_dim", 128) + rope
+    # With a size of its own for heads, which need not divide the hidden size.
+    own = replace(config, values={**config.values, "head_dim": int(head_dim)})
+    sizes = decoder.sizes_of(row, own)
+    if sizes.kv_heads != sizes.heads:
+        raise config.refuse(
+            f"latent attention has as many heads of keys as of queries, not {sizes.kv_heads} and "
+            f"{sizes.heads}."
+        )
+    return replace(sizes, kv_heads=sizes.heads, head_dim=head_dim, rotary_dims=rope)
 
 
 @dataclass(frozen=True)
@@ -68,9 +63,9 @@ class Mixture:
 
         Modules for predicting several tokens (num_nextn_predict_layers) are not part of the class.
         """
-        experts = config.size(
-            ("num_local_experts", "num_experts", "n_routed_experts"), self.experts
-        )
+        assert isinstance(layer.mlp, Mlp)
+        keys = ("num_local_experts", "num_experts", "n_routed_experts")
+        experts = config.size(keys, self.experts)
         chosen = config.optional_size("num_experts_per_tok", self.top_k)
         if chosen is None or chosen > experts:
             raise config.refuse(
@@ -88,7 +83,7 @@ class Mixture:
             router=Parameter("mlp.gate.weight", (experts, sizes.hidden)),
             stacked=stacked_experts(sizes, experts, width, "mlp.experts"),
             activation=sizes.activation,
-            shared=gated_mlp(sizes, shared, "mlp.shared_experts", _bias(self.style, config)),
+            shared=gated_mlp(sizes, shared, "mlp.shared_experts", layer.mlp.down.bias),
             style=self.style,
             normalized=self.style == "deepseek_v3" and config.flag("norm_topk_prob", True),
             groups=groups,
@@ -125,13 +120,9 @@ class Mixture:
 
 def layers_of(mixture: Mixture, row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """The layers of DeepSeek V2 and V3."""
-    attention = latent_attention(config, sizes, mixture.style)
-    dense = gated_mlp(sizes, bias=_bias(mixture.style, config))
-    return mixture.layers(config, sizes, Layer(attention, dense, norms(sizes)))
-
-
-def _bias(style: str, config: Config) -> bool:
-    return style == "deepseek_v2" and config.flag("mlp_bias", False)
+    layer = decoder.layers_of(row, config, sizes)[0]
+    layer = replace(layer, attention=latent_attention(config, sizes, mixture.style))
+    return mixture.layers(config, sizes, layer)
 
 
 def latent_attention(config: Config, sizes: Sizes, style: str) -> LatentAttention:

@@ -3,7 +3,7 @@ attention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -37,8 +37,11 @@ def sizes_of_mixture(row: DecoderFamily, config: Config) -> Sizes:
     return sizes_of(row, replace(config, values={"intermediate_size": 1, **config.values}))
 
 
-def layers_of(layers: Iterable[Layer], config: Config, sizes: Sizes, *, apart: bool) -> list[Layer]:
-    """`layers`, whose attention gets a gate; most have a gated delta net in its place. `apart`:
+def layers_of(
+    usual_layers: Callable[[DecoderFamily, Config, Sizes], Iterable[Layer]], apart: bool,
+    row: DecoderFamily, config: Config, sizes: Sizes,
+) -> list[Layer]:  # fmt: skip
+    """Usual layers, whose attention gets a gate; most have a gated delta net in its place. `apart`:
     with a product for each of its inputs.
 
     Raises UsageError if heads of keys cannot be shared among those of values.
@@ -49,18 +52,19 @@ def layers_of(layers: Iterable[Layer], config: Config, sizes: Sizes, *, apart: b
         for index in range(sizes.layers)
     )  # fmt: skip
     kinds = kinds_of_layers(config, sizes.layers, usual)
-    given = list(layers)
+    given = list(usual_layers(row, config, sizes))
     net = _delta_net(config, sizes, apart=apart)
     near = with_attention(given, lambda _: net)
-    far = with_attention(given, lambda attend: replace(attend, query=_doubled(attend.query)))
+    far = with_attention(given, _gated)
     return [
         linear if kind == "linear_attention" else full
         for kind, linear, full in zip(kinds, near, far, strict=True)
     ]
 
 
-def _doubled(query: Linear | None) -> Linear | None:
-    return None if query is None else replace(query, outputs=2 * query.outputs)
+def _gated(attend: Attention) -> Attention:
+    query: Any = attend.query
+    return replace(attend, query=replace(query, outputs=2 * query.outputs))
 
 
 def _delta_net(config: Config, sizes: Sizes, *, apart: bool) -> Attention:

@@ -76,7 +76,8 @@ class GptFamily:
         dropout: of the outputs of attention and feed-forward part.
         embedding_dropout: of the input of the first layer.
         rotary: share of a head that is rotated, None for other kinds of positions.
-        bias, mlp_bias: whether products of attention, and of the feed-forward part, have one.
+        bias, mlp_bias, head_bias: whether products of attention, of the feed-forward part, and the
+            head have one.
         transposed: whether weights of products are `[inputs, outputs]` (Conv1D).
         tp_plan: see ModelShape.
         crosses: whether the class can attend to an encoder, which is refused.
@@ -98,6 +99,7 @@ class GptFamily:
     rotary: tuple[str, float] | None = None
     bias: Flag = True
     mlp_bias: Flag = True
+    head_bias: bool = False
     transposed: bool = False
     tied: bool = True
     tp_plan: bool = False
@@ -117,8 +119,6 @@ class GptFamily:
         family = config.text("model_type", "")
         sizes = self.sizes(config, self._sizes(config))
         layer = self.layer(config, sizes, self._layer(config, sizes, family))
-        attend = layer.attention
-        rotates = isinstance(attend, Attention) and attend.positions == "rope"
         names, hidden, vocabulary = self.names, sizes.hidden, sizes.vocabulary
         tables = [Embedding(names.embedding, vocabulary, hidden)]
         if names.positions:
@@ -133,13 +133,13 @@ class GptFamily:
             layers=(layer,) * sizes.layers,
             layer_prefix=names.layers,
             final_norm=layer_norm(names.final_norm, hidden) if names.final_norm else None,
-            head=Linear("lm_head", hidden, vocabulary),
+            head=Linear("lm_head", hidden, vocabulary, self.head_bias),
             tied=config.flag("tie_word_embeddings", self.tied),
             embedding_dropout=(
                 config.probability(*self.embedding_dropout) if self.embedding_dropout else 0.0
             ),
             rotary_dims=sizes.rotary_dims,
-            buffers=rotary_buffers(sizes.rotary_dims) if rotates else (),
+            buffers=rotary_buffers(sizes.rotary_dims) if sizes.rotary_dims else (),
             tp_plan=self.tp_plan,
             dtype=stored_dtype(config),
             max_positions=sizes.positions,
@@ -202,7 +202,6 @@ class GptFamily:
                 down=product(names.down, sizes.intermediate, hidden, mlp_bias),
                 activation=sizes.activation,
                 dropout=dropout,
-                style=family,
             ),
             norms=tuple(layer_norm(name, hidden) for name in names.norms),
         )
@@ -213,20 +212,10 @@ def layer_norm(name: str, size: int) -> Norm:
     return Norm(name, size, kind="layer", bias=True)
 
 
-def _bigcode_sizes(config: Config, sizes: Sizes) -> Sizes:
-    """One head of keys and values, unless `multi_query` is off."""
-    return replace(sizes, kv_heads=1) if config.flag("multi_query", True) else sizes
-
-
 def _bigcode(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
     """It has a buffer with a mask of all positions, one byte each."""
     assert sizes.positions is not None
     return replace(shape, buffers=(sizes.positions * sizes.positions,))
-
-
-def _neox(config: Config, sizes: Sizes, layer: Layer) -> Layer:
-    parallel = config.flag("use_parallel_residual", True)
-    return replace(layer, arrangement="parallel" if parallel else "pre")
 
 
 def _phi_sizes(config: Config, sizes: Sizes) -> Sizes:
@@ -252,11 +241,6 @@ def _phi(config: Config, sizes: Sizes, layer: Layer) -> Layer:
             key_norm=layer_norm("self_attn.k_layernorm", width),
         )
     return replace(layer, attention=attend, arrangement="parallel")
-
-
-def _biased_head(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    assert shape.head is not None
-    return replace(shape, head=replace(shape.head, bias=True))
 
 
 #: Rows of OPT's position table before the first position (OPTLearnedPositionalEmbedding.offset).
@@ -314,25 +298,19 @@ def _encoder(config: Config, sizes: Sizes, layer: Layer) -> Layer:
     return replace(
         layer,
         attention=replace(layer.attention, causal=causal, style="bert"),
-        mlp=replace(layer.mlp, style="bert"),
         arrangement="post-add",
     )
 
 
-#: The names of a head for masked tokens: their prefix, its linear layer and its norm.
-_MASKED: Final = {
-    "bert": ("cls.predictions", "transform.dense", "transform.LayerNorm"),
-    "roberta": ("lm_head", "dense", "layer_norm"),
-}
-
-
 def _masked(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    """The model with token types and a head for masked tokens."""
-    activation, offset = sizes.activation, 0  # positions that no token has
-    if shape.family == "roberta":
-        # Its positions begin after that of the padding token (create_position_ids_from_input_ids).
-        padding = config.optional_size("pad_token_id", 1, least=0)
-        activation, offset = "gelu", 0 if padding is None else padding + 1
+    """The model with token types and a head for masked tokens. Positions of RoBERTa begin after
+    that of the padding token (create_position_ids_from_input_ids)."""
+    roberta = shape.family == "roberta"
+    padding = config.optional_size("pad_token_id", 1, least=0) if roberta else None
+    offset = 0 if padding is None else padding + 1
+    prefix, dense, norm = "cls.predictions", "transform.dense", "transform.LayerNorm"
+    if roberta:
+        prefix, dense, norm = "lm_head", "dense", "layer_norm"
     hidden, vocabulary, positions = sizes.hidden, sizes.vocabulary, sizes.positions
     assert positions is not None
     if positions <= offset:
@@ -340,7 +318,6 @@ def _masked(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
             f"of {positions:,} positions (max_position_embeddings) the first {offset:,} are those "
             "of padding (pad_token_id), and none is left."
         )
-    prefix, dense, norm = _MASKED[shape.family]
     body = f"{shape.family}.embeddings"
     types = config.size("type_vocab_size", 2)
     return replace(
@@ -361,7 +338,7 @@ def _masked(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
         buffers=(8 * positions, 8 * positions),
         max_positions=positions - offset,
         is_encoder=True,
-        head_activation=activation,
+        head_activation="gelu" if roberta else sizes.activation,
         head_bias=f"{prefix}.bias" if shape.tied else "",
     )
 
@@ -400,7 +377,9 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     "gpt2": _GPT2,
     "gpt_bigcode": replace(
         _GPT2, architecture="GPTBigCodeForCausalLM", transposed=False,
-        activation=("activation_function", "gelu_pytorch_tanh"), sizes=_bigcode_sizes,
+        activation=("activation_function", "gelu_pytorch_tanh"),
+        # One head of keys and values, unless `multi_query` is off.
+        sizes=lambda c, sizes: replace(sizes, kv_heads=1) if c.flag("multi_query", True) else sizes,
         model=_bigcode,
     ),
     "gpt_neox": GptFamily(
@@ -414,7 +393,9 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
         ),
         ("hidden_act", "gelu"), embedding_dropout=("hidden_dropout", 0.0),
         rotary=("rotary_pct", 0.25), bias=("attention_bias", True), tied=False, tp_plan=True,
-        layer=_neox,
+        layer=lambda c, _, layer: replace(
+            layer, arrangement="parallel" if c.flag("use_parallel_residual", True) else "pre"
+        ),
     ),
     "phi": GptFamily(
         "PhiForCausalLM",
@@ -426,7 +407,7 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
         ),
         ("hidden_act", "gelu_new"), dropout=("resid_pdrop", 0.0),
         embedding_dropout=("embd_pdrop", 0.0), tied=False, tp_plan=True, sizes=_phi_sizes,
-        layer=_phi, model=_biased_head,
+        layer=_phi, head_bias=True,
     ),
     "opt": GptFamily(
         "OPTForCausalLM",

@@ -13,7 +13,6 @@ from qtui_core.memory.tape.blocks.mlp import activation
 from qtui_core.memory.tape.blocks.state import STATE, Pass
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.operations import bmm, cat, convolution, solve_triangular, write
-from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import EPS, SCALE, Tensor
 
 #: Tokens of a chunk (chunk_size of torch_chunk_gated_delta_rule).
@@ -158,14 +157,13 @@ def _chunked(
     beta, decay = [_padded(x, rows) for x in (beta, decay)]
     v_beta = value * beta.viewed()
     k_beta = key * beta.viewed()
-    query, key, k_beta, v_beta = (
-        query.viewed(),
-        key.viewed(),
-        _cut(k_beta, chunks),
-        _cut(v_beta, chunks),
-    )
-    decay = decay.viewed()
-    upper = _triangle(tape)
+    query, key, decay = query.viewed(), key.viewed(), decay.viewed()
+    # The solver's gradient has columns first in each chunk and is copied.
+    k_beta, v_beta = [x.transposed() if chunks > 1 else x.viewed() for x in (k_beta, v_beta)]
+    tape.operation("ones")
+    ones = tape.new(CHUNK * CHUNK, "bool", "ones")
+    upper = tape.new(CHUNK * CHUNK, "bool", "triu")  # what a token of a chunk may not see
+    del ones
     cum_decay = decay.cumsum()
     pairwise = cum_decay.viewed().sub(cum_decay.viewed(), chunks * of_scores)
     pairwise = pairwise.masked_fill(upper)
@@ -199,18 +197,6 @@ def _chunked(
 def _padded(x: Tensor, elements: int) -> Tensor:
     """`F.pad` of the tokens, which copies even if there is nothing to add."""
     return x.op("constant_pad_nd", "constant_pad_nd", elements)
-
-
-def _cut(x: Tensor, chunks: int) -> Tensor:
-    """The tokens in chunks. The solver's gradient has columns first in each chunk and is copied."""
-    return x.transposed() if chunks > 1 else x.viewed()
-
-
-def _triangle(tape: Tape) -> Tensor:
-    """The mask of what a token of a chunk may not see."""
-    tape.operation("ones")
-    _ones = tape.new(CHUNK * CHUNK, "bool", "ones")
-    return tape.new(CHUNK * CHUNK, "bool", "triu")
 
 
 def _recurrent(

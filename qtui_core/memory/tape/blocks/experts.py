@@ -5,6 +5,7 @@ GPU supports it)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from qtui_core.memory.shape.model_shape import Linear, Moe, Norm, Parameter
@@ -105,11 +106,12 @@ def _route(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     tokens = hidden.elements // spec.hidden
     chosen = tokens * spec.top_k
     assert isinstance(spec.router, Parameter)
-    router = AdaptedParameter(weights, spec.router)
+    router = _adapted(weights, spec.router)
     bias = weights[spec.extra[0].name] if spec.biases else None
     if spec.style not in ("granitemoe", "gpt_oss"):
         hidden = seen_again(hidden)
-    logits = linear(hidden, router.weight(), bias, spec.hidden, spec.experts)
+    weight = router()
+    logits = linear(hidden, weight, bias, spec.hidden, spec.experts)
     if spec.style == "granitemoe":
         logits = logits.to("fp32")
         values, index = logits.top_k(chosen)
@@ -144,8 +146,8 @@ def grouped(
     tape = hidden.tape
     before, tape.path = tape.path, spec.stacked[0].name.rpartition(".")[0]
     rows = top_index.elements
-    down = AdaptedParameter(weights, spec.stacked[1])
-    gate_up = AdaptedParameter(weights, spec.stacked[0])
+    down = _adapted(weights, spec.stacked[1])
+    gate_up = _adapted(weights, spec.stacked[0])
     inner, outer = spec.intermediate, spec.hidden
     tape.operation("sort")
     sorted_ids = tape.new(rows, "int64", "sort")
@@ -156,12 +158,12 @@ def grouped(
     _ids = tape.new(rows, "int32", "_to_copy")
     _counts = tape.new(spec.experts, "int32", "histc")
     offsets = tape.new(spec.experts, "int32", "cumsum")
-    up_weight = gate_up.weight()
+    up_weight = gate_up()
     biases = _biases(weights, spec, 0, sorted_ids, 2 * inner)
     projected = grouped_product(selected, up_weight, offsets, 2 * inner, outer)
     projected = projected if biases is None else projected.add_(biases)
     projected = (_clamped if spec.style == "gpt_oss" else _gated)(spec, projected)
-    down_weight = down.weight()
+    down_weight = down()
     biases = _biases(weights, spec, 1, sorted_ids, outer)
     projected = grouped_product(projected, down_weight, offsets, outer, inner)
     projected = projected if biases is None else projected.add_(biases)
@@ -239,7 +241,7 @@ def _route_deepseek(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     tokens = hidden.elements // spec.hidden
     given = hidden.to("fp32")
     assert isinstance(spec.router, Parameter)
-    weight = AdaptedParameter(weights, spec.router).weight().to("fp32")
+    weight = _adapted(weights, spec.router)().to("fp32")
     logits = linear(given, weight, None, spec.hidden, spec.experts)
     del given, weight
     choose = _v3 if spec.style == "deepseek_v3" else _v2
@@ -313,52 +315,28 @@ def _outside_groups(tape: Tape, spec: Moe, tokens: int) -> tuple[Tensor, ...]:
     return outside, *held
 
 
-class AdaptedParameter:
-    """A parameter with its adapter; without an adapter, the parameter itself. Tensors made from the
-    adapter live as long as this object."""
-
-    def __init__(self, weights: Weights, spec: Parameter) -> None:
-        self._base = weights.operand(spec.name)
-        adapter = weights.adapter(spec)
-        self._parts: tuple[Tensor, ...] = ()
-        self._result: Tensor | None = None
-        if adapter is None:
-            self._result = self._base
-            return
-        dtype = self._base.dtype
-        if len(spec.shape) == 3:
-            self._parts = _factors(*adapter, dtype)
-        else:
-            self._parts = (_difference(*adapter, spec.shape, dtype),)
-        tape = self._base.tape
-        before, tape.grad = tape.grad, False
-        self._fold()
-        tape.grad = before
-
-    def weight(self) -> Tensor:
-        """The weight that the module uses, made on the first call."""
-        if self._result is None:
-            self._result = self._fold()
-        return self._result
-
-    def _fold(self) -> Tensor:
-        if len(self._parts) == 2:
-            return _added_product(self._base, *self._parts)
-        return self._base + self._parts[0]
-
-
-def _factors(down: Tensor, up: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
-    """get_delta_factors: `[experts, outputs, rank]`, in another layout than the stored one, and
-    `[experts, rank, inputs]`."""
-    up = up.transposed()
-    return up.to(dtype), down.to(dtype)
-
-
-def _difference(down: Tensor, up: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """get_delta_weight of a matrix `[outputs, inputs]`: `(up @ down) * scaling`."""
-    outputs, inputs = shape
-    rank = up.elements // outputs
-    return (linear(up, down, None, rank, inputs) * SCALE).to(dtype)
+def _adapted(weights: Weights, spec: Parameter) -> Callable[[], Tensor]:
+    """What makes a parameter with its adapter; without an adapter it gives the parameter itself.
+    Tensors made from the adapter live as long as it does. Whoever holds it makes the result once,
+    and holds that, too; one is made before, without gradients."""
+    base, adapter = weights.operand(spec.name), weights.adapter(spec)
+    if adapter is None:
+        return lambda: base
+    tape, (down, up) = base.tape, adapter
+    if len(spec.shape) == 3:
+        # get_delta_factors: `[experts, outputs, rank]`, in another layout than the stored one, and
+        # `[experts, rank, inputs]`.
+        up = up.transposed()
+        fold = partial(_added_product, base, up.to(base.dtype), down.to(base.dtype))
+    else:  # get_delta_weight of a matrix `[outputs, inputs]`: `(up @ down) * scaling`
+        outputs, inputs = spec.shape
+        product = linear(up, down, None, up.elements // outputs, inputs) * SCALE
+        fold = partial(Tensor.add, base, product.to(base.dtype))
+        del product
+    before, tape.grad = tape.grad, False
+    fold()
+    tape.grad = before
+    return fold
 
 
 def _added_product(base: Tensor, left: Tensor, right: Tensor) -> Tensor:

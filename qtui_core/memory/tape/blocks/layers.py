@@ -98,7 +98,7 @@ def sandwich(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
         hidden = residual + hidden
     if layer.attention.style != "gemma4":
         return hidden
-    return hidden.op("mul_", "mul", saved=weights.weight(layer.norms[0]), view=True)
+    return hidden.op("mul_", "mul", saved=weights[f"{layer.norms[0].name}.weight"], view=True)
 
 
 def post(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:

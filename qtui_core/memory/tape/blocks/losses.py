@@ -59,15 +59,11 @@ def causal_loss_4_48(
 
 #: The loss of transformers 4 with Unsloth's cross entropy, from logits of any dtype
 #: (FastForCausalLMLoss of fms-acceleration).
-loss_in_place: Final = partial(causal_loss_4_48, entropy=cross_entropy_in_place)
-
-
+_IN_PLACE: Final = partial(causal_loss_4_48, entropy=cross_entropy_in_place)
 #: Losses from logits by `RunPlan.loss`, except that of the installed transformers.
 LOSSES: Final[dict[str, Callable[[Tensor, Tensor, int], Tensor]]] = {
-    "stock-4.48": causal_loss_4_48,
-    "in-place": loss_in_place,
-    "in-place-4.48": loss_in_place,
-}
+    "stock-4.48": causal_loss_4_48, "in-place": _IN_PLACE, "in-place-4.48": _IN_PLACE,
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------------- without logits
@@ -138,6 +134,7 @@ TILE_TOKENS: Final = 4096
 TILE_WORDS: Final = 32768
 
 TILE: Final = Label("logits of a tile", Component.LOSS)
+OPERAND: Final = Label("operand of a tile", Component.LOSS)
 STATISTICS: Final = Label("statistics of tokens", Component.LOSS)
 LABELLED: Final = Label("labels with a token", Component.LOSS)
 #: Numbers per token: maximum, sum of exponentials, its weighted sum, two more sums, the largest
@@ -208,14 +205,8 @@ def _operands(
         if x.dtype == computed:
             continue
         count = x.elements // width
-        copy = tape.new(
-            min(count, most) * width, computed, Label("operand of a tile", Component.LOSS)
-        )
+        copy = tape.new(min(count, most) * width, computed, OPERAND)
         if count > most and (x is rows or keeps):
-            copy = tape.new(
-                min(count - most, most) * width,
-                computed,
-                Label("operand of a tile", Component.LOSS),
-            )
+            copy = tape.new(min(count - most, most) * width, computed, OPERAND)
         held.append(copy)
     return held

@@ -100,8 +100,5 @@ def plain(weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
 
 #: The function of each style of dense feed-forward part.
 MLPS: Final[dict[str, Callable[[Weights, Any, Tensor], Tensor]]] = {
-    "llama": gated,
-    "seed_oss": dropped_out,
-    "phi3": fused,
-    **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neox", "phi"), plain),
-}
+    "llama": gated, "seed_oss": dropped_out, "phi3": fused,
+}  # fmt: skip

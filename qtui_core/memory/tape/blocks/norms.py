@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from qtui_core.memory.shape.model_shape import Norm
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.fused import rms_norm, rms_norm_trained
+from qtui_core.memory.tape.fused import rms_norm
 from qtui_core.memory.tape.kernels import layer_norm
 from qtui_core.memory.tape.tensors import EPS, Tensor
 
@@ -18,35 +19,30 @@ def normalize(weights: Weights, spec: Norm | None, x: Tensor) -> Tensor:
         return x
     tape = x.tape
     before, tape.path = tape.path, spec.name
-    weight, kernels = weights.weight(spec), weights.plan.kernels
+    weight, kernels = weights.find(f"{spec.name}.weight"), weights.plan.kernels
     if spec.kind == "layer":
-        result = layer_norm(x, weight, weights.bias(spec), spec.size)
+        result = layer_norm(x, weight, weights.find(f"{spec.name}.bias"), spec.size)
     elif spec.kind == "rms" and kernels != "torch":
         assert weight is not None
-        result = (rms_norm if kernels == "fused" else rms_norm_trained)(x, weight, spec.size)
+        result = rms_norm(x, weight, spec.size, liger=kernels == "liger")
     else:
         result = NORMS[spec.kind](x, weight, spec.size)
     tape.path = before
     return result
 
 
-def root_mean_square(x: Tensor, weight: Tensor | None, size: int) -> Tensor:
-    """LlamaRMSNorm.forward: in float32, cast back, then times the weight. Its variance and the cast
-    result keep their names until it returns."""
+def root_mean_square(
+    x: Tensor, weight: Tensor | None, size: int, *, cast_last: bool = False
+) -> Tensor:
+    """LlamaRMSNorm.forward: in float32, cast back, then times the weight; Olmo2RMSNorm.forward is
+    `cast_last`. Its variance and the float32 result keep their names until it returns."""
     given = x.dtype
     x = x.to("fp32")
     variance = x.pow(2).mean(x.elements // size)
     x = x * (variance + EPS).rsqrt()
-    return x.to(given) if weight is None else weight * x.to(given)
-
-
-def cast_last(x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """Olmo2RMSNorm.forward: times the weight before the cast back."""
-    given = x.dtype
-    x = x.to("fp32")
-    variance = x.pow(2).mean(x.elements // size)
-    x = x * (variance + EPS).rsqrt()
-    return (weight * x).to(given)
+    if weight is None:
+        return x.to(given)
+    return (weight * x).to(given) if cast_last else weight * x.to(given)
 
 
 def one_plus(x: Tensor, weight: Tensor, size: int) -> Tensor:
@@ -96,7 +92,7 @@ def layer_plain(x: Tensor, weight: Tensor, size: int) -> Tensor:
 #: The function of each kind of norm that is no kernel of its own.
 NORMS: Final[dict[str, Callable[..., Tensor]]] = {
     "rms": root_mean_square,
-    "rms-cast-last": cast_last,
+    "rms-cast-last": partial(root_mean_square, cast_last=True),
     "rms-one-plus": one_plus,
     "rms-weight-last": weight_last,
     "rms-power": powered,

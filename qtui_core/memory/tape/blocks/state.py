@@ -33,10 +33,6 @@ class KeptTokens:
     window: int | None
     length: Buffer | None
 
-    def visible(self) -> int:
-        """How many of these tokens the next ones can see."""
-        return self.tokens if self.window is None else min(self.tokens, self.window - 1)
-
 
 @dataclass
 class Cache:
@@ -68,11 +64,6 @@ class Cache:
         self.length = length
 
 
-def has_cache(shape: ModelShape) -> bool:
-    """Whether the class makes a cache by default (use_cache)."""
-    return not shape.is_encoder
-
-
 def remember(
     cache: Cache, key: Tensor, value: Tensor, tokens: int, window: int | None = None
 ) -> None:
@@ -83,7 +74,9 @@ def remember(
     their names to the result, so the given tensors themselves become it."""
     tape = key.tape
     kept = cache.layers.get(tape.layer)
-    seen = tokens if kept is None else kept.visible() + tokens
+    seen = tokens
+    if kept is not None:  # of those that are kept, what the next token can see
+        seen += kept.tokens if kept.window is None else min(kept.tokens, kept.window - 1)
     length = None if kept is None else kept.length
     if kept is None and window is not None:
         length = tape.new(1, "int64", WINDOW).buffer

@@ -9,7 +9,7 @@ from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.options import UNPACKED
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label
-from qtui_core.memory.shape.model_shape import Embedding, Linear, Norm, Parameter
+from qtui_core.memory.shape.model_shape import Embedding, Linear, Parameter
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.shape.weights import BLOCK, StoredTensor
 from qtui_core.memory.tape.tape import Tape
@@ -146,14 +146,6 @@ class Weights:
         kind, ending = ("lora_embedding", "") if of else ("lora", ".weight")
         down, up = (self.find(f"{spec.name}.{kind}_{x}.{_ADAPTER}{ending}") for x in "AB")
         return None if down is None or up is None else (down, up)
-
-    def weight(self, spec: Norm | Embedding) -> Tensor | None:
-        """The weight of a norm or an embedding, None if it has none."""
-        return self.find(f"{spec.name}.weight")
-
-    def bias(self, spec: Norm) -> Tensor | None:
-        """The bias of a norm, None if it has none."""
-        return self.find(f"{spec.name}.bias")
 
     def trained(self) -> list[tuple[StoredTensor, Tensor]]:
         """The tensors that require a gradient, in order."""
