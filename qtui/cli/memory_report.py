@@ -17,7 +17,7 @@ from qtui.cli.plan_options import given_options
 from qtui.cli.progress import progress_on_stderr
 from qtui.profiles import calibrated
 from qtui_core.errors import QtuiError
-from qtui_core.memory.advice.capacity import Knob
+from qtui_core.memory.advice.fit import Knob
 from qtui_core.memory.advice.report import MemoryReport, peaks_on, report_of, report_of_plan
 from qtui_core.memory.devices.device import Device, device_of_memory, find_device
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions

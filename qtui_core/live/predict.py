@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
-from qtui_core.memory.advice.capacity import fit_on, largest
-from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Advice, fit_on, largest
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
 from qtui_core.memory.replay.curve import Curve, peaks_by_phase

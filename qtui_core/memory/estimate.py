@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.outside_torch import (
+from qtui_core.memory.devices.device import (
+    Device,
     context_bytes,
     cublas_workspace,
     nccl_bytes,
@@ -26,6 +26,7 @@ from qtui_core.memory.formulas.terms import Basis, Term, Terms, slack_term
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
 from qtui_core.memory.replay.curve import Curve, Peaks, draw
+from qtui_core.memory.replay.folding import peak_levels
 from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import RESIDENT, Phase, Recording
 from qtui_core.memory.replay.timeline import Timeline, read_timeline
@@ -36,7 +37,7 @@ from qtui_core.memory.step.device_events import (
     logits_copy_bytes,
     with_workspaces,
 )
-from qtui_core.memory.step.run import record_step
+from qtui_core.memory.step.run import read_step, record_step
 from qtui_core.memory.step.sharding import record_on_one_gpu
 
 #: The name of the term for what the allocator caches.
@@ -336,7 +337,15 @@ def quick_estimate(shape: ModelShape, plan: RunPlan, device: Device | None = Non
 
 def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
     """Only the peak of live bytes in each phase of a `quick_estimate`: used to compare plans."""
-    return quick_estimate(shape, plan, device).peaks
+    plan = plan_as_run(shape, plan, device)
+    if plan.gpus > 1:  # shards are cut from the events of all layers
+        return quick_estimate(shape, plan, device).peaks
+    held, found = 0, dict[str, int]()
+    for phase, live in read_step(peak_levels, shape.plain, plan, 1, steady=True):
+        if phase == Phase.FORWARD:  # as `with_workspaces`
+            held = cublas_workspace(plan.torch, device, trains=plan.trains).bytes
+        found[phase] = max(live + held, found.get(phase, 0))
+    return Peaks(found)
 
 
 def process_on(found: Estimate, device: Device) -> int:

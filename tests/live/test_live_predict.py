@@ -11,7 +11,7 @@ from test_live_recording import HEADER
 from qtui_core.live.lines import from_line, to_line
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice.capacity import largest
+from qtui_core.memory.advice.fit import largest
 from qtui_core.memory.devices.device import device_of_memory
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.replay.timeline import read_timeline

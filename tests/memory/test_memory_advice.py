@@ -14,14 +14,7 @@ from test_memory_estimate import SHAPE
 
 from qtui.cli.plan_options import plan_options
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice.changes import (
-    FRAGMENTATION,
-    Advice,
-    advise,
-    candidates,
-    cures,
-    worthwhile,
-)
+from qtui_core.memory.advice.fit import FRAGMENTATION, Advice, advise, candidates, cures, worthwhile
 from qtui_core.memory.estimate import estimate_peaks
 from qtui_core.memory.plan.options import grouped_options, options_of
 from qtui_core.memory.plan.run_plan import resolve

@@ -281,7 +281,7 @@ def test_an_expandable_segment_is_as_large_as_what_it_is_for():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pool_answers_like_one_sorted_list(seed):
     random = Random(seed)
-    pool = Pool(True, 2 * MIB, 512)
+    pool = Pool(2 * MIB, 512)
     flat: list[tuple[int, int]] = []  # (size, address)
     blocks: dict[int, Block] = {}
     sizes = [512 * random.randint(1, 40) for _ in range(random.choice((1, 3, 30)))]

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from qtui_core.memory.advice.notes import notes_of
-from qtui_core.memory.devices.device import find_device
-from qtui_core.memory.devices.outside_torch import outside_torch
+from qtui_core.memory.advice.report import notes_of
+from qtui_core.memory.devices.device import find_device, outside_torch
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate

@@ -14,8 +14,7 @@ from shorthands import allocated_in
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.devices.device import find_device
-from qtui_core.memory.devices.outside_torch import context_bytes, cublas_workspace
+from qtui_core.memory.devices.device import context_bytes, cublas_workspace, find_device
 from qtui_core.memory.estimate import Estimate, estimate_peaks, estimate_recording, process_on
 from qtui_core.memory.formulas.terms import SLACK
 from qtui_core.memory.plan.run_plan import resolve

@@ -15,7 +15,7 @@ from test_memory_estimate import SHAPE
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice.capacity import fit_on, fits, largest, last_that_fits
+from qtui_core.memory.advice.fit import fit_on, fits, largest, last_that_fits
 from qtui_core.memory.devices.device import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import PAGED, estimate_peaks
 from qtui_core.memory.plan.run_plan import resolve_for

@@ -15,7 +15,7 @@ from small_models import CONFIGS
 from tracing import traced_or_refused
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.changes import candidates
+from qtui_core.memory.advice.fit import candidates
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component, Recording

@@ -14,12 +14,7 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event, Phase
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step import device_events
-from qtui_core.memory.step.device_events import (
-    empties_cache,
-    for_allocator,
-    read_ahead,
-    reads_ahead,
-)
+from qtui_core.memory.step.device_events import for_allocator, read_ahead
 from qtui_core.memory.tape.blocks.weights import SOURCE
 
 torch = LazyImport("torch")
@@ -119,20 +114,25 @@ def test_a_load_that_reads_ahead_has_the_events_of_one_that_does_not():
     assert sources_at_once(ahead) >= 4
 
 
-def test_which_libraries_were_current():
-    assert [reads_ahead(torch) for torch in ("2.4", "2.9.1", "2.10.0+cu128", "2.11", "2.13")] == [
-        False,
-        False,
-        True,
-        False,
-        False,
-    ]
-    assert [empties_cache(torch) for torch in ("2.10", "2.12", "2.13", "2.14")] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+@pytest.mark.parametrize(
+    ("torch", "ahead", "emptied"),
+    [
+        ("2.4", False, False),
+        ("2.9.1", False, False),
+        ("2.10.0+cu128", True, False),
+        ("2.11", False, False),
+        ("2.12", False, False),
+        ("2.13", False, True),
+        ("2.14", False, True),
+    ],
+)
+def test_a_load_is_that_of_the_libraries_that_were_current(torch, ahead, emptied):
+    """Which versions of transformers read ahead, and which of peft empty the cache."""
+    plan = RunPlan(method="qlora", sequence=128, torch=torch, kbit_prep="all")
+    found = estimate(SHAPE, plan, allocator=False)
+    events = list(for_allocator(found.events, found.plan))
+    assert (sources_at_once(load_of(events)) >= 4) == ahead
+    assert any(event[0] == EMPTY_CACHE for event in events) == emptied
 
 
 def test_the_allocator_is_told_of_the_load_as_it_was():

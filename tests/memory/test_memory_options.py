@@ -18,7 +18,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.live import recorded_plan
 from qtui_core.memory import estimate
-from qtui_core.memory.advice.changes import candidates
+from qtui_core.memory.advice.fit import candidates
 from qtui_core.memory.plan.options import Cheaper, RunPlan, choice, options_of
 from qtui_core.memory.plan.run_plan import resolve
 

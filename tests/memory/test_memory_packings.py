@@ -16,7 +16,7 @@ from lazy_imports import LazyImport, lazy_names
 from shorthands import allocated_in
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.changes import advise, candidates
+from qtui_core.memory.advice.fit import advise, candidates
 from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.estimate import estimate, estimate_peaks

@@ -16,8 +16,7 @@ from test_memory_estimate import SHAPE, SMALL
 from told_truly import faults_of
 
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice.capacity import fit_on, fits, remedy, smallest_again
-from qtui_core.memory.advice.changes import Advice, advise
+from qtui_core.memory.advice.fit import Advice, advise, fit_on, fits, remedy, smallest_again
 from qtui_core.memory.advice.report import conclude_memory, report_of_plan
 from qtui_core.memory.devices.device import DEVICES, device_of_memory, find_device
 from qtui_core.memory.estimate import estimate_peaks

@@ -9,7 +9,7 @@ import pytest
 
 from qtui.cli.memory_report import report_on
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice.capacity import fit_on
+from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices import device as devices
 from qtui_core.memory.devices.device import DEVICES
 from qtui_core.memory.shape import from_config

@@ -21,9 +21,15 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Pha
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import modules_of_layer, named_parameters, parameters_of
 from qtui_core.memory.shape.weights import StoredTensor, blocks_of, tensors_of
-from qtui_core.memory.step.partition import cut_shape, stages_of
 from qtui_core.memory.step.run import record_step
-from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, record_on_one_gpu, shard_of
+from qtui_core.memory.step.sharding import (
+    cut_shape,
+    gradient_buckets,
+    is_sharded,
+    record_on_one_gpu,
+    shard_of,
+    stages_of,
+)
 
 torch = LazyImport("torch")
 quantize_4bit = LazyImport("bitsandbytes.functional", "quantize_4bit")

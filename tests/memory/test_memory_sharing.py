@@ -11,14 +11,14 @@ from every import over
 from processes import in_two_processes
 from small_models import config_of
 
-from qtui_core.memory.advice.notes import parallel_notes
+from qtui_core.memory.advice.report import parallel_notes
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.step.forward import Batch, Model, forward
-from qtui_core.memory.step.partition import RECEIVED, in_flight, stages_of, stream_of
-from qtui_core.memory.step.run import record_step
+from qtui_core.memory.step.backbones import Batch, Model
+from qtui_core.memory.step.run import RECEIVED, forward, in_flight, record_step, stream_of
+from qtui_core.memory.step.sharding import stages_of
 from qtui_core.memory.tape.tape import Tape
 from tests.support.slow_timeline import live_peak
 

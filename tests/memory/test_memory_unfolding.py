@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 from every import in_parts, over
 from shorthands import record_peaks, tops
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, peak_levels, unfold
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -18,13 +19,14 @@ from qtui_core.memory.replay.record import (
     LAYER,
     OUTSIDE,
     PHASE,
+    TURN,
     Event,
     Label,
     rounded,
 )
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.run import record_all, record_step
+from qtui_core.memory.step.run import read_step, record_all, record_step
 
 LLAMA = {
     "model_type": "llama",
@@ -45,6 +47,20 @@ GPT2 = {
     "vocab_size": 300,
     "resid_pdrop": 0.1,
     "torch_dtype": "float32",
+}
+QWEN = {
+    "model_type": "qwen3_5_text",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "vocab_size": 300,
+    "torch_dtype": "bfloat16",
 }
 GEMMA3 = {
     "model_type": "gemma3_text",
@@ -101,6 +117,12 @@ def numbered(events: tuple[Event, ...]) -> list[Event]:
     return found
 
 
+def freed_alike(events: tuple[Event, ...]) -> list[list[Event]]:
+    """Numbered events, each run of frees sorted: their order changes nothing."""
+    runs = groupby(numbered(events), lambda event: event[0] == FREE)
+    return [sorted(run) if frees else list(run) for frees, run in runs]
+
+
 def levels(events: tuple[Event, ...]) -> list[tuple[str, int]]:
     """(phase, most bytes alive), one event after the other."""
     found: list[tuple[str, int]] = []
@@ -130,16 +152,15 @@ def test_an_unfolded_recording_is_that_of_all_layers(name: str, layers: int, par
         plan = planned(PLANS[name], shape)
         every = record_all(shape, plan).events
         assert numbered(record_step(shape, plan).events) == numbered(every)
-        folded = fold(shape)
-        assert folded.folds[0].built + folded.folds[0].added == layers
-        few = record_all(folded.shape, plan).events
-        assert list(tops(unfold(few, folded.folds))) == levels(every)
+        few, row = fold(shape)
+        assert row.built + row.added == layers
+        assert list(tops(unfold(record_all(few, plan).events, (row,)))) == levels(every)
 
 
 def test_few_layers_are_built_of_many() -> None:
-    folded = fold(shape_of(LLAMA, 80))
-    assert len(folded.shape.layers) == 4
-    assert folded.folds == (Fold(start=0, built=4, template=2, period=1, copies=76),)
+    few, row = fold(shape_of(LLAMA, 80))
+    assert len(few.layers) == 4
+    assert row == Fold(start=0, built=4, template=2, period=1, copies=76)
 
 
 @pytest.mark.parametrize("layers", [15, 17, 20])
@@ -147,9 +168,9 @@ def test_layers_of_two_kinds_are_repeated_by_periods(layers: int) -> None:
     """Five layers of Gemma 3 with a window, then one without."""
     shape = shape_of(GEMMA3, layers)
     plan = planned(RunPlan(method="full", checkpointing=True), shape)
-    folded = fold(shape)
-    assert folded.folds[0].period == 6
-    assert len(folded.shape.layers) < layers
+    few, row = fold(shape)
+    assert row.period == 6
+    assert len(few.layers) < layers
     every = record_all(shape, plan).events
     assert numbered(record_step(shape, plan).events) == numbered(every)
 
@@ -177,9 +198,43 @@ def test_layers_that_use_keys_of_others_are_built(method: str) -> None:
     wide = {"global_head_dim": 264, "num_key_value_heads": 1, "sliding_window": 64}
     shape = shape_of({**GEMMA3, "model_type": "gemma4_text", **own, **shared, **wide}, 35)
     plan = planned(replace(RunPlan(), method=method), shape)
-    assert len(fold(shape).shape.layers) < 35
+    assert len(fold(shape)[0].layers) < 35
     every = record_all(shape, plan).events
     assert numbered(record_step(shape, plan).events) == numbered(every)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("full", "full, checkpoints, tied", "full, manual", "lora, accumulated", "qlora"),
+        *("lora, some targets", "lora, reentrant", "generation"),
+    ],
+)
+def test_few_chunks_of_a_gated_delta_net_are_built_of_many(name: str) -> None:
+    """In a few layers; of one plan also in many, which are folded as well."""
+    reentrant = RunPlan(method="lora", checkpointing=True, reentrant=True)
+    for layers in (4, 11) if name == "full, manual" else (4,):
+        shape = shape_of(QWEN, layers)
+        plan = replace(planned(PLANS.get(name, reentrant), shape), sequence=6 * 64 + 10)
+        every = record_all(shape, plan).events
+        assert TURN in {event[0] for event in record_all(shape, plan, folds=True).events}
+        assert freed_alike(record_step(shape, plan).events) == freed_alike(every)
+        assert read_step(peak_levels, shape, plan, 2, steady=False) == levels(every)
+    plan = replace(plan, sequence=5 * 64)
+    assert record_all(shape, plan, folds=True).events == record_all(shape, plan).events
+
+
+def test_turns_that_free_what_is_not_of_a_turn_are_refused() -> None:
+    label = Label("x")
+    events: list[Event] = [(PHASE, "forward"), (LAYER, 0, FORWARD), (ALLOCATE, 9, 8, label)]
+    for turn in range(5):
+        events += [(TURN, turn, 3), (ALLOCATE, turn, 8, label)]
+    ended = (TURN, OUTSIDE, 0)
+    assert len([e for e in unfold([*events, ended], ()) if e[0] == ALLOCATE]) == 1 + 5 + 3
+    third = events.index((TURN, 3, 3))
+    for changed in ([*events[:third], (FREE, 9), *events[third:]], [*events, ended, (FREE, 2)]):
+        with pytest.raises(NotPeriodic):
+            unfold(changed, ())
 
 
 def test_an_unlike_beginning_and_end_are_built() -> None:
@@ -195,9 +250,8 @@ def test_an_unlike_beginning_and_end_are_built() -> None:
         (a,),
         (a, b, a),
     ):
-        folded = fold(replace(shape, layers=rows))
-        row = folded.folds[0]
-        kept = folded.shape.layers
+        few, row = fold(replace(shape, layers=rows))
+        kept = few.layers
         period = kept[row.template : row.template + row.period]
         end = row.template + row.period
         assert kept[:end] + period * row.copies + kept[end:] == rows

@@ -7,10 +7,10 @@ from every import over
 from small_models import config_of
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.device import find_device
-from qtui_core.memory.devices.outside_torch import (
+from qtui_core.memory.devices.device import (
     context_bytes,
     cublas_workspace,
+    find_device,
     nccl_bytes,
     outside_torch,
     parse_version,

@@ -11,8 +11,7 @@ from qtui_core.memory.replay.record import Component, rounded
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import StoredTensor, WeightBlock, blocks_of
 from qtui_core.memory.step.optimizer import shared_states, states_of
-from qtui_core.memory.step.partition import parts_of
-from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, shard_of, updated
+from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, parts_of, shard_of, updated
 
 
 def allocated_by_component(blocks: Iterable[WeightBlock]) -> dict[Component, int]:

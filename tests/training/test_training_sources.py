@@ -13,7 +13,7 @@ from lazy_imports import LazyImport, lazy_names
 from training_runs import configured
 
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER

@@ -20,9 +20,8 @@ from qtui.engine.estimator.answers import (
 )
 from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.advice.capacity import Fit, Verdict
 from qtui_core.memory.advice.cases import Figure
-from qtui_core.memory.advice.changes import Advice, Cure
+from qtui_core.memory.advice.fit import Advice, Cure, Fit, Verdict
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan, resolve

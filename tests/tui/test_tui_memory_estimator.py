@@ -23,7 +23,7 @@ from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui_core.codec import printed
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.memory.advice.capacity import fit_on
+from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan

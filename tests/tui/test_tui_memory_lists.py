@@ -14,7 +14,7 @@ from qtui.report.pictures.glyphs import UNICODE
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.memory.savings_view import SavingsView
-from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 
 

@@ -19,7 +19,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
 if TYPE_CHECKING:
-    from qtui_core.memory.advice.capacity import Knob
+    from qtui_core.memory.advice.fit import Knob
 
 
 @click.command("memory", context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,9 +7,8 @@ from dataclasses import field
 from typing import Any, Literal
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.advice.capacity import Fit, Verdict
 from qtui_core.memory.advice.cases import Figure
-from qtui_core.memory.advice.changes import Advice, Cure
+from qtui_core.memory.advice.fit import Advice, Cure, Fit, Verdict
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan

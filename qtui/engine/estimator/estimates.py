@@ -26,10 +26,10 @@ from qtui.engine.estimator.subjects import Estimates, Question, device_of, quest
 from qtui.engine.task import OperationTable, Task, run_cancellable
 from qtui_core.codec import printed
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.capacity import Verdict, fit_on
 from qtui_core.memory.advice.cases import CASES, figures_of
+from qtui_core.memory.advice.fit import Verdict, fit_on
 from qtui_core.memory.advice.report import conclude_memory, report_of
-from qtui_core.memory.devices.outside_torch import outside_torch
+from qtui_core.memory.devices.device import outside_torch
 from qtui_core.memory.estimate import Estimate, estimate, estimate_peaks, quick_estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.plan.targets import stored_of

@@ -19,7 +19,7 @@ from qtui_core.extras import EXTRAS, installed_version, require
 from qtui_core.live.header import Predicted, RecordingHeader
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.loading.text import read_text
-from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.advice.report import report_of_plan
 from qtui_core.memory.devices.device import Device, device_of_memory, find_device
 from qtui_core.memory.dtypes import SIZES

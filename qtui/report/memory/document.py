@@ -18,8 +18,7 @@ from qtui.report.document import (
 )
 from qtui.report.memory.explain import cache_section, explain_sections
 from qtui_core.codec import printed
-from qtui_core.memory.advice.capacity import Fit, Largest
-from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
+from qtui_core.memory.advice.fit import FRAGMENTATION, Advice, Cure, Fit, Largest, tries_segments
 from qtui_core.memory.advice.report import MemoryReport, conclude_memory
 from qtui_core.memory.compute import Compute
 from qtui_core.memory.devices.device import DEVICES

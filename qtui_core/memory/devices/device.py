@@ -1,11 +1,12 @@
 """GPUs: those of gpus.csv by name, and what is known of one: memory, bandwidth, operations a
-second."""
+second; and what a run takes there besides its tensors: cuBLAS workspaces, which torch counts as
+allocated, and the CUDA context and modules, which only the driver counts."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
@@ -141,11 +142,6 @@ MIB: Final = 1 << 20
 _DTYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
-def _rows() -> Iterator[Mapping[str, str]]:
-    text = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8")
-    return csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-
-
 def _device(row: Mapping[str, str]) -> Device:
     """A row, whose units the head of the file names, in bytes and operations a second."""
     major, _, minor = row["capability"].partition(".")
@@ -171,8 +167,9 @@ def _device(row: Mapping[str, str]) -> Device:
     )
 
 
+_LINES: Final = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8").splitlines()
 #: All devices, in the order of the file.
-DEVICES: Final = tuple(_device(row) for row in _rows())
+DEVICES: Final = tuple(map(_device, csv.DictReader(x for x in _LINES if not x.startswith("#"))))
 
 
 #: Words that do not distinguish one device from another.
@@ -239,4 +236,169 @@ def device_of_memory(nbytes: int) -> Device:
         total=None,
         allocatable=nbytes,
         source="as given",
+    )
+
+
+#: ":4096:2:16:8" in the notation of CUBLAS_WORKSPACE_CONFIG: two of 4 MiB and eight of 16 KiB.
+DEFAULT_WORKSPACE: Final = 8_519_680
+#: What cuBLAS recommends from Hopper on.
+LARGE_WORKSPACE: Final = 32 * MIB
+#: hipBLAS on gfx94x and gfx95x.
+_INSTINCT_WORKSPACE: Final = 128 * MIB
+
+#: By major compute capability, the first torch version with the large workspace; pull requests
+#: 89027, 175344 and 189312 of pytorch. That for Blackwell was merged in February 2026; 2.11 may or
+#: may not have it, and is taken not to.
+_LARGE_SINCE: Final = {9: (2, 0), 10: (2, 12), 12: (2, 12), 11: (2, 14)}
+#: The first torch version that frees workspaces after each product, unless
+#: TORCH_CUBLAS_WORKSPACE_CACHE is set; pull request 194311. It is documented for 2.15; 2.14 may
+#: have it.
+_NOT_KEPT_SINCE: Final = (2, 15)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Bytes that were measured on other machines, and the range of the measurements."""
+
+    bytes: int
+    low: int
+    high: int
+    source: str
+
+    @property
+    def uncertainty(self) -> int:
+        """The distance to the farther end of the range."""
+        return max(self.high - self.bytes, self.bytes - self.low)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Workspaces of cuBLAS.
+
+    Attributes:
+        each: bytes of one.
+        threads: that multiply matrices and have one workspace each: the program's thread runs
+            forward passes, autograd's thread backward passes, each with its own handle.
+        kept: whether they stay allocated between products.
+        source: where the sizes are from.
+    """
+
+    each: int
+    threads: int
+    kept: bool
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that stay allocated between products."""
+        return self.each * self.threads if self.kept else 0
+
+
+def cublas_workspace(torch: str, device: Device | None = None, *, trains: bool = True) -> Workspace:
+    """The workspaces of a run with a torch version ("2.13") on a device; without a device, on GPUs
+    before Hopper.
+
+    Source: parseChosenWorkspaceSize and setWorkspaceForHandle in
+    aten/src/ATen/cuda/CublasHandlePool.cpp, without CUBLAS_WORKSPACE_CONFIG. That training has two
+    is concluded from the code; 21 published runs on A100 agree with two of 8,519,680 bytes to
+    0.24 %.
+
+    Raises UsageError for a version that cannot be parsed.
+    """
+    version = parse_version(torch)
+    known = None if device is None else device.calibration
+    if known is not None and known.torch == version:
+        # The first product makes the workspace of its thread, so what a backward pass adds is that
+        # of other threads.
+        each = known.workspace_forward or known.workspace_training
+        threads = round(known.workspace_training / each) if trains and each else 1
+        return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, known.source)
+    source = f"CublasHandlePool.cpp of torch {version[0]}.{version[1]}"
+    if device is not None and device.vendor == "AMD":
+        each = _INSTINCT_WORKSPACE if device.architecture == "CDNA 3" else LARGE_WORKSPACE
+    else:
+        major = device.capability[0] if device is not None and device.capability else 8
+        since = _LARGE_SINCE.get(major)
+        each = LARGE_WORKSPACE if since and version >= since else DEFAULT_WORKSPACE
+    kept = version < _NOT_KEPT_SINCE or (device is not None and device.vendor == "AMD")
+    return Workspace(each, 2 if trains else 1, kept, source)
+
+
+def parse_version(torch: str) -> tuple[int, int]:
+    """(major, minor) of a version such as "2.13", "2.13.0+cu130" or "2.13a0". Raises UsageError if
+    it is none."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})([.+a-z]\S*)?", torch.strip())
+    if match is None:
+        raise UsageError(f"{torch!r} is no version of torch; write it as in 2.13.")
+    return int(match[1]), int(match[2])
+
+
+#: Context and modules of a process, which NVML counts and torch does not. Published, in MiB: 274
+#: with modules loaded when needed against 636 with all loaded at once (pytorch pull request 86509),
+#: about 300 (issue 107667), about 400 (109888), 426 on an RTX 6000 Ada with torch 2.10 and CUDA
+#: 13.0 (unsloth-zoo pull request 1053). It grows with the kernels that are used. No reliable
+#: figures were found for H100 and later.
+_CONTEXT: Final = Calibrated(
+    450 * MIB, 270 * MIB, 640 * MIB, "published processes, 274 to 636 MiB; measure with the driver"
+)
+_CONTEXTS: Final = {
+    # What the driver counted for runs on an A100 beyond simulated segments: 521 to 529 MiB in seven
+    # runs with LoRA or full fine-tuning, 453 MiB with 4-bit weights, in one session
+    # (fms-a100_80gb_liger 102, 104 to 106, 108 to 110; 112, 116), and 1628 to 1754 MiB in another
+    # (fms-a100_80gb 8, 32, 34, 56, 58), all with torch 2.4. What else was in memory in the second
+    # session is unknown.
+    "A100 SXM4 80GB": Calibrated(
+        523 * MIB, 453 * MIB, 1754 * MIB, "two sessions on an A100 SXM4 80GB with torch 2.4"
+    ),
+    "RTX 6000 Ada": Calibrated(
+        426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
+    ),
+    # The same 140.875 MiB after a training step in 69 runs on a T4, in two sessions with torch 2.10
+    # (CUDA 12.8) and 2.14 (CUDA 13.0); 104.875 MiB before the first kernel (measurements that
+    # fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured has 57 of them).
+    "T4": Calibrated(147_718_144, 104 * MIB, 141 * MIB, "69 runs on a T4, torch 2.10 and 2.14"),
+}
+
+
+#: What NCCL takes for each group of GPUs that communicate, by the size of the group: buffers of its
+#: channels, which neither torch nor the context counts. Measured on 4 A100 with NVLink, with an
+#: all-reduce in every group: 544 MiB in groups of two, 688 MiB in larger ones (issue 964 of
+#: NVIDIA/nccl). Elsewhere 110 MiB (issue 34, PCIe, NCCL 1) to 1.6 GiB (issue 864); all-to-all takes
+#: several times as much (issue 1685).
+_NCCL_PAIR: Final = 544 * MIB
+_NCCL_LARGER: Final = 688 * MIB
+_NCCL_LOW: Final = 110 * MIB
+_NCCL_HIGH: Final = 1638 * MIB
+
+
+def nccl_bytes(groups: Sequence[int]) -> Calibrated:
+    """What NCCL's communicators take on a GPU that is in groups of these sizes."""
+    found = sum(_NCCL_PAIR if size == 2 else _NCCL_LARGER for size in groups)
+    return Calibrated(
+        found,
+        _NCCL_LOW * len(groups),
+        _NCCL_HIGH * len(groups),
+        "all-reduce on 4 A100 with NVLink, NVIDIA/nccl issue 964",
+    )
+
+
+def context_bytes(device: Device | None = None) -> Calibrated:
+    """What the CUDA context and modules of one process take on a device."""
+    if device is None:
+        return _CONTEXT
+    known = device.calibration
+    if known is not None and known.context is not None:
+        return Calibrated(known.context, known.context_low, known.context_high, known.source)
+    return _CONTEXTS.get(device.name, _CONTEXT)
+
+
+def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> Calibrated:
+    """What a process takes on a device besides torch's reserved bytes: context, modules and, if
+    GPUs communicate, NCCL."""
+    context, nccl = context_bytes(device), nccl_bytes(groups)
+    return Calibrated(
+        context.bytes + nccl.bytes,
+        context.low + nccl.low,
+        context.high + nccl.high,
+        f"{context.source}; {nccl.source}" if groups else context.source,
     )

@@ -11,8 +11,7 @@ from typing import Any, Final
 from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.devices.device import Calibration
-from qtui_core.memory.devices.outside_torch import parse_version
+from qtui_core.memory.devices.device import Calibration, parse_version
 
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION: Final = 1

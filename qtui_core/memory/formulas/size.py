@@ -187,15 +187,6 @@ def _repeated(product: Product, sign: int) -> list[str]:
     return [of.text for of, exponent in product for _ in range(sign * exponent)]
 
 
-def total(expressions: Iterable[Expression]) -> Expression:
-    """The sum of expressions."""
-    sums: dict[Product, Factor] = {}
-    for expression in expressions:
-        for product, factor in expression.sums.items():
-            sums[product] = sums.get(product, 0) + factor
-    return Expression(sums)
-
-
 Part = TypeVar("Part")
 
 _new: Final = int.__new__
@@ -241,16 +232,10 @@ def _remember(name: str, sign: str) -> None:
     setattr(Size, name, method)
 
 
-for _name, _sign in (
-    ("__add__", "+"),
-    ("__radd__", "+"),
-    ("__sub__", "-"),
-    ("__rsub__", "-"),
-    ("__floordiv__", "//"),
-    ("__rfloordiv__", "//"),
-    ("__neg__", "neg"),
-):
-    _remember(_name, _sign)
+for _name, _sign in {"add": "+", "sub": "-", "floordiv": "//"}.items():
+    _remember(f"__{_name}__", _sign)
+    _remember(f"__r{_name}__", _sign)
+_remember("__neg__", "neg")
 
 
 def letter(name: str, value: int) -> Size:
@@ -274,7 +259,7 @@ def expression_of(size: int) -> Expression:
             unseen += waiting
             continue
         if sign != "letter":
-            last.__dict__["known"] = _applied(sign, [_known(operand) for operand in operands])
+            last.__dict__["known"] = _APPLIED[sign](*map(_known, operands))
         unseen.pop()
     return _known(size)
 
@@ -342,19 +327,14 @@ def _known(size: int) -> Expression:
     return size.__dict__["known"] if isinstance(size, Size) else number(size)
 
 
-def _applied(sign: str, operands: list[Expression]) -> Expression:
-    match sign, operands:
-        case "*", [one, two]:
-            return one.times(two)
-        case "+", [one, two]:
-            return one.plus(two)
-        case "-", [one, two]:
-            return one.plus(two, -1)
-        case "neg", [one]:
-            return number(0).plus(one, -1)
-        case "//", [one, two]:
-            return one.over(two)
-    raise ValueError(sign)
+#: What an operation makes of the expressions of its operands.
+_APPLIED: Final[Mapping[str, Callable[..., Expression]]] = {
+    "*": Expression.times,
+    "+": Expression.plus,
+    "-": lambda one, two: one.plus(two, -1),
+    "neg": lambda one: number(0).plus(one, -1),
+    "//": Expression.over,
+}
 
 
 #: Letter -> (its meaning, its keys in config.json), in the order of a report.

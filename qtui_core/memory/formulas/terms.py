@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
@@ -19,7 +18,6 @@ from qtui_core.memory.formulas.size import (
     letters_in,
     number,
     symbol,
-    total,
     with_numbers,
 )
 from qtui_core.memory.replay.record import RESIDENT, Component
@@ -80,14 +78,6 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
 }  # fmt: skip
 
 
-#: The largest share of a component that its formula may leave out.
-_LEFT_OUT: Final = Fraction(1, 1000)
-
-
-#: The most names that a term for several things lists.
-_NAMES: Final = 1
-
-
 class Held(NamedTuple):
     """Buffers for the same thing, of the same size.
 
@@ -137,8 +127,9 @@ class Terms:
             key = (held.component, expression_of(held.size).text, held.copies)
             alike.setdefault(key, []).append(held)
         found = [
-            self._term(group[0], _listed([held.name for held in group]), len(group))
+            self._term(group[0], f"{group[0].name}{more}", len(group))
             for group in alike.values()
+            for more in (f" and {len(group) - 1} more" if len(group) > 1 else "",)
         ]
         return tuple(sorted(found, key=lambda term: -term.bytes))
 
@@ -158,12 +149,15 @@ class Terms:
             expression = symbol(f"r512({expression.text})", held.bytes // held.copies)
         expression = expression.times(self._count(held.copies)).times(number(times))
         nbytes, count = times * held.bytes, times * held.copies
-        return self._made(held.component, name, expression.text, nbytes, count, held.component)
+        part_of = held.component.value
+        return self._made(held.component, name, expression.text, nbytes, count, part_of)
 
     def _component(self, component: Component, members: Sequence[Held]) -> Term:
         nbytes = sum(held.bytes for held in members)
-        whole = total(self._count(held.copies).times(expression_of(held.size)) for held in members)
-        listed = whole.nearly(nbytes, nbytes * _LEFT_OUT)
+        whole = number(0)
+        for held in members:
+            whole = whole.plus(self._count(held.copies).times(expression_of(held.size)))
+        listed = whole.nearly(nbytes, nbytes // 1000)
         formula = listed.text
         left = int(nbytes - listed.value)
         if left:
@@ -172,18 +166,11 @@ class Terms:
         return self._made(component, component.value, formula, nbytes, count)
 
     def _made(
-        self,
-        component: Component,
-        name: str,
-        formula: str,
-        nbytes: int,
-        count: int,
-        part_of: Component | None = None,
+        self, of: Component, name: str, formula: str, nbytes: int, count: int, part_of: str = ""
     ) -> Term:
-        basis, source = self._known_of(component)
+        basis, source = self._known_of(of)
         numbers = with_numbers(formula, self.letters)
-        of = "" if part_of is None else part_of.value
-        return Term(name, nbytes, formula, basis, source, of, numbers, count)
+        return Term(name, nbytes, formula, basis, source, part_of, numbers, count)
 
     def _count(self, count: int) -> Expression:
         """The count of buffers, as a formula in the number of layers if possible."""
@@ -229,11 +216,6 @@ def _held(alive: Iterable[Allocation]) -> tuple[Held, ...]:
     ]
     order = {component: index for index, component in enumerate(STACK)}
     return tuple(sorted(found, key=lambda held: (order[held.component], -held.bytes, held.name)))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
 
 
 def slack_term(allocated: int, alive: int) -> Term:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.outside_torch import parse_version
+from qtui_core.memory.devices.device import parse_version
 from qtui_core.memory.dtypes import FLOATING, dtype_of
 from qtui_core.memory.shape.packings import STORED
 

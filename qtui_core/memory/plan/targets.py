@@ -111,25 +111,23 @@ class Adapters:
                 "--lora-targets, or use --loss stock."
             )
         over_experts = any(isinstance(module, Parameter) for _, module in taken)
+        alone = ",".join(_attention_names(modules))
+        alone = f"train those of the attention alone, --lora-targets {alone}"
         packing = shape.packing_under(plan.quant)
         if over_experts and packing and packing.experts == "packed":
             raise UsageError(
                 f"peft folds adapters into the stacked experts, and those are stored as "
-                f"{packing.title}; train those of the attention alone, {_attention(modules)}."
+                f"{packing.title}; {alone}."
             )
         if plan.lora_dropout and over_experts:
             raise UsageError(
                 "Adapters over stacked experts work without dropout only; use --lora-dropout 0, or "
-                f"train those of the attention alone, {_attention(modules)}."
+                f"{alone}."
             )
 
 
-def _attention(modules: Sequence[tuple[str, Module]]) -> str:
-    """The option that puts adapters on the projections of the attention."""
-    return f"--lora-targets {','.join(_attention_names(modules))}"
-
-
 def _attention_names(modules: Sequence[tuple[str, Module]]) -> tuple[str, ...]:
+    """The targets that are the projections of the attention."""
     parts = [name.split(".") for name, module in modules if isinstance(module, Linear)]
     return tuple(dict.fromkeys(part[-1] for part in parts if "self_attn" in part))
 
@@ -188,12 +186,11 @@ def _targets(
     `parameters` get."""
     stacked = _STACKED.get(family, {})
     if names == (ALL_LINEAR,):
-        taken = {stacked[old]: 1 for old in stacked}
         modules, old_names = None, set(stacked)
     else:
         old_names = {old for name in names for old in stacked if _ends(name, old)}
-        taken = {stacked[old]: 1 for old in old_names}
         modules = tuple(n for n in names if not any(_ends(n, old) for old in stacked))
+    taken = {stacked[old]: 1 for old in stacked if old in old_names}
     fused = [old for old, new in stacked.items() if new == "gate_up_proj"]
     missing = [old for old in fused if old not in old_names]
     if 0 < len(missing) < len(fused):

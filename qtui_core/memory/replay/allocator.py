@@ -49,20 +49,13 @@ class Block:
 
     __slots__ = ("address", "next", "pool", "previous", "size", "state")
 
-    def __init__(
-        self,
-        pool: Pool,
-        address: int,
-        size: int,
-        previous: Block | None = None,
-        following: Block | None = None,
-    ) -> None:
+    def __init__(self, pool: Pool, address: int, size: int) -> None:
         self.pool = pool
         self.address = address
         self.size = size
         self.state = FREE
-        self.previous = previous
-        self.next = following
+        self.previous: Block | None = None
+        self.next: Block | None = None
 
     @property
     def reach(self) -> int:
@@ -79,7 +72,6 @@ class Pool:
     one that is taken and given back most; it is at the row's end, where a list is quick.
 
     Attributes:
-        small: whether it is the pool of blocks up to 1 MiB.
         page: the size in which its expandable segments grow.
         least_rest: a block is split if it is larger than requested by more than this.
         sizes: of the free blocks, each once, sorted.
@@ -89,10 +81,9 @@ class Pool:
             is a large part of the cost of a split.
     """
 
-    __slots__ = ("absorbed", "least_rest", "page", "rows", "sizes", "small", "unmapped")
+    __slots__ = ("absorbed", "least_rest", "page", "rows", "sizes", "unmapped")
 
-    def __init__(self, small: bool, page: int, least_rest: int) -> None:
-        self.small = small
+    def __init__(self, page: int, least_rest: int) -> None:
         self.page = page
         self.least_rest = least_rest
         self.sizes: list[int] = []
@@ -149,26 +140,17 @@ class Pool:
 
     def cut(self, block: Block, size: int) -> None:
         """Leaves `size` bytes in a block and adds the rest as a free block."""
-        after = block.next
         left = block.size - size
         if self.absorbed:
             rest = self.absorbed.pop()
             rest.address = block.address + size
             rest.size = left
             rest.state = FREE
-            rest.previous = block
-            rest.next = after
         else:
-            rest = Block(self, block.address + size, left, block, after)
+            rest = Block(self, block.address + size, left)
         block.size = size
-        block.next = rest
-        if after is not None:
-            after.previous = rest
-        if left in self.rows:
-            self.add(rest)
-        else:
-            self.rows[left] = [rest]
-            insort(self.sizes, left)
+        link(block, rest, block.next)
+        self.add(rest)
 
 
 def _falling(block: Block) -> int:
@@ -249,8 +231,8 @@ class CachingAllocator:
     def __init__(self, settings: AllocatorSettings) -> None:
         self.capacity = settings.capacity
         # A large block is split only if the rest is large enough.
-        self.small = Pool(True, SMALL_SEGMENT, MIN_BLOCK)
-        self.large = Pool(False, LARGE_SEGMENT, self.least_rest)
+        self.small = Pool(SMALL_SEGMENT, MIN_BLOCK)
+        self.large = Pool(LARGE_SEGMENT, self.least_rest)
         self.allocated = 0
         self.reserved = 0
         self.retries = 0
@@ -310,7 +292,8 @@ class CachingAllocator:
         for pool in (self.large, self.small):
             for block in list(pool.free()):
                 if block.previous is None and block.next is None:
-                    self._release(block)
+                    pool.remove(block)  # cudaFree
+                    self.reserved -= block.size
 
     def _take(self, pool: Pool, size: int) -> Block | None:
         """The free block to use, if there is one, no longer in the pool."""
@@ -345,11 +328,6 @@ class CachingAllocator:
 
     def _fits(self, nbytes: int) -> bool:
         return self.capacity is None or self.reserved + nbytes <= self.capacity
-
-    def _release(self, block: Block) -> None:
-        """cudaFree of a segment that is one free block."""
-        block.pool.remove(block)
-        self.reserved -= block.size
 
 
 #: The least number of pages of address space in a segment. Torch takes 9/8 of the device's memory;
@@ -541,8 +519,8 @@ def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None)
     phase, full = "", False
 
     def end_phase() -> None:
-        levels = Levels(*allocator.peaks()), Levels(*allocator.levels())
-        phases.append(PhaseLevels(phase, *levels))
+        peak, end = Levels(*allocator.peaks()), Levels(*allocator.levels())
+        phases.append(PhaseLevels(phase, peak, end))
 
     tables: list[list[Any]] = []  # the blocks of each call, by ordinal
     try:

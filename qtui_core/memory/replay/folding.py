@@ -5,21 +5,28 @@ In each sweep over the layers, the sections of the layers that stand for others 
 buffer is identified by its sweep, its layer and its ordinal in that section; a section that frees a
 buffer of the layer before does so in every call. What all layers share, made outside of them or in
 a distant layer, is freed by the last one that runs.
+
+Long loops in a layer are folded alike: of their turns few are built, the third stands for the
+others, and a buffer is identified by its turn, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, Step
-from qtui_core.memory.replay.record import ALLOCATE, FREE, FREES, LAYER, OUTSIDE, PHASE, Event
+from qtui_core.memory.replay.record import ALLOCATE, FREE, FREES, LAYER, OUTSIDE, PHASE, TURN, Event
 from qtui_core.memory.shape.model_shape import Layer, ModelShape
 
 #: The longest pattern that is looked for; Gemma 3 repeats six layers.
 _LONGEST_PERIOD: Final = 12
+#: The turn of a loop that stands for others. Those beside it must allocate alike.
+_TEMPLATE: Final = 2
+#: Events with which a section begins.
+_MARKS: Final = (LAYER, TURN, PHASE)
 
 
 @dataclass(frozen=True)
@@ -43,16 +50,8 @@ class Fold:
         return self.copies * self.period
 
 
-@dataclass(frozen=True)
-class Folded:
-    """A shape with only some layers left, and how each row of layers was folded."""
-
-    shape: ModelShape
-    folds: tuple[Fold, ...]
-
-
-def fold(shape: ModelShape, margin: int = 1) -> Folded:
-    """The shape with as few layers as show the pattern.
+def fold(shape: ModelShape, margin: int = 1) -> tuple[ModelShape, Fold]:
+    """The shape with as few layers as show the pattern, and how its layers were folded.
 
     `margin` is how many layers are built before and after those that stand for others, besides the
     first. They must allocate like those that are left out.
@@ -61,7 +60,7 @@ def fold(shape: ModelShape, margin: int = 1) -> Folded:
     template, period, copies = pattern_of(kinds_of(layers), margin)
     row = Fold(0, len(layers) - copies * period, template, period, copies)
     kept = layers[: template + period] + layers[template + period * (1 + copies) :]
-    return Folded(replace(shape, layers=kept) if copies else shape, (row,))
+    return replace(shape, layers=kept) if copies else shape, row
 
 
 def kinds_of(layers: Sequence[Layer]) -> list[int]:
@@ -104,33 +103,50 @@ def _runs(kinds: Sequence[int], period: int) -> list[tuple[int, int]]:
 
 @dataclass(eq=False)
 class LayerSection:
-    """The events of one layer in one sweep, or of no layer.
+    """What happens for one layer in one sweep, or for no layer. A loop divides it into what comes
+    before it, each of its turns, and what comes after it.
 
     Attributes:
         sweep: number of the sweep; OUTSIDE for no layer.
         layer: its layer; OUTSIDE for none.
-        direction: of the LAYER event that began it; empty if there was none.
-        events: without that LAYER event.
-        allocations: how many of them allocate.
+        part: how many loops have begun and ended before it in the sweep and layer.
+        turn: of those that are built; OUTSIDE for none.
+        turns: the numbers, among all turns, of those for which it stands, in order.
+        steps: as of a program; owners are numbers in `owners`.
+        owners: the other sections whose buffers it frees.
+        allocations: how many of the steps allocate.
     """
 
     sweep: int
     layer: int
-    direction: str
-    events: list[Event] = field(default_factory=list)
+    part: int = 0
+    turn: int = OUTSIDE
+    turns: Sequence[int] = (OUTSIDE,)
+    steps: list[Step] = field(default_factory=list)
+    owners: dict[LayerSection, int] = field(default_factory=dict)
     allocations: int = 0
 
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of what it allocates."""
+        return [step[3] for step in self.steps if step[0] == ALLOCATE]
 
-#: Where a buffer was allocated: the section, the ordinal of the allocation in it, and its bytes.
-Place = tuple[LayerSection, int, int]
+    def followed(self, turn: int, more: int) -> LayerSection:
+        """The section that a TURN event begins after this one."""
+        same = OUTSIDE not in (self.turn, turn)
+        turns: Sequence[int] = (turn + more * (turn > _TEMPLATE),)
+        if turn == _TEMPLATE:
+            turns = range(turn, turn + more + 1)[:: 1 if self.turn < turn else -1]
+        return LayerSection(self.sweep, self.layer, self.part + (not same), turn, turns)
 
 
-def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
-    """The sections of a recording in order, and the place of each buffer by its id."""
+def cut(events: Iterable[Event]) -> list[LayerSection]:
+    """The sections of a recording, in order. Raises ValueError if a buffer is freed that is not
+    alive."""
     sections: list[LayerSection] = []
     sweep, last, going = -1, OUTSIDE, 0
 
-    def begin(layer: int, direction: str) -> LayerSection:
+    def begin(layer: int) -> LayerSection:
         """Begins a section. A sweep ends with an event outside of layers, or where the direction
         changes."""
         nonlocal sweep, last, going
@@ -140,31 +156,45 @@ def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
             sweep += not along
             going = step if along else 0
         last = layer
-        sections.append(LayerSection(OUTSIDE if layer == OUTSIDE else sweep, layer, direction))
+        sections.append(LayerSection(OUTSIDE if layer == OUTSIDE else sweep, layer))
         return sections[-1]
 
-    current = begin(OUTSIDE, "")
-    keep = current.events.append
-    places: dict[Any, Place] = {}
+    current = begin(OUTSIDE)
+    keep = current.steps.append
+    # Where a buffer was allocated: the section, the ordinal of the allocation in it, and its bytes.
+    places: dict[Any, tuple[LayerSection, int, int]] = {}
     inside = False
     for event in events:
         kind = event[0]
-        if kind == LAYER:
-            inside = event[1] != OUTSIDE
-            current = begin(event[1], event[2])
-            keep = current.events.append
-            continue
-        if not inside or kind == PHASE:
-            inside = False
-            owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
-            if owner != current.layer:
-                current = begin(owner, "")
-                keep = current.events.append
+        if kind in _MARKS or not inside:
+            if kind == LAYER:
+                inside = event[1] != OUTSIDE
+                current = begin(event[1])
+            elif kind == TURN:
+                current = current.followed(*event[1:])
+                sections.append(current)
+            else:
+                inside = False
+                place = places.get(event[1]) if kind == FREE else None
+                owner = place[0].layer if place else OUTSIDE
+                if owner != current.layer:
+                    current = begin(owner)
+            keep = current.steps.append
         if kind == ALLOCATE:
             places[event[1]] = (current, current.allocations, event[2])
+            keep((ALLOCATE, OWN, current.allocations, event[2], event[3]))
             current.allocations += 1
-        keep(event)
-    return sections, places
+        elif kind in FREES:
+            if event[1] not in places:
+                raise ValueError(f"buffer {event[1]} is freed but not alive")
+            of, ordinal, nbytes = places.pop(event[1])
+            owner = OWN
+            if of is not current:
+                owner = current.owners.setdefault(of, len(current.owners))
+            keep((kind, owner, ordinal, nbytes, None))
+        elif kind != TURN:
+            keep((kind, 0, 0, 0, event))
+    return sections
 
 
 def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
@@ -174,28 +204,18 @@ def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
     """
     if isinstance(events, RepeatedEvents):
         return events
-    try:
-        sections, places = cut(events)
-        caller = Caller((), places)
-        for section in sections:
-            caller.call(section, 0, last=True)
-    except KeyError as error:
-        raise ValueError(f"buffer {error} is freed before it is allocated") from None
-    found = RepeatedEvents(caller.calls, events)
-    freed: set[tuple[int, int]] = set()
-    for number, call in enumerate(found.calls):
-        owners = (*call.owners, number)  # its own are the last, at index OWN
-        for step, (kind, owner, ordinal, *_) in enumerate(call.program.steps):
-            if kind not in FREES:
-                continue
-            if (owners[owner], ordinal) in freed:
-                event = found.starts[number] + step
-                raise ValueError(f"event {event} frees a buffer that is not alive")
-            freed.add((owners[owner], ordinal))
-    return found
+    caller = Caller(())
+    for section in cut(events):
+        caller.call(section, 0, OUTSIDE, last=True)
+    return RepeatedEvents(caller.calls, events)
 
 
-def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
+def _rows_of(folds: Iterable[Fold]) -> dict[int, Fold]:
+    """The fold of each layer that is built."""
+    return {layer: row for row in folds for layer in range(row.start, row.start + row.built)}
+
+
+def _is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
     """Whether the buffers of `place` that `section` frees belong to a layer at a fixed distance
     (else to one particular layer). So it is if one of the two stands for repeated layers and they
     are at most a period apart."""
@@ -208,18 +228,25 @@ def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -
     )
 
 
-#: Whose buffer a section frees: (sweep, distance of the layer, True), (sweep, number among all
-#: layers, False), or (OUTSIDE, identity of a section outside of layers, False).
-_Owner = tuple[int, int, bool]
+def _turn_of(section: LayerSection, place: LayerSection) -> tuple[int, bool]:
+    """The turn of the buffers of `place` that `section` frees: its distance and True if one of the
+    two stands for other turns, else its number and False."""
+    if len(section.turns) == len(place.turns) == 1:
+        return place.turns[0], False
+    if OUTSIDE in (section.turn, place.turn) or abs(place.turn - section.turn) > 1:
+        raise NotPeriodic(f"turns of layer {section.layer} free differently")
+    return place.turn - section.turn, True
 
 
-class _Compiled(NamedTuple):
-    """The programs of a section: that of the last layer it stands for, and that of the others,
-    which do not free what all layers share; and the owners of the buffers that are freed."""
+#: Which section a call is of: its sweep, its number among all layers, its part, and its number
+#: among all turns; outside of layers its identity is the second.
+_Key = tuple[int, int, int, int]
 
-    last: Program
-    others: Program
-    owners: tuple[_Owner, ...]
+
+#: The programs of a section: that of the last layer it stands for, and that of the others, which do
+#: not free what all layers share; and the owners of the buffers that are freed, each with whether
+#: its layer and its turn are distances.
+_Compiled = tuple[Program, Program, list[tuple[_Key, bool, bool]]]
 
 
 class Caller:
@@ -229,17 +256,12 @@ class Caller:
         calls: so far.
     """
 
-    def __init__(self, folds: Sequence[Fold], places: dict[Any, Place]) -> None:
+    def __init__(self, folds: Sequence[Fold]) -> None:
         self.calls: list[Call] = []
-        self._places = places
-        # Calls by sweep and number among all layers, or by OUTSIDE and identity of the section.
-        self._found: dict[tuple[int, int], int] = {}
+        self._found: dict[_Key, int] = {}
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[int, int] = {}
-        # The fold of each layer that is built.
-        self._rows = {
-            layer: row for row in folds for layer in range(row.start, row.start + row.built)
-        }
+        self._rows = _rows_of(folds)
         added = 0
         for row in folds:
             for layer in range(row.built):
@@ -247,68 +269,51 @@ class Caller:
                 self._numbers[row.start + layer] = row.start + layer + added + after
             added += row.added
 
-    def call(self, section: LayerSection, copy: int, *, last: bool) -> None:
-        """Calls a section for the layer that is `copy` periods after its own. `last`: it is not
-        called again."""
+    def call(self, section: LayerSection, copy: int, turn: int, *, last: bool) -> None:
+        """Calls a section for the layer that is `copy` periods after its own, and for a turn.
+        `last`: it is not called for other layers again."""
         layer = section.layer
         number = self._numbers.get(layer, layer)
         if copy:
             number += copy * self._rows[layer].period
-        self._found[_key(section, number)] = len(self.calls)
-        compiled = self._compiled.get(id(section))
-        if compiled is None:
-            compiled = self._compiled[id(section)] = self._compile(section)
         found = self._found
-        owners = tuple(
-            [
-                found[sweep, number + place] if alike else found[sweep, place]
-                for sweep, place, alike in compiled.owners
-            ]
-        )
-        program = compiled.last if last else compiled.others
-        self.calls.append(Call(program, number, owners))
+        found[_key(section, number, turn)] = len(self.calls)
+        if id(section) not in self._compiled:
+            self._compiled[id(section)] = self._compile(section)
+        program, others, owners = self._compiled[id(section)]
+        calls = [
+            found[sweep, number + other if near else other, part, turn + at if alike else at]
+            for (sweep, other, part, at), near, alike in owners
+        ]
+        self.calls.append(Call(program if last else others, number, tuple(calls)))
 
     def _compile(self, section: LayerSection) -> _Compiled:
-        owners: dict[_Owner, int] = {}
-        slots = {id(section): (OWN, True)}
-        steps: list[Step] = []
-        shared: set[int] = set()
-        ordinal = 0
-        if section.direction:
-            steps.append((LAYER, 0, 0, 0, (LAYER, section.layer, section.direction)))
-        for event in section.events:
-            kind = event[0]
-            if kind == ALLOCATE:
-                steps.append((ALLOCATE, OWN, ordinal, event[2], event[3]))
-                ordinal += 1
-            elif kind in FREES:
-                place, other, nbytes = self._places[event[1]]
-                if id(place) not in slots:
-                    near = is_near(self._rows, section, place)
-                    number = self._numbers.get(place.layer, place.layer)
-                    owner = (*_key(place, number), False)
-                    if near:
-                        owner = (place.sweep, place.layer - section.layer, True)
-                    slots[id(place)] = owners.setdefault(owner, len(owners)), near
-                slot, near = slots[id(place)]
-                if not near:
-                    shared.add(len(steps))
-                steps.append((kind, slot, other, nbytes, None))
-            else:
-                steps.append((kind, 0, 0, 0, event))
-        program = others = Program(steps, ordinal)
+        owners = []
+        shared = set()
+        for place, owner in section.owners.items():
+            near = _is_near(self._rows, section, place)
+            number = self._numbers.get(place.layer, place.layer)
+            turn, alike = _turn_of(section, place)
+            key = _key(place, place.layer - section.layer if near else number, turn)
+            owners.append((key, near, alike))
+            if not near:
+                shared.add(owner)
+        program = others = Program(section.steps, section.allocations)
         row = self._rows.get(section.layer)
         if shared and row and 0 <= section.layer - row.start - row.template < row.period:
-            others = Program([s for n, s in enumerate(steps) if n not in shared], ordinal)
-        return _Compiled(program, others, tuple(owners))
+            kept = [s for s in section.steps if s[0] not in FREES or s[1] not in shared]
+            others = Program(kept, section.allocations)
+        return program, others, owners
 
 
-def _key(section: LayerSection, number: int) -> tuple[int, int]:
-    return (OUTSIDE, id(section)) if section.layer == OUTSIDE else (section.sweep, number)
+def _key(section: LayerSection, number: int, turn: int) -> _Key:
+    if section.layer == OUTSIDE:
+        return OUTSIDE, id(section), 0, OUTSIDE
+    return section.sweep, number, section.part, turn
 
 
 class NotPeriodic(Exception):
-    """Layers that should be alike are not: more layers must be built."""
+    """Layers or turns that should be alike are not: more must be built."""
 
 
 def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
@@ -316,34 +321,73 @@ def unfold(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
 
     Raises NotPeriodic if layers that should be alike allocate differently.
     """
-    if not any(row.copies for row in folds):
+    if not any(row.copies for row in folds) and all(event[0] != TURN for event in events):
         return repeated_events(events)
-    sections, places = cut(events)
-    _check(sections, folds)
-    caller = Caller(folds, places)
+    sections = cut(events)
+    caller = Caller(folds)
+    first, final = [{s.sweep: s.layer for s in row} for row in (reversed(sections), sections)]
     for group, copies in _groups(sections, folds):
-        rising = len(group) < 2 or group[0].layer < group[-1].layer
-        if copies and len(group) == 1:
-            sweep = [each.layer for each in sections if each.sweep == group[0].sweep]
-            rising = sweep[0] <= sweep[-1]
+        rising = first[group[0].sweep] <= final[group[0].sweep]
         order = range(copies + 1) if rising else range(copies, -1, -1)
         for copy in order:
             for section in group:
-                caller.call(section, copy, last=copy == order[-1])
+                for turn in section.turns:
+                    caller.call(section, copy, turn, last=copy == order[-1])
     return RepeatedEvents(caller.calls)
+
+
+def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> list[tuple[str, int]]:
+    """(phase, most live bytes in it) of each phase of all layers, in order, each buffer rounded: as
+    in a timeline of what `unfold` returns, without calls. Raises NotPeriodic as it does."""
+    rows = _rows_of(folds)
+    tops: list[tuple[str, int]] = []
+    phase, live, peak = "", 0, 0
+    for group, copies in _groups(cut(events), folds):
+        # Only the last copy frees what all layers share, so far `shared` bytes: `last` is its most,
+        # `top` that of the others, if both began at the same level.
+        before, shared, top, last = live, 0, live, live
+        for section in group:
+            others = [n for p, n in section.owners.items() if not _is_near(rows, section, p)]
+            start, kept, outer, more = live, shared, (top, last), len(section.turns) - 1
+            if more:
+                top, last = live + shared, live
+            for kind, owner, _, nbytes, event in section.steps:
+                if kind == ALLOCATE:
+                    live += -(-nbytes // 512) * 512
+                    if live > last:
+                        last = live
+                    if live + shared > top:
+                        top = live + shared
+                elif kind == FREE:
+                    size = -(-nbytes // 512) * 512
+                    live -= size
+                    if copies and owner in others:
+                        shared += size
+                elif kind == PHASE:
+                    tops.append((phase, max(peak, top)))
+                    phase, peak, top, last = event[1], live, live, live
+            if more:
+                rise, kept = more * (live - start), more * (shared - kept)
+                top, last = max(outer[0], top, top + rise + kept), max(outer[1], last, last + rise)
+                live, shared = live + rise, shared + kept
+        gained = live + shared - before
+        peak = max(peak, top, top + max(copies - 1, 0) * gained, last + copies * gained)
+        live += copies * gained
+    return [*tops[1:], (phase, peak)]
 
 
 def _groups(
     sections: Sequence[LayerSection], folds: Sequence[Fold]
 ) -> Iterator[tuple[list[LayerSection], int]]:
     """Groups of sections that are repeated together, with the number of copies; other sections
-    alone, with 0."""
+    alone, with 0. Raises NotPeriodic as `unfold` does."""
     copies_of = {
         layer: row
         for row in folds
         if row.copies
         for layer in range(row.start + row.template, row.start + row.template + row.period)
     }
+    _check(sections, folds)
     group: list[LayerSection] = []
     row: Fold | None = None
     for section in sections:
@@ -361,9 +405,9 @@ def _groups(
         yield group, row.copies
 
 
-def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
+def _check(sections: Sequence[LayerSection], folds: Sequence[Fold]) -> None:
     """Raises NotPeriodic if the layer before the repeated ones does not allocate like the last of
-    them, or the layer after them not like the first."""
+    them, or the layer after them not like the first; so with turns, and what they free."""
     pairs = {}
     for row in folds:
         if row.copies:
@@ -371,12 +415,18 @@ def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
             pairs[first - 1] = first + row.period - 1
             pairs[first + row.period] = first
     wanted = {*pairs, *pairs.values()}
-    found = {(s.sweep, s.layer): s for s in sections if s.layer in wanted}
-    for (sweep, layer), section in found.items():
-        like = found.get((sweep, pairs.get(layer, layer)))
-        if like is not None and _sizes(section) != _sizes(like):
-            raise NotPeriodic(f"layers {layer} and {like.layer} allocate differently")
-
-
-def _sizes(section: LayerSection) -> list[int]:
-    return [event[2] for event in section.events if event[0] == ALLOCATE]
+    found: dict[tuple[int, int], list[int]] = {}
+    for section in sections:
+        if section.layer in wanted:
+            found.setdefault((section.sweep, section.layer), []).extend(section.sizes)
+    for (sweep, layer), sizes in found.items():
+        like = pairs.get(layer, layer)
+        if found.get((sweep, like), sizes) != sizes:
+            raise NotPeriodic(f"layers {layer} and {like} allocate differently")
+    loops = any(len(section.turns) > 1 for section in sections)
+    for number, section in enumerate(sections if loops else ()):
+        for place in section.owners:
+            _turn_of(section, place)
+        alike = sections[number - 1 : number + 2] if len(section.turns) > 1 else ()
+        if any(other.sizes != section.sizes for other in alike):
+            raise NotPeriodic(f"turns of layer {section.layer} allocate differently")

@@ -104,10 +104,11 @@ class Program:
         return {step[2]: n for n, step in steps if step[0] in FREES and step[1] == OWN}
 
     @cached_property
-    def frees(self) -> list[tuple[int, int, int]]:
-        """(step, owner, ordinal) of each buffer of another program that it frees."""
-        steps = enumerate(self.steps)
-        return [(n, *step[1:3]) for n, step in steps if step[0] in FREES and step[1] != OWN]
+    def frees(self) -> list[tuple[int, int, int, str | None]]:
+        """(step, owner, ordinal) of each buffer of another program that it frees, with the last
+        phase that the program began before it; None if it began none."""
+        frees = [(n, *s[1:3]) for n, s in enumerate(self.steps) if s[0] in FREES and s[1] != OWN]
+        return [(*free, self.phase_before(free[0])) for free in frees]
 
     @cached_property
     def moves(self) -> list[Move]:
@@ -134,11 +135,6 @@ class Program:
         buffer = self.buffers[ordinal]
         return buffer.label.component or by_lifetime(buffer.phase or phase, died)
 
-    @property
-    def net(self) -> int:
-        """Live bytes after it less those before it."""
-        return self.rises[-1] if self.steps else 0
-
     @cached_property
     def spans(self) -> list[tuple[str | None, int, int, int]]:
         """(phase, first step, the most bytes above those before the program, step of that maximum)
@@ -160,19 +156,9 @@ class Program:
         """Ordinals of the buffers that it does not free."""
         return [ordinal for ordinal in range(self.allocations) if ordinal not in self.ends]
 
-    @cached_property
-    def frees_by_phase(self) -> list[tuple[int, int, int, str | None]]:
-        """`frees`, each with the last phase that the program began before it; None if it began
-        none."""
-        return [(*free, self.phase_before(free[0])) for free in self.frees]
-
     def phase_before(self, step: int) -> str | None:
         """The last phase that the program began up to a step; None if it began none."""
         return next((name for name, low, *_ in reversed(self.spans) if low <= step), None)
-
-    def without(self, kind: int) -> Program:
-        """The same program without steps of a kind that neither allocates nor frees."""
-        return Program([step for step in self.steps if step[0] != kind], self.allocations)
 
     def inserted(self, after: int, nbytes: int, label: Label, *, freed: bool = False) -> Program:
         """The same program with one more buffer, allocated after a step, and `freed` at once or
@@ -261,17 +247,6 @@ class RepeatedEvents(Sequence[Event]):
         old = self.calls[call]
         changed = old._replace(program=old.program.inserted(after, nbytes, label, freed=freed))
         return RepeatedEvents([*self.calls[:call], changed, *self.calls[call + 1 :]])
-
-    def without(self, kind: int) -> RepeatedEvents:
-        """The same events without those of a kind that neither allocates nor frees."""
-        return RepeatedEvents(
-            [
-                call._replace(program=call.program.without(kind))
-                if any(step[0] == kind for step in call.program.steps)
-                else call
-                for call in self.calls
-            ]
-        )
 
     @overload
     def __getitem__(self, index: int) -> Event: ...

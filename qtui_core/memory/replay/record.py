@@ -12,6 +12,11 @@ A recording is a list of events; they are plain tuples because there are tens of
     (EMPTY_CACHE,)                   torch.cuda.empty_cache(): the allocator gives back unused
                                      memory; live tensors do not change
 
+one that only a tape writes that builds few turns of a loop; folding.py reads it:
+
+    (TURN, index, more)              a turn of a loop in a layer begins; one stands for `more`
+                                     others; index -1 is what comes between loops
+
 and two that only the allocator gets:
 
     (HOLD_BACK, id)                  the buffer counts as freed, but its memory is not reused
@@ -37,6 +42,7 @@ OPERATION: Final = 4
 EMPTY_CACHE: Final = 5
 HOLD_BACK: Final = 6
 HAND_BACK: Final = 7
+TURN: Final = 8
 #: Events that end the life of a buffer.
 FREES: Final = (FREE, HOLD_BACK)
 
@@ -60,19 +66,20 @@ class Phase(StrEnum):
 
 
 class Component(Enum):
-    """What bytes are for."""
+    """What bytes are for, in the order in which they are stacked: what stays lies below what comes
+    and goes."""
 
     WEIGHTS = "weights"
     QUANTIZATION = "quantization constants"
     ADAPTERS = "adapters"
     BUFFERS = "buffers"
-    OPTIMIZER = "optimizer states"
     WORKSPACES = "workspaces"
-    INPUTS = "inputs"
+    OPTIMIZER = "optimizer states"
+    CACHE = "key-value cache"
     GRADIENTS = "gradients"
+    INPUTS = "inputs"
     ACTIVATIONS = "activations"
     LOSS = "loss"
-    CACHE = "key-value cache"
     TEMPORARIES = "temporaries"
 
 

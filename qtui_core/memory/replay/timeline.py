@@ -4,8 +4,10 @@ is computed once (programs.py)."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from operator import add
 from typing import Final, NamedTuple
 
@@ -26,23 +28,9 @@ from qtui_core.memory.replay.record import (
     rounded,
 )
 
-#: The order in which components are stacked: what stays lies below what comes and goes.
-STACK: Final = (
-    Component.WEIGHTS,
-    Component.QUANTIZATION,
-    Component.ADAPTERS,
-    Component.BUFFERS,
-    Component.WORKSPACES,
-    Component.OPTIMIZER,
-    Component.CACHE,
-    Component.GRADIENTS,
-    Component.INPUTS,
-    Component.ACTIVATIONS,
-    Component.LOSS,
-    Component.TEMPORARIES,
-)
-
-
+STACK: Final = tuple(Component)
+#: The place of a backward pass, before the number of its layer.
+_BACKWARD: Final = "in the backward of layer "
 _PLACES: Final = {component: place for place, component in enumerate(STACK)}
 
 #: Bytes of each component, in the order of the stack.
@@ -126,7 +114,7 @@ class Timeline:
                     tops.append((live + most, start + at))
                 elif tops and live + most > tops[-1][0]:
                     tops[-1] = (live + most, start + at)
-            live += program.net
+            live += sum(program.rises[-1:])
             operation = program.operation or operation
         bounds = [*(start for _, start in begun), len(self.events)]
         spans = tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(begun))
@@ -176,11 +164,11 @@ class Timeline:
         for number, call in enumerate(self.events.calls):
             program, phase = call.program, self._stands[number].phase
             kept = {
-                ordinal: program.component(ordinal, phase, self._end(number, ordinal)[1])
+                ordinal: program.component(ordinal, phase, self._ends[number, ordinal][1])
                 for ordinal in program.left
             }
             lasting.append(kept)
-            freed = [lasting[call.owners[owner]][ordinal] for _, owner, ordinal in program.frees]
+            freed = [lasting[call.owners[owner]][ordinal] for _, owner, ordinal, _ in program.frees]
             key = (id(program), phase, *kept.values(), *freed)
             if key not in known:
                 known[key] = list(_compositions(program, phase, kept, freed))
@@ -207,7 +195,7 @@ class Timeline:
             if index == last:
                 left = [n for n in left if starts[last] + program.buffers[n].start <= number]
             for ordinal in left:
-                stop, died = self._end(index, ordinal)
+                stop, died = self._ends[index, ordinal]
                 if stop > number:
                     group = alike.setdefault((key, ordinal, died), [index, 0])
                     group[1] += 1
@@ -226,13 +214,13 @@ class Timeline:
     def fullest_of(self, layer: int) -> int | None:
         """The event, in the last backward pass of a layer, after which it holds the most bytes;
         None if there is none."""
-        for number in reversed(range(len(self.events.calls))):
-            call = self.events.calls[number]
-            mark = call.program.steps[0] if call.program.steps else None
-            if call.layer == layer and mark and mark[0] == LAYER and mark[4][2] == BACKWARD:
-                rises = call.program.rises
-                return self.events.starts[number] + rises.index(max(rises))
-        return None
+        places = groupby(range(len(self._stands)), lambda number: self._stands[number].place)
+        passes = [[*calls] for place, calls in places if place == f"{_BACKWARD}{layer}"]
+        if not passes:
+            return None
+        low, high = self.events.starts[passes[-1][0]], self.events.starts[passes[-1][-1] + 1]
+        live = self.live[low:high]
+        return low + live.index(max(live))
 
     def operation_at(self, number: int) -> str:
         """The operation that an event belongs to and where it is, as "mul of mlp, backward of layer
@@ -255,18 +243,15 @@ class Timeline:
         """The call that an event belongs to; the last one past the end."""
         return min(bisect_right(self.events.starts, number), len(self.events.calls)) - 1
 
-    def _end(self, call: int, ordinal: int) -> tuple[int, str]:
-        """The event and the phase in which another call frees a buffer; past the last event, and
-        empty, if none does."""
-        return self._ends.get((call, ordinal), (len(self.events), ""))
-
     @cached_property
     def _ends(self) -> dict[tuple[int, int], tuple[int, str]]:
-        """(call, ordinal) -> the event and the phase in which another call frees the buffer."""
-        found: dict[tuple[int, int], tuple[int, str]] = {}
+        """(call, ordinal) -> the event and the phase in which another call frees the buffer; past
+        the last event, and empty, if none does."""
+        last = len(self.events), ""
+        found: dict[tuple[int, int], tuple[int, str]] = defaultdict(lambda: last)
         for number, call in enumerate(self.events.calls):
             start, phase = self.events.starts[number], self._stands[number].phase
-            for step, owner, ordinal, died in call.program.frees_by_phase:
+            for step, owner, ordinal, died in call.program.frees:
                 found[call.owners[owner], ordinal] = (start + step, died or phase)
         return found
 
@@ -296,8 +281,7 @@ def _place(call: Call, before: str) -> str:
         return before
     if call.layer == OUTSIDE:
         return ""
-    way = "in the backward of" if steps[0][4][2] == BACKWARD else "in"
-    return f"{way} layer {call.layer}"
+    return f"{_BACKWARD if steps[0][4][2] == BACKWARD else 'in layer '}{call.layer}"
 
 
 def _compositions(

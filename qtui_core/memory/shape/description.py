@@ -71,11 +71,13 @@ def describe(source: ModelSource) -> ModelDescription:
             f"{source.id} has no config.json, from which memory is estimated; give a folder or a "
             "hub id that has one."
         )
-    gguf = DESCRIBED_IN in source.config
+    gguf, dtype = DESCRIBED_IN in source.config, None
+    if source.quantization is None and not stored_dtype(Config(source.config)):
+        dtype = next((_FLOATING[dtype] for dtype in source.dtypes if dtype in _FLOATING), None)
     return ModelDescription(
         name=source.id,
         location=source.location,
-        config=_with_dtype(source.config, source),
+        config=source.config if dtype is None else {**source.config, "dtype": dtype},
         architecture=source.architecture or "a model",
         quantization="" if source.quantization is None else source.quantization.method,
         stored={
@@ -95,13 +97,6 @@ def describe(source: ModelSource) -> ModelDescription:
 
 #: Safetensors dtypes that a model computes in, with their names in config.json.
 _FLOATING: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-def _with_dtype(config: Mapping[str, Any], source: ModelSource) -> Mapping[str, Any]:
-    if stored_dtype(Config(config)) or source.quantization is not None:
-        return config
-    stored = next((_FLOATING[dtype] for dtype in source.dtypes if dtype in _FLOATING), None)
-    return config if stored is None else {**config, "dtype": stored}
 
 
 #: Modules of a layer that GGUF names otherwise (llama.cpp, gguf-py/gguf/tensor_mapping.py).

@@ -274,10 +274,6 @@ def _fp8(settings: Settings) -> Changes:
     }
 
 
-def _fbgemm(settings: Settings) -> Changes:
-    return {"layout": Layout("fbgemm", 8, 0, "fp32"), **_skipped(settings)}
-
-
 def _bitsandbytes(settings: Settings) -> Changes:
     eight = settings.get("load_in_8bit") is True
     kind = "nf4" if settings.get("bnb_4bit_quant_type") == "nf4" else "fp4"
@@ -473,8 +469,9 @@ _METHODS: Final[Mapping[str, tuple[Packing, Callable[[Settings], Changes]]]] = {
     ), _fp8),
     "fbgemm_fp8": (Packing(
         "fbgemm_fp8", "FP8 of FBGEMM, a scale an output",
+        layout=Layout("fbgemm", 8, 0, "fp32"),
         untrained="transformers trains nothing over weights of FBGEMM",
-    ), _fbgemm),
+    ), _skipped),
     "bitsandbytes": (Packing(
         "bitsandbytes", "bitsandbytes", transposed=True, experts="plain",
     ), _bitsandbytes),

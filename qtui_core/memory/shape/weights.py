@@ -15,7 +15,6 @@ from qtui_core.memory.replay.folding import kinds_of
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.model_shape import (
     Embedding,
-    Layer,
     Linear,
     ModelShape,
     Module,
@@ -176,7 +175,7 @@ def blocks_of(shape: ModelShape, plan: RunPlan) -> tuple[WeightBlock, ...]:
     """
     storage = WeightStorage(shape, plan)
     storage.adapters.check(shape, plan)
-    return storage.blocks()
+    return (WeightBlock(("",), tuple(storage.outside())), *storage.of_layers())
 
 
 def tensors_of(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
@@ -200,14 +199,6 @@ class WeightStorage:
         self.packing = shape.packing_under(plan.quant)
         self.adapters = adapters_of(shape, plan)
 
-    def blocks(self) -> tuple[WeightBlock, ...]:
-        """All tensors, those outside the layers first."""
-        shape = self.shape
-        return (
-            WeightBlock(("",), tuple(self._outside())),
-            *self._of_layers(shape.layer_prefix, shape.layers),
-        )
-
     def is_quantized(self, name: str, module: Module) -> bool:
         """Whether the weight of a module with this full name is packed.
 
@@ -223,7 +214,9 @@ class WeightStorage:
             and not (self.shape.head is not None and name.endswith(self.shape.head.name))
         )
 
-    def _of_layers(self, prefix: str, layers: tuple[Layer, ...]) -> Iterator[WeightBlock]:
+    def of_layers(self) -> Iterator[WeightBlock]:
+        """The tensors of the layers."""
+        prefix, layers = self.shape.layer_prefix, self.shape.layers
         kinds = range(len(layers)) if self.adapters.by_layer else kinds_of(layers)
         alike: dict[int, list[int]] = {}
         for index, kind in enumerate(kinds):
@@ -240,7 +233,8 @@ class WeightStorage:
                 tuple(t._replace(name=t.name.removeprefix(f"{first}.")) for t in tensors),
             )
 
-    def _outside(self) -> Iterator[StoredTensor]:
+    def outside(self) -> Iterator[StoredTensor]:
+        """The tensors outside the layers."""
         for name, module in named_modules(replace(self.shape, layers=())):
             yield from self._module(name, module)
         if self.shape.head is not None and self.shape.tied:

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.outside_torch import cublas_workspace, outside_torch, parse_version
+from qtui_core.memory.devices.device import Device, cublas_workspace, outside_torch, parse_version
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.allocator import (
@@ -29,7 +28,6 @@ from qtui_core.memory.replay.folding import repeated_events
 from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import (
     ALLOCATE,
-    EMPTY_CACHE,
     FREE,
     HAND_BACK,
     HOLD_BACK,
@@ -198,23 +196,13 @@ class _Read(NamedTuple):
 
 def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     """Events in which quantized weights are loaded as by the library versions that were current
-    with the plan's torch: read ahead of quantization or one by one, and with the cache emptied in
-    the preparation or not."""
-    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
-    if not plan.quantized or (emptied and not ahead):
+    with the plan's torch: read ahead of quantization or one by one."""
+    if not plan.quantized or parse_version(plan.torch) not in _THREADED:
         return events
-    if ahead:
-        found = list(events)
-        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
-        found[1:ends] = read_ahead(found[1:ends])
-        events = repeated_events(found)
-    return events if emptied else events.without(EMPTY_CACHE)
-
-
-def reads_ahead(torch: str) -> bool:
-    """Whether the transformers version that was current with a torch version reads weights to be
-    quantized in several threads."""
-    return parse_version(torch) in _THREADED
+    found = list(events)
+    ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
+    found[1:ends] = read_ahead(found[1:ends])
+    return repeated_events(found)
 
 
 def empties_cache(torch: str) -> bool:

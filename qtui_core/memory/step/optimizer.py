@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
@@ -44,13 +44,6 @@ class OptimizerState(NamedTuple):
         return self.elements * SIZES[self.dtype]
 
 
-class Temporary(NamedTuple):
-    """An allocation of an optimizer step."""
-
-    name: str
-    bytes: int
-
-
 def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]:
     """States of one trained tensor on its device, in the order in which the first step makes them.
     Step counters on the CPU are not included."""
@@ -74,40 +67,34 @@ def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[Optim
     return ()
 
 
-def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> Iterator[Temporary]:
-    """What a step allocates for tensors of one dtype, and frees when it has made that of the next.
+def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> list[int]:
+    """Bytes that a step allocates for tensors of one dtype, and frees when it has made those of the
+    next.
 
     AdamW over lists of tensors (foreach) holds the roots of all second moments of a dtype at once
     (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt). Fused and 8-bit kernels work in
     place.
     """
-    if plan.optimizer == "adamw":
-        for tensor in trained:
-            yield Temporary(f"{tensor.name}.exp_avg_sq_sqrt", tensor.bytes)
+    return [tensor.bytes for tensor in trained] if plan.optimizer == "adamw" else []
 
 
-def passes_one_by_one(plan: RunPlan) -> bool:
-    """Whether the update of each tensor has temporaries of its own (`passing_temporaries`)."""
-    return plan.optimizer == "adamw4bit"
-
-
-def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary, ...]:
-    """What the update of one tensor allocates, and frees before the next tensor is updated: at its
-    peak all of these, made in this order.
+def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> dict[str, int]:
+    """What the update of one tensor allocates by name, in bytes, and frees before the next tensor
+    is updated: at its peak all of these, made in this order.
 
     torchao's 4-bit AdamW is compiled. For each moment its kernels unpack the codes, then write
     scales, the moment in float32 and an int64 index for each new code. That is what Inductor
     generates for a CPU; on a GPU it may fuse more and need less.
     """
-    if not passes_one_by_one(plan) or not _in_4_bits(tensor):
-        return ()
+    if plan.optimizer != "adamw4bit" or not _in_4_bits(tensor):
+        return {}
     n = tensor.elements
     parts = {"codes": n, "scale": 4 * n // _BLOCK_4BIT, "moment": 4 * n, "index": 8 * n}
-    return tuple(
-        Temporary(f"{tensor.name}.{moment}.{part}", nbytes)
+    return {
+        f"{tensor.name}.{moment}.{part}": nbytes
         for part, nbytes in parts.items()
         for moment in ("exp_avg", "exp_avg_sq")
-    )
+    }
 
 
 def _in_8_bits(tensor: StoredTensor, loop: Loop) -> bool:

@@ -1,31 +1,46 @@
-"""A run on the tape: weights are loaded, prepared, and trained or used for some steps."""
+"""A run on the tape: weights are loaded, prepared, and trained or used for some steps, each with a
+forward pass and its loss.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from qtui_core.memory.cached import quantized_as
+from qtui_core.memory.plan.options import without_logits
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.folding import NotPeriodic, fold, unfold
-from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Label, Phase, Recording
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
+from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
+from qtui_core.memory.shape.model_shape import Linear, ModelShape, Norm
 from qtui_core.memory.shape.weights import StoredTensor
-from qtui_core.memory.step.forward import Batch, Model, forward
+from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
+from qtui_core.memory.step.device_events import empties_cache
 from qtui_core.memory.step.optimizer import (
     OptimizerState,
-    passes_one_by_one,
     passing_temporaries,
     shared_states,
     states_of,
     step_temporaries,
 )
-from qtui_core.memory.step.partition import Stage, received
 from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.blocks.linear import project
+from qtui_core.memory.tape.blocks.losses import (
+    LOGITS,
+    LOSSES,
+    UPCAST,
+    causal_loss,
+    fused_loss,
+    tiled_loss,
+)
+from qtui_core.memory.tape.blocks.mlp import activation
+from qtui_core.memory.tape.blocks.norms import normalize
 from qtui_core.memory.tape.blocks.state import Cache, has_cache
+from qtui_core.memory.tape.kernels import cross_entropy
+from qtui_core.memory.tape.operations import gathered
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import SCALE, Buffer, Tensor
 
@@ -40,6 +55,9 @@ _MARGINS: Final = (1, 2, 3)
 
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
+Read = TypeVar("Read")
+Reader = Callable[[Sequence[Event], Sequence[Fold]], Read]
+
 
 def record_step(
     shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
@@ -50,22 +68,35 @@ def record_step(
     Else they exist from the second step on, so the second is the first that is like all later ones.
     Only as many layers are built as show the pattern; the events of the others are copies.
     """
-    with _no_garbage():
+    return Recording(read_step(unfold, shape, plan, steps, steady=steady), "tape", steady=steady)
+
+
+def read_step(
+    read: Reader[Read], shape: ModelShape, plan: RunPlan, steps: int, *, steady: bool
+) -> Read:
+    """What `read` returns for the events of such a run and how its layers were folded."""
+    enabled = gc.isenabled()
+    gc.disable()  # tapes have no cycles, and it would search tens of thousands of events each time
+    try:
         for margin in _MARGINS:
-            folded = fold(shape, margin)
-            recording = record_all(folded.shape, plan, steps, steady=steady)
+            few, row = fold(shape, margin)
+            recording = record_all(few, plan, steps, steady=steady, folds=margin == 1)
             try:
-                return replace(recording, events=unfold(recording.events, folded.folds))
+                return read(recording.events, (row,))
             except NotPeriodic:
                 continue
-        return record_all(shape, plan, steps, steady=steady)
+        return read(record_all(shape, plan, steps, steady=steady).events, ())
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def record_all(
-    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False, folds: bool = False
 ) -> Recording:
-    """The events of such a run with every layer built."""
-    tape = Tape()
+    """The events of such a run with every layer built, and unless it `folds` every turn of a
+    loop."""
+    tape = Tape(folds=folds)
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
@@ -83,7 +114,7 @@ def _load(tape: Tape, model: Model) -> None:
     tape.phase(Phase.PREPARE)
     for weights in model.sweep(tape):
         weights.raise_types(tape)
-    if model.plan.kbit_prep == "all":
+    if model.plan.kbit_prep == "all" and empties_cache(model.plan.torch):
         tape.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
     for weights in model.sweep(tape):
         weights.adapt(tape)
@@ -160,8 +191,7 @@ def _infer(tape: Tape, model: Model) -> object:
         tape.phase(Phase.FORWARD)
         cache.lengthen(tape, cache.length + plan.generate - 2)
         seen = plan.batch * (plan.sequence + plan.generate - 1)
-        ids = plan.batch
-        forward(model, received(tape, model, _batch(tape, plan, ids, seen)), cache)
+        forward(model, received(tape, model, _batch(tape, plan, plan.batch, seen)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache
 
@@ -172,37 +202,23 @@ def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
     return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
 
 
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """A block without the garbage collector: tapes have no reference cycles, and it would search
-    tens of thousands of events again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class _Optimizer:
     """The optimizer states, made in the first step, and the temporaries of each step."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.begun = False
-        self.states: list[Buffer] = []
+        self.states: list[Buffer] | None = None
 
     def step(self, tape: Tape) -> None:
         """`optimizer.step()`."""
-        if not self.begun:
+        if self.states is None:
             self.begin(tape)
         before: list[list[Buffer]] = []
         for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
             made = [
                 [
-                    Buffer(tape, temporary.bytes, ROOTS)
-                    for temporary in step_temporaries(
+                    Buffer(tape, nbytes, ROOTS)
+                    for nbytes in step_temporaries(
                         [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
                     )
                 ]
@@ -212,33 +228,28 @@ class _Optimizer:
             before = made
             del made
         self._release(tape, before)
-        if passes_one_by_one(self.model.plan):
-            self._pass(tape)
-
-    def _pass(self, tape: Tape) -> None:
-        """Updates tensors one after the other."""
-        for weights in self.model.sweep(tape):
-            for stored, _ in weights.trained():
-                passing = [
-                    Buffer(tape, temporary.bytes, Label(temporary.name, Component.TEMPORARIES))
-                    for temporary in passing_temporaries(stored, self.model.plan)
-                ]
-                passing.clear()
+        if self.model.plan.optimizer == "adamw4bit":  # updates tensors one after the other
+            for weights in self.model.sweep(tape):
+                for stored, _ in weights.trained():
+                    passing = [
+                        Buffer(tape, nbytes, Label(name, Component.TEMPORARIES))
+                        for name, nbytes in passing_temporaries(stored, self.model.plan).items()
+                    ]
+                    passing.clear()
 
     def begin(self, tape: Tape) -> None:
         """Makes the states."""
-        self.begun = True
-        plan = self.model.plan
-        self._keep(tape, shared_states(self._trained(), plan))
+        self.states = [
+            Buffer(tape, state.bytes, Label(state.name, Component.OPTIMIZER))
+            for state in self._states(tape)
+            if not state.paged
+        ]
+
+    def _states(self, tape: Tape) -> Iterator[OptimizerState]:
+        yield from shared_states(self._trained(), self.model.plan)
         for weights in self.model.sweep(tape):
             for stored, _ in weights.trained():
-                self._keep(tape, states_of(stored, plan))
-
-    def _keep(self, tape: Tape, states: Iterable[OptimizerState]) -> None:
-        for state in states:
-            if not state.paged:
-                label = Label(state.name, Component.OPTIMIZER)
-                self.states.append(Buffer(tape, state.bytes, label))
+                yield from states_of(stored, self.model.plan)
 
     def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
         """Frees the buffers of each group of weights, in order."""
@@ -249,3 +260,170 @@ class _Optimizer:
     def _trained(self) -> Iterator[StoredTensor]:
         for weights in (self.model.outside, *self.model.layers):
             yield from (stored for stored, _ in weights.trained())
+
+
+def forward(
+    model: Model, batch: Batch, cache: Cache | None = None
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """`LlamaForCausalLM.forward`, in the phases forward and loss, under the autocast of the plan.
+    Returns the loss, and what else its output holds: the logits, unless the loss is computed
+    without them. In inference the loss is None; a pipeline stage without a head returns the hidden
+    states that it sends on instead."""
+    tape, plan = batch.ids.tape, model.plan
+    tape.autocast = plan.autocast_dtype if plan.autocast else None
+    output = _forward(model, batch, cache)
+    tape.autocast, tape.casts = None, {}
+    return output
+
+
+def _forward(
+    model: Model, batch: Batch, cache: Cache | None
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    tape = batch.ids.tape
+    shape, plan = model.shape, model.plan
+    hidden = BACKBONES.get(shape.family, decoder)(model, batch, cache)
+    if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on
+        return (hidden, ()) if plan.trains else (None, (hidden,))
+    if plan.trains and without_logits(plan.loss) and not shape.is_encoder:
+        tape.phase(Phase.LOSS)
+        return _loss_without_logits(model, hidden, batch), ()
+    logits = _head(model, hidden)
+    if not plan.trains:
+        return None, (logits,)
+    tape.phase(Phase.LOSS)
+    sequences = batch.ids.elements // plan.sequence
+    if shape.is_encoder:  # logits keep their dtype, labels are not shifted
+        return cross_entropy(logits, batch.labels), (logits,)
+    if plan.loss == "in-place":  # before 4.46 forward() itself casts logits to float32
+        logits = logits.to("fp32", UPCAST)
+    return LOSSES.get(plan.loss, causal_loss)(logits, batch.labels, sequences), (logits,)
+
+
+def _loss_without_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+    """The losses that take the head's weight instead of its output."""
+    shape, plan = model.shape, model.plan
+    spec = shape.head
+    assert spec is not None
+    name = shape.embeddings[0].name if shape.tied else spec.name
+    table = model.outside[f"{name}.weight"]
+    sequences = batch.ids.elements // plan.sequence
+    if plan.loss == "tiled":
+        return tiled_loss(hidden, table, batch.labels, sequences, spec.inputs)
+    return fused_loss(hidden, table, batch.labels, sequences, spec.inputs)
+
+
+def _head(model: Model, hidden: Tensor) -> Tensor:
+    """Logits of all tokens; in inference only of the last token of each sequence (generate)."""
+    shape = model.shape
+    spec = shape.head
+    assert spec is not None  # check_against refuses models without a head
+    if shape.is_encoder:  # BertPredictionHeadTransform.forward, and the same in RobertaLMHead
+        dense, norm = shape.head_modules[:2]
+        assert isinstance(dense, Linear)
+        assert isinstance(norm, Norm)
+        hidden = project(model.outside, dense, hidden)
+        hidden = activation(shape.head_activation, hidden)
+        hidden = normalize(model.outside, norm, hidden)
+    if not model.plan.trains and not shape.is_encoder:
+        last = hidden.alias(model.plan.batch * spec.inputs)
+        # The last tokens of several sequences are not contiguous in memory.
+        if model.plan.batch > 1 and last.elements < hidden.elements:
+            spec = replace(spec, bias_apart=True)
+        hidden = last
+        del last
+    table = f"{shape.embeddings[0].name}.weight" if shape.tied else ""
+    own = model.outside.linear(spec, table, shape.head_bias)
+    logits = project(model.outside, spec, hidden, LOGITS, own)
+    if spec.outputs < shape.vocabulary <= spec.outputs * model.plan.tensor_parallel:
+        rows = logits.elements // spec.outputs
+        logits = gathered(logits, rows * shape.vocabulary, LOGITS)
+    if shape.logit_softcap:
+        logits = logits * SCALE
+        logits = logits.tanh()
+        logits = logits * SCALE
+    return logits * SCALE if shape.logit_scale else logits
+
+
+RECEIVED: Final = Label("receive buffer", Component.INPUTS)
+#: Micro batches that are recorded after the first backward pass: the last of them finds the
+#: allocator as all later ones do.
+_IN_TURN: Final = 2
+
+
+def in_flight(shape: ModelShape, plan: RunPlan) -> int:
+    """Micro batches that a stage has run forward at the first backward pass."""
+    return 1 if shape.head is not None else min(plan.pipeline_parallel, plan.accumulation)
+
+
+class Stage:
+    """What one stage of a pipeline keeps from step to step, and its work in a step.
+
+    As in torch.distributed.pipelining (PipelineStage in stage.py, Schedule1F1B in schedules.py,
+    torch 2.13), with a step that returns no outputs:
+
+    - Of stages 0 to p - 1, stage i runs p - i micro batches forward before the first backward pass;
+      then backward and forward passes alternate, the oldest micro batch first.
+    - What a micro batch receives, from the stage before and as a gradient from the stage after, has
+      a buffer of its own, made in the first step and kept.
+    - A gradient that is sent on stays until the next is sent, and the output of a forward pass,
+      logits or hidden states, until the next forward pass has returned (`output` in
+      `_step_microbatches`).
+    """
+
+    def __init__(self, tape: Tape, model: Model, batch: Batch) -> None:
+        self.model = model
+        self.batch = batch
+        shape, each = model.shape, range(model.plan.accumulation)
+        receives, sends = not shape.embeddings, shape.head is None
+        self._inputs = [_buffer(tape, model, batch) for _ in each if receives]
+        self._gradients = [_buffer(tape, model, batch) for _ in each if sends]
+
+    def step(self, tape: Tape) -> None:
+        """The forward and backward passes of a step, for as many micro batches as it takes until
+        all later ones are alike."""
+        first = in_flight(self.model.shape, self.model.plan)
+        count = min(self.model.plan.accumulation, first + _IN_TURN)
+        waiting: deque[Tensor] = deque()
+        output: tuple[Tensor, ...] = ()
+        for number in range(first):
+            output = self._forward(tape, number)
+            waiting.append(output[0])
+        sent: Tensor | None = None
+        for number in range(count):
+            begun = waiting.popleft()
+            tape.phase(Phase.BACKWARD)
+            backward(tape, begun, self._gradients[number] if self._gradients else None)
+            del begun
+            if self._inputs:
+                sent, self._inputs[number].grad = self._inputs[number].grad, None
+            if first + number < count:
+                output = self._forward(tape, first + number)
+                waiting.append(output[0])
+        del sent, output
+
+    def _forward(self, tape: Tape, number: int) -> tuple[Tensor, ...]:
+        tape.phase(Phase.FORWARD)
+        batch = self.batch
+        if self._inputs:
+            batch = replace(batch, received=self._inputs[number])
+        output, others = forward(self.model, batch)
+        del batch
+        assert output is not None
+        return (output, *others)
+
+
+def received(tape: Tape, model: Model, batch: Batch) -> Batch:
+    """The batch that a stage gets in an inference."""
+    return batch if model.shape.embeddings else replace(batch, received=_buffer(tape, model, batch))
+
+
+def _buffer(tape: Tape, model: Model, batch: Batch) -> Tensor:
+    """A buffer for the hidden states of a batch, or their gradient."""
+    elements = batch.ids.elements * model.shape.hidden
+    return tape.leaf(elements, stream_of(model.plan), RECEIVED, model.plan.trains)
+
+
+def stream_of(plan: RunPlan) -> str:
+    """The dtype of hidden states between layers, which is that of the embedding."""
+    assert plan.dtype is not None
+    return "fp32" if plan.kbit_prep == "all" else plan.dtype

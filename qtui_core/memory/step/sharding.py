@@ -1,4 +1,5 @@
-"""Rewrites the recording of a whole model into that of one of several GPUs that share it.
+"""One of several GPUs that share a run: its part of the model, cut for tensor parallelism and for a
+pipeline; and the recording of that part, rewritten for the GPUs that share its weights.
 
 Weights, gradients and optimizer states are replaced by shards. Around each layer its parameters are
 gathered, and after its backward pass its gradients are reduced to shards, in the order of torch's
@@ -19,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -41,11 +43,132 @@ from qtui_core.memory.replay.record import (
     Recording,
 )
 from qtui_core.memory.replay.timeline import read_timeline
-from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.model_shape import Attention, Layer, ModelShape, Moe, Norm, Parameter
 from qtui_core.memory.shape.weights import StoredTensor, WeightBlock, blocks_of
+from qtui_core.memory.step.backbones import BACKBONES
 from qtui_core.memory.step.optimizer import states_of
-from qtui_core.memory.step.partition import parts_of
 from qtui_core.memory.step.run import record_step
+
+
+def parts_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
+    """The parts of a model, cut for tensor parallelism, that one GPU may have: of the stages of a
+    pipeline only those that can be the fullest."""
+    return stages_of(cut_shape(shape, plan), plan)
+
+
+def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
+    """The pipeline stages that can be the fullest: the first, which has most micro batches at once,
+    and the last, which has the logits. Each has as many layers as the longest stage.
+
+    The last stage is without the embedding if that is a plain table; otherwise it is assumed to
+    have it.
+    """
+    if plan.pipeline_parallel == 1:
+        return (shape,)
+    longest = -(-len(shape.layers) // plan.pipeline_parallel)
+    last = replace(shape, layers=shape.layers[len(shape.layers) - longest :])
+    first = replace(
+        shape,
+        layers=shape.layers[:longest],
+        final_norm=None,
+        head=None,
+        head_modules=(),
+        tied=False,
+        logit_softcap=False,
+    )
+    if shape.family in BACKBONES or len(shape.embeddings) > 1 or shape.embedding_modules:
+        return (first, last)
+    received = replace(
+        last, embeddings=(), tied=False, embedding_scale=False, embedding_dropout=0.0
+    )
+    return (first, received)
+
+
+def cut_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
+    """The cut of the model that one GPU works on under tensor parallelism.
+
+    Tensor parallelism divides heads: the columns of the projections into them and the rows of the
+    projections back; and the same in the MLP. Norms stay whole. It also divides the vocabulary of
+    the embedding and of the output layer, if the plan of the class does (`_tp_plan`).
+    """
+    ways = plan.tensor_parallel
+    if ways == 1:
+        return shape
+
+    @cache
+    def cut(layer: Layer) -> Layer:
+        return replace(layer, attention=_cut(layer.attention, ways), mlp=_cut(layer.mlp, ways))
+
+    shape = _cut_vocabulary(shape, plan)
+    return replace(shape, layers=tuple(map(cut, shape.layers)))
+
+
+def _cut_vocabulary(shape: ModelShape, plan: RunPlan) -> ModelShape:
+    """Cuts the rows of the token embedding and the columns of the output layer; the first GPU has
+    the most. Losses that take the output layer's weight need all of it."""
+    ways = plan.tensor_parallel
+    tokens, *others = shape.embeddings
+    head = shape.head
+    losses = ("stock", "stock-4.48", "in-place", "in-place-4.48")
+    if head is None or not shape.tp_plan or (plan.trains and plan.loss not in losses):
+        return shape
+    if tokens.name.endswith("embed_tokens") and shape.tp_plan != "head":
+        tokens = replace(tokens, rows=-(-tokens.rows // ways))
+    head = replace(head, outputs=-(-head.outputs // ways))
+    return replace(shape, embeddings=(tokens, *others), head=head)
+
+
+#: Fields of a part of a layer: products whose outputs are divided, those whose inputs are, and
+#: numbers that are.
+_COLUMNS: Final = ("query", "key", "value", "fused", "query_up", "latent_up", "up", "gate")
+_ROWS: Final = ("out", "down")
+_COUNTS: Final = ("heads", "kv_heads")
+
+
+def _cut(part: Any, ways: int) -> Any:
+    """The cut of an attention, or of a feed-forward part."""
+    cut: dict[str, Any] = {}
+    for name in part.__dataclass_fields__:
+        value = getattr(part, name)
+        if value is None:
+            continue
+        if name in _COLUMNS:
+            cut[name] = replace(value, outputs=value.outputs // ways)
+        elif name in _ROWS:
+            cut[name] = replace(value, inputs=value.inputs // ways)
+        elif name in _COUNTS:
+            cut[name] = value // ways
+        elif name in ("query_norm", "key_norm") and isinstance(part, Attention):
+            cut[name] = _norm(value, part, ways)
+        elif name == "sinks":
+            cut[name] = replace(value, shape=(part.heads // ways,))
+    if isinstance(part, Moe):
+        cut["intermediate"] = part.intermediate // ways
+        for name in ("stacked", "biases"):
+            cut[name] = tuple(_expert(each, part, ways) for each in getattr(part, name))
+        cut["shared"] = None if part.shared is None else _cut(part.shared, ways)
+    return replace(part, **cut)
+
+
+def _norm(norm: Norm, attention: Attention, ways: int) -> Norm:
+    """The cut of a norm over all heads at once; a norm over one head stays whole."""
+    if norm.size == attention.head_dim:
+        return norm
+    shape = (norm.shape[0] // ways, *norm.shape[1:]) if norm.shape else ()
+    return replace(norm, size=norm.size // ways, shape=shape)
+
+
+def _expert(stacked: Parameter, moe: Moe, ways: int) -> Parameter:
+    """The cut of stacked experts, along the dimension that is a multiple of their width and not the
+    model's."""
+    wide = {moe.intermediate, 2 * moe.intermediate}
+    count, *sizes = stacked.shape
+    cut = [size // ways if size in wide and size != moe.hidden else size for size in sizes]
+    if cut == sizes:  # the model is as wide: cut by position instead
+        index = 0 if "down" not in stacked.name else len(sizes) - 1
+        cut[index] //= ways
+    return replace(stacked, shape=(count, *cut))
+
 
 GATHERED: Final = Label("all_gather buffer", Component.TEMPORARIES)
 WHOLE: Final = Label("gathered parameter", Component.WEIGHTS)
@@ -108,15 +231,6 @@ class Unit:
         self.buffer: int | None = None
 
 
-def units_of(blocks: Sequence[WeightBlock], plan: RunPlan) -> dict[int, Unit]:
-    """The units by the index of their layer, as in a recording."""
-    units = {OUTSIDE: Unit(blocks[0].tensors, plan)}
-    for block in blocks[1:]:
-        for prefix in block.prefixes:
-            units[int(prefix.rpartition(".")[2])] = Unit(block.tensors, plan)
-    return units
-
-
 class _Rewriter:
     """Reads the events once and writes the new ones."""
 
@@ -124,7 +238,11 @@ class _Rewriter:
         self.plan = plan
         self.ways = plan.data_parallel
         self.buckets = gradient_buckets(blocks, plan)
-        self.units = units_of(blocks, plan)
+        # By the index of their layer, as in a recording.
+        self.units = {OUTSIDE: Unit(blocks[0].tensors, plan)}
+        for block in blocks[1:]:
+            for prefix in block.prefixes:
+                self.units[int(prefix.rpartition(".")[2])] = Unit(block.tensors, plan)
         self.written: list[Event] = []
         self.last_id = 0
         self.phase = ""
@@ -242,7 +360,7 @@ class _Rewriter:
 
     def _begin_gather(self, unit: Unit) -> None:
         if unit.buffer is None and not unit.gathered and unit.wholes:
-            self._collective("all_gather")
+            self.written.append((OPERATION, "all_gather", ""))
             unit.buffer = self._allocate(sum(unit.wholes), GATHERED)
 
     def _gather(self, unit: Unit, backward: bool = False) -> None:
@@ -264,7 +382,7 @@ class _Rewriter:
     def _reduce(self, unit: Unit) -> None:
         if self.plan.zero < 2 or not unit.reduced or self.phase in _STANDING:
             return
-        self._collective("reduce_scatter")
+        self.written.append((OPERATION, "reduce_scatter", ""))
         self._free(self.kept_reduction)
         self.kept_reduction = self._allocate(unit.reduced, REDUCED_FROM)
         self._free(*unit.pending)
@@ -284,9 +402,6 @@ class _Rewriter:
 
     def _free(self, *names: int | None) -> None:
         self.written += [(FREE, name) for name in names if name is not None]
-
-    def _collective(self, name: str) -> None:
-        self.written.append((OPERATION, name, ""))
 
     def _resume(self) -> None:
         """Returns to the operation before the collective."""

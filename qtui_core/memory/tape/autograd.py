@@ -31,7 +31,7 @@ from sys import getrefcount
 from typing import Final
 
 from qtui_core.memory.replay.record import BACKWARD, LAYER, OPERATION, OUTSIDE
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tape import NO_TURN, Tape
 from qtui_core.memory.tape.tensors import Buffer, Gradients, Node, Region, StopRecompute, Tensor
 
 #: The reference count of a gradient that only its slot holds: the slot, the local that names it,
@@ -74,7 +74,7 @@ def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
 def propagate(tape: Tape, root: Node, first: Tensor) -> None:
     """Runs all nodes from `root` on, whose output has the gradient `first`. A node that recomputes
     a region calls this within a backward pass."""
-    before, tape.grad = (tape.grad, tape.path), False
+    before, turn, tape.grad = (tape.grad, tape.path), tape.turn, False
     events = tape.events
     state = _Pass(root, first)
     del root, first
@@ -84,10 +84,13 @@ def propagate(tape: Tape, root: Node, first: Tensor) -> None:
         if node.layer != layer:
             layer = tape.layer = node.layer
             events.append((LAYER, layer, BACKWARD))
+        if node.turn != tape.turn:
+            tape.enter_turn(node.turn)
         tape.path = node.module
         events.append((OPERATION, f"{node.name}_backward", node.module))
         _visit(tape, state, node)
     tape.grad, tape.path = before
+    tape.enter_turn(turn)
 
 
 def _dependencies(root: Node) -> dict[Node | Tensor, int]:
@@ -252,11 +255,14 @@ def _run_again(
     """Runs a region with gradients, under the autocast of before, with a cache of casts of its own.
     With a `region` it ends as soon as that has recomputed everything that was saved."""
     before = tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path
+    turn = tape.turn
     tape.recomputing, tape.region, tape.grad, tape.path = region, None, True, ""
     tape.autocast, tape.casts = autocast, {}
+    tape.enter_turn(NO_TURN)
     try:
         return function(*inputs)
     except StopRecompute:
         return None
     finally:
         (tape.recomputing, tape.region, tape.autocast, tape.casts, tape.grad, tape.path) = before
+        tape.enter_turn(turn)

@@ -46,7 +46,8 @@ and `x.cast_high()` on their inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 from weakref import ref
 
 from qtui_core.memory.dtypes import SIZES
@@ -56,6 +57,7 @@ from qtui_core.memory.replay.record import (
     OPERATION,
     OUTSIDE,
     PHASE,
+    TURN,
     Event,
     Label,
 )
@@ -69,27 +71,37 @@ from qtui_core.memory.tape.tensors import (
     Tensor,
 )
 
+#: Turns that are built of a loop (folding.py): the first two and the last two differ from others.
+BUILT_TURNS: Final = 5
+#: The `turn` outside of loops.
+NO_TURN: Final = (OUTSIDE, 0)
+
 
 class Tape:
     """The state of a run: what is recorded, and the current modes.
 
     Attributes:
+        folds: whether few turns of a loop are built.
         events: so far (record.py).
         grad: whether operations make nodes (torch.is_grad_enabled).
         autocast: the dtype of torch.autocast, None outside of it.
         training: whether dropout is active.
         layer: index of the current layer, OUTSIDE for none.
+        turn: the index of the current turn of a loop, and how many more the loop has than are
+            built.
         path: name of the current module; inside a layer, relative to it.
         held: while a backward function runs, the buffers that its node saved, in order. The
             function must read them before it runs other nodes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, folds: bool = False) -> None:
+        self.folds = folds
         self.events: list[Event] = []
         self.grad = True
         self.autocast: str | None = None
         self.training = True
         self.layer = OUTSIDE
+        self.turn = NO_TURN
         self.path = ""
         self.sequence = 0
         self.region: Region | None = None
@@ -112,6 +124,22 @@ class Tape:
     def leave_layer(self, direction: str = FORWARD) -> None:
         """What follows belongs to no layer."""
         self.enter_layer(OUTSIDE, direction)
+
+    def turns(self, count: int) -> Iterator[None]:
+        """The turns of a loop in a layer, which do the same for tensors of the same sizes; only few
+        if the tape `folds`."""
+        more = max(0, int(count) - BUILT_TURNS) if self.folds else 0
+        for index in range(count - more):
+            if more:
+                self.enter_turn((index, more))
+            yield
+        self.enter_turn(NO_TURN)
+
+    def enter_turn(self, turn: tuple[int, int]) -> None:
+        """Another turn begins, or what follows belongs to none."""
+        if turn != self.turn:
+            self.turn = turn
+            self.events.append((TURN, *turn))
 
     def operation(self, name: str) -> None:
         """An operation begins that makes no node."""
@@ -152,7 +180,7 @@ class Tape:
         if not needed:
             return None
         self.sequence += 1
-        return Node(name, self.sequence, edges, backward, outputs, self.layer, self.path)
+        return Node(name, self.sequence, edges, backward, outputs, self.layer, self.turn, self.path)
 
     def output(self, node: Node | None, x: Tensor, index: int = 0) -> Tensor:
         """`x` as an output of `node`."""
@@ -170,24 +198,23 @@ class Tape:
         """
         if node is None:
             return
+        buffers = [x.buffer for x in tensors if x is not None]
         region = self.recomputing
         if region is not None:
             assert region.recomputed is not None
-            for x in tensors:
-                if x is not None:
-                    waits = region.owners[len(region.recomputed)]() is not None
-                    region.recomputed.append(x.buffer if waits else None)
-                    if len(region.recomputed) == region.saved:
-                        raise StopRecompute
-                    node.saved.append(x.buffer)  # type: ignore[arg-type]
+            for buffer in buffers:
+                waits = region.owners[len(region.recomputed)]() is not None
+                region.recomputed.append(buffer if waits else None)
+                if len(region.recomputed) == region.saved:
+                    raise StopRecompute
+                node.saved.append(buffer)  # type: ignore[arg-type]
             return
         region = self.region
         if region is None:
-            node.saved.extend([x.buffer for x in tensors if x is not None])  # type: ignore[misc]
+            node.saved.extend(buffers)  # type: ignore[arg-type]
             return
         node.region = region
-        for x in tensors:
-            if x is not None:
-                node.saved.append(region.saved)  # type: ignore[arg-type]
-                region.saved += 1
-                region.owners.append(ref(node))
+        for _ in buffers:
+            node.saved.append(region.saved)  # type: ignore[arg-type]
+            region.saved += 1
+            region.owners.append(ref(node))

@@ -473,7 +473,7 @@ class Node:
         edges: where the gradients of its inputs go, None for inputs without one.
         backward: turns gradients of the outputs into gradients of the inputs.
         outputs: how many it has; with more than one, `backward` takes a list.
-        layer, module: where the operation is.
+        layer, turn, module: where the operation is (tape.py).
         saved: buffers kept for `backward`; inside a checkpoint, their numbers in `region`.
     """
 
@@ -485,6 +485,7 @@ class Node:
         backward: Callable[..., Gradients],
         outputs: int,
         layer: int,
+        turn: tuple[int, int],
         module: str,
     ) -> None:
         # CPython lets go of attributes in this order: first what the operation holds, then others.
@@ -494,6 +495,7 @@ class Node:
         self.sequence = sequence
         self.outputs = outputs
         self.layer = layer
+        self.turn = turn
         self.module = module
         self.saved: list[Buffer] | list[int] = []
         self.region: Region | None = None

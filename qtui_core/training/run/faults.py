@@ -15,7 +15,7 @@ from torch import nn
 
 from qtui_core.errors import ModelError, QtuiError, memory_ran_out
 from qtui_core.live.snapshot import Fault
-from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes

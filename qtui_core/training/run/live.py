@@ -12,7 +12,7 @@ import torch
 
 from qtui_core.errors import QtuiError
 from qtui_core.live.snapshot import Fault, Snapshot, State, StepRanges, StepTaken
-from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Advice
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource

@@ -47,8 +47,8 @@ def record(
     """Loads, prepares and trains for `steps` steps, and records what is allocated on `device`:
     "cuda" with fake tensors, "cpu" with real ones. The plan leaves nothing open.
 
-    With fake tensors, only the fewest layers are built that show which ones are alike, and the
-    others are taken to do the same; `whole` builds all layers. `tell` hears what is being done.
+    With fake tensors only the fewest layers are built that show which are alike, and stand for the
+    rest; all if `whole`, or if some use the keys of others. `tell` hears what is being done.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError if this system cannot
     trace.
@@ -57,6 +57,7 @@ def record(
     plan = replace(plan, accumulation=min(plan.accumulation, MICRO_BATCHES))
     if device == "cuda":
         check_traceable(plan)
+    whole |= bool({**config, **(config.get("text_config") or {})}.get("num_kv_shared_layers"))
     for margin in _MARGINS if device == "cuda" and not whole else (None,):
         events, folds = _run(config, plan, device, steps, margin, tell)
         try:

@@ -177,11 +177,9 @@ class GptFamily:
         if len(names.attention) == 1:
             fused = product(names.attention[0], hidden, sizes.queries + 2 * sizes.keys)
         else:
+            widths = (sizes.queries, sizes.keys, sizes.keys)
             query, key, value = (
-                product(name, hidden, width)
-                for name, width in zip(
-                    names.attention, (sizes.queries, sizes.keys, sizes.keys), strict=True
-                )
+                product(*each) for each in zip(names.attention, (hidden,) * 3, widths, strict=True)
             )
         return Layer(
             attention=Attention(
@@ -321,33 +319,20 @@ def _encoder(config: Config, sizes: Sizes, layer: Layer) -> Layer:
     )
 
 
-def _bert(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    modules = ("cls.predictions", "transform.dense", "transform.LayerNorm")
-    return _masked(config, sizes, shape, modules, sizes.activation, offset=0)
+#: The names of a head for masked tokens: their prefix, its linear layer and its norm.
+_MASKED: Final = {
+    "bert": ("cls.predictions", "transform.dense", "transform.LayerNorm"),
+    "roberta": ("lm_head", "dense", "layer_norm"),
+}
 
 
-def _roberta(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
-    # Its positions begin after that of the padding token (create_position_ids_from_input_ids).
-    padding = config.optional_size("pad_token_id", 1, least=0)
-    offset = 0 if padding is None else padding + 1
-    return _masked(config, sizes, shape, ("lm_head", "dense", "layer_norm"), "gelu", offset)
-
-
-def _masked(
-    config: Config,
-    sizes: Sizes,
-    shape: ModelShape,
-    modules: tuple[str, str, str],
-    activation: str,
-    offset: int,
-) -> ModelShape:
-    """The model with token types and a head for masked tokens.
-
-    Args:
-        modules: the prefix of the names in the head, and the names of its linear layer and norm.
-        activation: of the head.
-        offset: positions that no token has.
-    """
+def _masked(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
+    """The model with token types and a head for masked tokens."""
+    activation, offset = sizes.activation, 0  # positions that no token has
+    if shape.family == "roberta":
+        # Its positions begin after that of the padding token (create_position_ids_from_input_ids).
+        padding = config.optional_size("pad_token_id", 1, least=0)
+        activation, offset = "gelu", 0 if padding is None else padding + 1
     hidden, vocabulary, positions = sizes.hidden, sizes.vocabulary, sizes.positions
     assert positions is not None
     if positions <= offset:
@@ -355,7 +340,7 @@ def _masked(
             f"of {positions:,} positions (max_position_embeddings) the first {offset:,} are those "
             "of padding (pad_token_id), and none is left."
         )
-    prefix, dense, norm = modules
+    prefix, dense, norm = _MASKED[shape.family]
     body = f"{shape.family}.embeddings"
     types = config.size("type_vocab_size", 2)
     return replace(
@@ -408,7 +393,7 @@ _BERT: Final = GptFamily(
     ),
     ("hidden_act", "gelu"), positions=("max_position_embeddings", 512),
     attention_dropout=("attention_probs_dropout_prob", 0.1), dropout=("hidden_dropout_prob", 0.1),
-    embedding_dropout=("hidden_dropout_prob", 0.1), crosses=True, layer=_encoder, model=_bert,
+    embedding_dropout=("hidden_dropout_prob", 0.1), crosses=True, layer=_encoder, model=_masked,
 )  # fmt: skip
 
 GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
@@ -457,7 +442,7 @@ GPTS: Final[dict[str, Callable[[Config], ModelShape]]] = {
     ),
     "bert": _BERT,
     "roberta": replace(
-        _BERT, architecture="RobertaForMaskedLM", model=_roberta,
+        _BERT, architecture="RobertaForMaskedLM",
         names=replace(
             _BERT.names, embedding="roberta.embeddings.word_embeddings",
             positions="roberta.embeddings.position_embeddings", layers="roberta.encoder.layer",

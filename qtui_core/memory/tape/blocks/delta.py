@@ -180,7 +180,7 @@ def _chunked(
     query = query * cum_decay.exp()
     key = key * (cum_decay.part(pairs * chunks) - cum_decay).exp()
     chunk_decay = cum_decay.part(pairs * chunks).exp()
-    for _ in range(chunks):
+    for _ in tape.turns(chunks):
         v_new = new_values.part(of_value) - bmm(k_cumdecay.part(of_key), last, of_value)
         inter = matmul(query.part(of_key), last, of_value, one)
         output = write(output, inter + bmm(intra.part(of_scores), v_new, of_value), of_value)
