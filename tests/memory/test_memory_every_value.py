@@ -27,7 +27,8 @@ BASES = (
     RunPlan(method="inference", sequence=96, generate=4),
 )
 
-#: What these change is not the peak of so small a model on one GPU: tests of their own show it.
+#: Options whose values, as far as `values_of` has them, leave the peak of so small a model on one
+#: GPU as it is: tests of their own show what they do.
 TOLD_ELSEWHERE = (
     "sequence", "generate", "autocast_dtype", "quant_storage", "segments", "torch", "zero",
     "tensor_parallel", "pipeline_parallel",
