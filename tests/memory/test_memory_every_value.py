@@ -27,6 +27,13 @@ BASES = (
     RunPlan(method="inference", sequence=96, generate=4),
 )
 
+#: Options whose values, as far as `values_of` has them, leave the peak of so small a model on one
+#: GPU as it is: tests of their own show what they do.
+TOLD_ELSEWHERE = (
+    "sequence", "generate", "autocast_dtype", "quant_storage", "segments", "torch", "zero",
+    "tensor_parallel", "pipeline_parallel",
+)  # fmt: skip
+
 
 def values_of(option: PlanOption) -> tuple[Any, ...]:
     if option.kind == "switch":
@@ -93,6 +100,26 @@ def cases() -> Iterator[Case]:
             assert not said or said.endswith("."), said
             if not said and not (device == "cpu" and otherwise_on_a_cpu(resolved)):
                 yield Case(f"{device}: {chosen}", CONFIG, chosen, device=device)
+
+
+def peaks(base: RunPlan, option: PlanOption) -> set[int]:
+    """Of a base with each value of an option that is possible there."""
+    varied = [base, *(replace(base, **{option.name: value}) for value in values_of(option))]
+    return {
+        estimate(SHAPE, plan, allocator=False).peak_allocated_bytes
+        for plan in varied
+        if not refusal(plan)
+    }
+
+
+def test_every_option_is_acted_on() -> None:
+    """Its values differ in some base: a row that no code reads changes nothing anywhere."""
+    idle = {
+        option.name
+        for option in options_of(RunPlan)
+        if option.name not in TOLD_ELSEWHERE and all(len(peaks(b, option)) < 2 for b in BASES)
+    }
+    assert not idle
 
 
 @pytest.mark.slow
