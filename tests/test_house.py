@@ -18,21 +18,21 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3482,
-    "qtui/engine": 6356,
-    "qtui/report": 6574,
-    "qtui/screen": 7661,
-    "qtui/tui": 20970,
+    "qtui/cli": 3481,
+    "qtui/engine": 6355,
+    "qtui/report": 6573,
+    "qtui/screen": 7660,
+    "qtui/tui": 20969,
     "qtui_core/conformance": 2859,
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8610,
     "qtui_core/lab": 8436,
-    "qtui_core/memory": 16996,
+    "qtui_core/memory": 16856,
     "qtui_core/models, loading, packed": 6104,
     "qtui_core/quant": 9945,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5250,
-    "the rest": 5959,
+    "the rest": 5958,
 }
 
 

@@ -196,10 +196,10 @@ async def test_unknown_families_missing_files_and_impossible_plans(
 
 
 async def test_a_real_checkpoint_of_another_family_has_bounds_at_once(client: EngineClient) -> None:
-    """Its NVFP4 is trained by no library, so the plan is of its unpacked weights."""
-    named = {"model": str(CONFIGS.parent / "configs2026" / "gemma-4-31b-it-nvfp4.json")}
+    """What it packs is trained by no library, so the plan is of its unpacked weights."""
+    named = {"model": str(CONFIGS.parent / "configs2026" / "kimi-k2.5.json")}
     facts = (await client.request("open", {**named, "case": ""})).read(ModelFacts)
-    assert (facts.layers, facts.stored.packed_as, facts.traceable) == (60, "stored", True)
+    assert (facts.layers, facts.stored.packed_as, facts.traceable) == (61, "stored", True)
     full = (await client.request("full", params() | named)).read(Answer)
     assert (full.origin, full.plan.quant) == ("bounds", "nf4-dq")
     around = (await client.request("around", params() | named)).read(Assessment)
