@@ -86,12 +86,6 @@ def begin(model: Model, batch: Batch, cache: Cache | None) -> Pass:
     return Pass(tape, model.shape, plan, plan.batch, queries, before + queries, cache=cache)
 
 
-def arange(state: Pass) -> Tensor:
-    """Positions of the tokens, which continue those in the cache."""
-    state.tape.operation("arange")
-    return offset(state.tape, state.queries)
-
-
 def embed_tokens(model: Model, ids: Tensor) -> Tensor:
     """The token embedding. With checkpointing its output is made to require a gradient
     (enable_input_require_grads, which transformers 5 then always calls)."""
@@ -243,7 +237,8 @@ def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     inputs_embeds = batch.received or embed_tokens(model, batch.ids)
     if shape.embedding_modules:
         state.own = _of_each_layer(model, batch.ids, inputs_embeds)
-    state.positions = arange(state)
+    state.tape.operation("arange")
+    state.positions = offset(state.tape, state.queries)
     numbered = shape.family != "gpt_oss"
     _unused = make_masks(state, inputs_embeds.dtype, batch.padding, numbered=numbered)
     if shape.family in SCALED_LATE:
@@ -259,7 +254,8 @@ def gpt2(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     bigcode = model.shape.family == "gpt_bigcode"
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(model, batch.ids)
-    positions = arange(state)
+    state.tape.operation("arange")
+    positions = offset(state.tape, state.queries)
     if bigcode:
         make_masks(state, inputs_embeds.dtype, batch.padding)
     else:

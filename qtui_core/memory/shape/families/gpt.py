@@ -25,7 +25,7 @@ from qtui_core.memory.shape.config_reader import (
     flag,
     stored_dtype,
 )
-from qtui_core.memory.shape.families.sizes import Sizes, divided, rotary_buffers, rotated
+from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers, rotated
 from qtui_core.memory.shape.model_shape import (
     Attention,
     Embedding,
@@ -149,7 +149,12 @@ class GptFamily:
     def _sizes(self, config: Config) -> Sizes:
         hidden = config.needed(self.hidden)
         heads = config.needed(self.heads, most=LARGEST_COUNT)
-        head_dim = divided(config, hidden, heads)
+        head_dim = hidden // heads
+        if hidden % heads:
+            raise config.refuse(
+                f"{heads} heads cannot share a hidden size of {hidden:,}, which is no multiple of "
+                "them."
+            )
         read = config.optional_size if self.four_times else config.needed
         return Sizes(
             hidden=hidden,
@@ -267,7 +272,7 @@ def _opt_model(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
     there is no final norm."""
     hidden, vocabulary = sizes.hidden, sizes.vocabulary
     width = config.optional_size("word_embed_proj_dim") or hidden
-    projects = width != hidden
+    narrow = width != hidden
     tokens, positions = shape.embeddings
     rows = positions.rows + _OPT_OFFSET
     final = shape.layers[0].arrangement == "pre" and not config.flag(
@@ -285,8 +290,8 @@ def _opt_model(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
             else None
         ),
         head=Linear("lm_head", width, vocabulary),
-        head_modules=(Linear("model.decoder.project_out", hidden, width),) if projects else (),
-        embedding_modules=(Linear("model.decoder.project_in", width, hidden),) if projects else (),
+        head_modules=(Linear("model.decoder.project_out", hidden, width),) * narrow,
+        embedding_modules=(Linear("model.decoder.project_in", width, hidden),) * narrow,
     )
 
 

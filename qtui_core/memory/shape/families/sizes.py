@@ -42,15 +42,6 @@ class Sizes:
         return self.kv_heads * self.head_dim
 
 
-def divided(config: Config, hidden: int, heads: int) -> int:
-    """Elements of a head. Raises UsageError if heads do not divide the hidden size."""
-    if hidden % heads:
-        raise config.refuse(
-            f"{heads} heads cannot share a hidden size of {hidden:,}, which is no multiple of them."
-        )
-    return hidden // heads
-
-
 def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
     """How many of a head's `head_dim` elements are rotated.
 
