@@ -42,9 +42,6 @@ from qtui_core.memory.shape.model_shape import (
     Parameter,
 )
 
-#: Fields of an attention without positions.
-_UNROTATED: Final[dict[str, Any]] = {"rotary_dims": 0, "positions": "none"}
-
 
 def _phi3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """One product gives queries, keys and values, another gate and up."""
@@ -224,8 +221,12 @@ def _cohere2(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     """Layers without a window have no positions."""
     return with_attention(
         layers_of(row, config, sizes),
-        lambda attend: attend if attend.window else replace(attend, **_UNROTATED),
+        lambda attend: _unrotated(attend) if attend.window is None else attend,
     )
+
+
+def _unrotated(attend: Attention) -> Attention:
+    return replace(attend, rotary_dims=0, positions="none")
 
 
 def _rotating(config: Config, layers: int) -> tuple[int, ...]:
@@ -246,12 +247,7 @@ def _smollm3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     rotating = _rotating(config, sizes.layers)
     row = replace(row, slides=lambda _, index: not rotating[index])
     near = layers_of(row, config, sizes)
-    pairs = zip(
-        rotating,
-        near,
-        with_attention(near, lambda attend: replace(attend, **_UNROTATED)),
-        strict=True,
-    )
+    pairs = zip(rotating, near, with_attention(near, _unrotated), strict=True)
     return [layer if rotates else unrotated for rotates, layer, unrotated in pairs]
 
 

@@ -316,9 +316,9 @@ def _outside_groups(tape: Tape, spec: Moe, tokens: int) -> tuple[Tensor, ...]:
 
 
 def _adapted(weights: Weights, spec: Parameter) -> Callable[[], Tensor]:
-    """What makes a parameter with its adapter; without an adapter it gives the parameter itself.
-    Tensors made from the adapter live as long as it does. Whoever holds it makes the result once,
-    and holds that, too; one is made before, without gradients."""
+    """A function that adds a parameter and its adapter; without an adapter it gives the parameter
+    itself. Tensors made from the adapter live as long as the function. One sum is made at once,
+    without gradients; the caller holds the one that it makes."""
     base, adapter = weights.operand(spec.name), weights.adapter(spec)
     if adapter is None:
         return lambda: base
