@@ -44,7 +44,7 @@ SMALL["deepseek_v3"] = SMALL["deepseek_v2"]
 #: Families whose configs contain a text config and a vision config.
 MULTIMODAL = {
     "gemma3", "llama4", "mistral3", "qwen", "qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe",
-    "qwen3_vl_moe_text", "qwen3_5", "qwen3_5_moe",
+    "qwen3_vl_moe_text", "qwen3_5", "qwen3_5_moe", "gemma4",
 }  # fmt: skip
 
 
