@@ -39,10 +39,10 @@ _RENAMED: Final = (
 #: The matrices of an expert: gate, up and down.
 _QWEN: Final = ("gate_proj", "up_proj", "down_proj")
 _MIXTRAL: Final = ("w1", "w3", "w2")
-#: Tensors in checkpoints that today's classes compute themselves, hold as buffers or leave out on
-#: purpose: masks, positions, inverse frequencies, layers that predict further tokens.
+#: Tensors that today's classes compute, hold as buffers or leave out on purpose.
 _LEFT_OUT: Final = re.compile(
-    r"(inv_freq|att(n|ention)\.(masked_)?bias|position_ids|e_score_correction_bias|layer_scalar)$"
+    r"(rotary_emb\.inv_freq|att(n|ention)\.(masked_)?bias|position_ids|e_score_correction_bias"
+    r"|layer_scalar)$"
 )
 
 
