@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from qtui_core.dataclass import dataclass
-from qtui_core.telemetry.nvml import answer, start_nvml, text
+from qtui_core.telemetry.nvml import answer, memory_of, start_nvml, text
 
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One GPU. Memory is in bytes and counts all processes on it, not only this one. None means
-    that the driver does not report the value."""
+    """One GPU. Memory is in bytes; what is used is that of all processes on it, not only this one.
+    None means that the driver does not report the value."""
 
     index: int
     name: str | None
@@ -74,7 +74,7 @@ def _read_device(nvml: Any, index: int) -> GpuReading:
     if handle is None:
         return GpuReading(index, None, None, None)
     name = answer(nvml, "nvmlDeviceGetName", handle)
-    memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    memory, _ = memory_of(nvml, handle)
     return GpuReading(
         index,
         text(name),

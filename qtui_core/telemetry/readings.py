@@ -17,6 +17,7 @@ from qtui_core.telemetry.nvml import (
     NOT_SUPPORTED,
     answer,
     answer_or_error,
+    memory_of,
     start_nvml,
     text,
 )
@@ -174,7 +175,7 @@ def _slices(nvml: Any, handle: Any, index: int) -> list[DeviceReading]:
 def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
     """The state of the device with this NVML handle; NVML must be open. `pid` is a process known to
     be on the device, whose memory is read separately."""
-    memory, error = _memory(nvml, handle)
+    memory, error = memory_of(nvml, handle)
     total = None if memory is None else int(memory.total)
     unified = None if memory is None and error != NOT_SUPPORTED else not total
     if unified:
@@ -206,17 +207,6 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
         unified=unified,
         lost=error == GPU_IS_LOST,
     )
-
-
-def _memory(nvml: Any, handle: Any) -> tuple[Any, int | None]:
-    """NVML's answer about memory, or its error. Version 2 of the question separates reserved from
-    used memory, as nvidia-smi does; drivers before 510 know only version 1."""
-    version = getattr(nvml, "nvmlMemory_v2", None)
-    if version is not None:
-        found, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
-        if found is not None or error == GPU_IS_LOST:
-            return found, error
-    return answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:

@@ -39,7 +39,7 @@ _PATIENCE: Final = 240.0
 #: Lines of its output that a part keeps.
 _KEPT: Final = 400_000
 #: Bytes of the GPU's memory that no part is given.
-_MARGIN: Final = 4 << 30
+_MARGIN: Final = 6 << 30
 #: About what a process takes besides the tensors of a small model.
 _SMALL: Final = 2 << 30
 _SCHEMES: Final = ("--schemes", "nf4,int8", "--windows", "4")
@@ -83,8 +83,14 @@ def parts(folder: Path, device: str) -> Iterator[Part]:
     yield own("app")
     for kind in ("native", "expandable", "streams", "oom"):
         yield own(f"snapshot-{kind}")
+    for method in ("qlora", "lora", "full"):
+        yield own(f"history-{method}", 6 << 30)
     yield Part("eval", (*QTUI, "eval", "demo", *_SCHEMES, "--device", device, "--json"))
     yield Part("lab", (*QTUI, "lab", "adapters", "--device", device, "--json"))
+    options = ("--method", "qlora", "--seq", "1024", "--steps", "6", "--device", device)
+    large = (*QTUI, "train", str(MODELS["Llama-3.1-8B"]), *options)
+    record = str(folder / "qlora-8b.jsonl")
+    yield Part("record-8b", (*large, "--record", record, "--force"), 16 << 30, alone=True)
     yield own("rates", 8 << 30, alone=True)
     yield own("tensor", 8 << 30, alone=True)
     yield Part("calibrate", (*QTUI, "calibrate", "--json"), 8 << 30, alone=True)
@@ -93,15 +99,16 @@ def parts(folder: Path, device: str) -> Iterator[Part]:
 
 
 def grid_parts(folder: Path) -> Iterator[Part]:
-    """The cases of the grid: those of every model and method first."""
+    """The cases of the grid, the largest first, beside which the others find room."""
     from qtui_core.memory.estimate import estimate
     from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.memory.shape.from_config import shape_from_config
 
+    found: list[Part] = []
     shapes = {
         name: shape_from_config(json.loads(path.read_text())) for name, path in MODELS.items()
     }
-    for case in sorted(CASES, key=lambda case: (case.attention == "eager", case.batch)):
+    for case in CASES:
         plan = RunPlan(
             method=case.method,
             batch=case.batch,
@@ -111,7 +118,8 @@ def grid_parts(folder: Path) -> Iterator[Part]:
         )
         nbytes = estimate(shapes[case.model], plan).peak_reserved_bytes + (1 << 30)
         here = (sys.executable, "-m", "tests.gpu.first_contact", str(folder))
-        yield Part(f"grid-{case.name}", (*here, "--do", f"grid-{case.name}"), nbytes)
+        found.append(Part(f"grid-{case.name}", (*here, "--do", f"grid-{case.name}"), nbytes))
+    yield from sorted(found, key=lambda part: -part.nbytes)
 
 
 # What the parts do that are no single command. -----------------------------------------------
@@ -317,7 +325,7 @@ def do_snapshot(kind: str, device: str, folder: Path) -> Any:
     path.write_bytes(gzip.compress(pickle.dumps(snapshot)))
     stats = torch.cuda.memory_stats()
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "keys": sorted(snapshot),
         "events": [len(trace) for trace in snapshot["device_traces"]],
         "segments": len(snapshot["segments"]),
@@ -325,6 +333,42 @@ def do_snapshot(kind: str, device: str, folder: Path) -> Any:
         "failed": failed,
         "peaks": {k: stats[f"{k}_bytes.all.peak"] for k in ("allocated", "reserved")},
     }
+
+
+def do_history(method: str, device: str, folder: Path) -> Any:
+    """A run of `qtui calibrate` here, with torch's history of its allocator and the time at which
+    each phase began; FOLDER/history-METHOD.pickle.gz."""
+    from qtui.engine.calibration.profile import CONFIG
+    from qtui.engine.run.prepared_run import prepare_run
+    from qtui_core.memory.plan.run_plan import RunPlan
+    from qtui_core.training.run.controls import Controls
+    from qtui_core.training.run.request import RunRequest
+
+    config = folder / f"history-{method}" / "config.json"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(json.dumps(dict(CONFIG)))
+    plan = RunPlan(method=method, batch=2, sequence=512)
+    prepared = prepare_run(RunRequest(str(config), plan, 3, device=device, taking=True))
+    os.environ.update(prepared.environment)
+    import torch
+
+    from qtui_core.training.run.live import run_to_end
+
+    torch.cuda.memory._record_memory_history(max_entries=200_000, context="alloc", stacks="python")
+    told: list[tuple[int, str]] = []
+    with prepared.source as source:
+        began = time.perf_counter()
+        code = run_to_end(
+            source,
+            prepared.order,
+            lambda event: told.append((time.time_ns() // 1000, repr(event))),
+            Controls(),
+            began,
+        )
+    snapshot = torch.cuda.memory._snapshot()
+    path = folder / f"history-{method}.pickle.gz"
+    path.write_bytes(gzip.compress(pickle.dumps((snapshot, told))))
+    return {"exit code": code, "events": [len(trace) for trace in snapshot["device_traces"]]}
 
 
 def do_oom(phase: str, device: str, folder: Path) -> Any:
@@ -387,10 +431,10 @@ def do(name: str, device: str, folder: Path) -> Any:
     if kind == "grid":
         (case,) = (case for case in CASES if case.name == rest)
         return asdict(run(case, folder / "recordings"))
-    if kind == "snapshot":
-        return do_snapshot(rest, device, folder)
-    if kind == "oom":
-        return do_oom(rest, device, folder)
+    of_kind: dict[str, Callable[[str, str, Path], Any]]
+    of_kind = {"snapshot": do_snapshot, "history": do_history, "oom": do_oom}
+    if kind in of_kind:
+        return of_kind[kind](rest, device, folder)
     found: Callable[[str, Path], Any] = globals()[f"do_{name.replace('-', '_')}"]
     return found(device, folder)
 

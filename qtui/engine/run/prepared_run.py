@@ -189,7 +189,7 @@ def _device_of(placement: Placement) -> Device | None:
         found = calibrated(find_device(device.name))
     except UsageError:
         return None if capacity is None else device_of_memory(capacity)
-    return found if capacity is None else replace(found, total=capacity, allocatable=None)
+    return found if capacity is None else replace(found, allocatable=capacity)
 
 
 def _release(version: str) -> str:

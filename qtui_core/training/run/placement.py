@@ -16,7 +16,7 @@ from qtui_core.errors import QtuiError, UsageError
 from qtui_core.live.header import RunDevice
 from qtui_core.memory.plan.options import Segments
 from qtui_core.telemetry.machine import read_machine
-from qtui_core.telemetry.nvml import answer, start_nvml, text
+from qtui_core.telemetry.nvml import answer, memory_of, start_nvml, text
 
 #: The first torch version that reads PYTORCH_ALLOC_CONF; earlier ones read only
 #: PYTORCH_CUDA_ALLOC_CONF.
@@ -33,7 +33,8 @@ class NoGpu(QtuiError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that has number `index` in NVML, or a MIG slice of it."""
+    """A GPU that has number `index` in NVML, or a MIG slice of it. `memory` is what processes can
+    have of it, `used` what they have, in bytes."""
 
     index: int
     uuid: str
@@ -144,12 +145,17 @@ def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
     uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
     if uuid is None:
         return None
-    memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    memory, _ = memory_of(nvml, handle)
     name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
-    total, used = (None, 0) if memory is None else (int(memory.total), int(memory.used))
+    total, used = (None, 0) if memory is None else (_usable(memory), int(memory.used))
     processes = answer(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     # A container hides the processes of others, and not what they hold.
     return Gpu(index, uuid, name, total or None, used, bool(processes) or used > _OWN_BYTES)
+
+
+def _usable(memory: Any) -> int:
+    """The bytes that processes can have, which CUDA reports as the total."""
+    return int(memory.total) - int(getattr(memory, "reserved", 0))
 
 
 def allocator_settings(
