@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.gpu.grid import CASES, MODELS, run
+from tests.gpu.grid import CASES, FAMILIES, MODELS, OPTIONS, Case, config_of, run
 
 QTUI: Final = (sys.executable, "-m", "qtui")
 #: The most seconds of a part.
@@ -45,12 +45,28 @@ _SMALL: Final = 2 << 30
 _SCHEMES: Final = ("--schemes", "nf4,int8", "--windows", "4")
 #: The plan in which memory runs out, by the phase in which it should; options of `qtui train`.
 _FULL: Final = ("--method", "full", "--no-checkpointing")
-OUT_OF_MEMORY: Final = {
+OUT_OF_MEMORY: Final[dict[str, tuple[str, ...]]] = {
     "load": (*_FULL, "--batch", "2", "--seq", "2048"),
     "forward": (*_FULL, "--batch", "2", "--seq", "2048"),
     "backward": (*_FULL, "--batch", "2", "--seq", "2048"),
     "optimizer": (*_FULL, "--batch", "1", "--seq", "128"),
 }
+
+
+#: The cases whose every allocation is recorded: where the estimate was off, and one of each method.
+HISTORIES: Final = tuple(
+    case
+    for case in CASES
+    if case.name
+    in (
+        "Llama-3.1-8B-qlora-checkpoints-4x512-eager",
+        "SmolLM2-135M-qlora-checkpoints-4x512-sdpa",
+        "SmolLM2-135M-qlora-plain-1x1024-eager",
+        "SmolLM2-135M-full-checkpoints-4x512-eager",
+        "SmolLM2-135M-lora-plain-1x1024-sdpa",
+        "Llama-3.2-1B-lora-checkpoints-1x1024-sdpa",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +99,8 @@ def parts(folder: Path, device: str) -> Iterator[Part]:
     yield own("app")
     for kind in ("native", "expandable", "streams", "oom"):
         yield own(f"snapshot-{kind}")
-    for method in ("qlora", "lora", "full"):
-        yield own(f"history-{method}", 6 << 30)
+    for case in HISTORIES:
+        yield own(f"history-{case.name}", 20 << 30)
     yield Part("eval", (*QTUI, "eval", "demo", *_SCHEMES, "--device", device, "--json"))
     yield Part("lab", (*QTUI, "lab", "adapters", "--device", device, "--json"))
     options = ("--method", "qlora", "--seq", "1024", "--steps", "6", "--device", device)
@@ -98,25 +114,28 @@ def parts(folder: Path, device: str) -> Iterator[Part]:
         yield own(f"oom-{phase}", alone=True)
 
 
+def plan_of(case: Case) -> Any:
+    """The plan of a case, without its further options."""
+    from qtui_core.memory.plan.run_plan import RunPlan
+
+    return RunPlan(
+        method=case.method,
+        batch=case.batch,
+        sequence=case.sequence,
+        checkpointing=case.checkpointing,
+        attention=case.attention,
+    )
+
+
 def grid_parts(folder: Path) -> Iterator[Part]:
     """The cases of the grid, the largest first, beside which the others find room."""
     from qtui_core.memory.estimate import estimate
-    from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.memory.shape.from_config import shape_from_config
 
     found: list[Part] = []
-    shapes = {
-        name: shape_from_config(json.loads(path.read_text())) for name, path in MODELS.items()
-    }
-    for case in CASES:
-        plan = RunPlan(
-            method=case.method,
-            batch=case.batch,
-            sequence=case.sequence,
-            checkpointing=case.checkpointing,
-            attention=case.attention,
-        )
-        nbytes = estimate(shapes[case.model], plan).peak_reserved_bytes + (1 << 30)
+    for case in (*CASES, *OPTIONS, *FAMILIES):
+        shape = shape_from_config(json.loads(config_of(case).read_text()))
+        nbytes = estimate(shape, plan_of(case)).peak_reserved_bytes + (1 << 30)
         here = (sys.executable, "-m", "tests.gpu.first_contact", str(folder))
         found.append(Part(f"grid-{case.name}", (*here, "--do", f"grid-{case.name}"), nbytes))
     yield from sorted(found, key=lambda part: -part.nbytes)
@@ -335,20 +354,16 @@ def do_snapshot(kind: str, device: str, folder: Path) -> Any:
     }
 
 
-def do_history(method: str, device: str, folder: Path) -> Any:
-    """A run of `qtui calibrate` here, with torch's history of its allocator and the time at which
-    each phase began; FOLDER/history-METHOD.pickle.gz."""
-    from qtui.engine.calibration.profile import CONFIG
+def do_history(name: str, device: str, folder: Path) -> Any:
+    """A case of the grid here, with torch's history of its allocator and the time at which each
+    phase began; FOLDER/history-CASE.pickle.gz."""
     from qtui.engine.run.prepared_run import prepare_run
-    from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.training.run.controls import Controls
     from qtui_core.training.run.request import RunRequest
 
-    config = folder / f"history-{method}" / "config.json"
-    config.parent.mkdir(exist_ok=True)
-    config.write_text(json.dumps(dict(CONFIG)))
-    plan = RunPlan(method=method, batch=2, sequence=512)
-    prepared = prepare_run(RunRequest(str(config), plan, 3, device=device, taking=True))
+    (case,) = (case for case in HISTORIES if case.name == name)
+    asked = RunRequest(str(config_of(case)), plan_of(case), 3, device=device, taking=True)
+    prepared = prepare_run(asked)
     os.environ.update(prepared.environment)
     import torch
 
@@ -366,7 +381,7 @@ def do_history(method: str, device: str, folder: Path) -> Any:
             began,
         )
     snapshot = torch.cuda.memory._snapshot()
-    path = folder / f"history-{method}.pickle.gz"
+    path = folder / f"history-{name}.pickle.gz"
     path.write_bytes(gzip.compress(pickle.dumps((snapshot, told))))
     return {"exit code": code, "events": [len(trace) for trace in snapshot["device_traces"]]}
 
@@ -429,7 +444,7 @@ def do(name: str, device: str, folder: Path) -> Any:
     """Does a part that is no single command, and returns what it found."""
     kind, _, rest = name.partition("-")
     if kind == "grid":
-        (case,) = (case for case in CASES if case.name == rest)
+        (case,) = (case for case in (*CASES, *OPTIONS, *FAMILIES) if case.name == rest)
         return asdict(run(case, folder / "recordings"))
     of_kind: dict[str, Callable[[str, str, Path], Any]]
     of_kind = {"snapshot": do_snapshot, "history": do_history, "oom": do_oom}

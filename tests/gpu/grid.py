@@ -39,7 +39,7 @@ _SECONDS: Final = 900.0
 
 @dataclass(frozen=True)
 class Case:
-    """A run of the grid."""
+    """A run of the grid. `more` are further options of `qtui train`."""
 
     model: str
     method: str
@@ -47,12 +47,14 @@ class Case:
     batch: int
     sequence: int
     attention: str
+    more: str = ""
 
     @property
     def name(self) -> str:
         again = "checkpoints" if self.checkpointing else "plain"
         size = f"{self.batch}x{self.sequence}"
-        return f"{self.model}-{self.method}-{again}-{size}-{self.attention}"
+        more = "".join(f"-{word.strip('-')}" for word in self.more.split())
+        return f"{self.model}-{self.method}-{again}-{size}-{self.attention}{more}"
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -61,6 +63,7 @@ class Case:
             *("--method", self.method, "--attention", self.attention),
             *("--batch", str(self.batch), "--seq", str(self.sequence)),
             "--checkpointing" if self.checkpointing else "--no-checkpointing",
+            *self.more.split(),
         )
 
 
@@ -70,6 +73,42 @@ CASES: Final = tuple(
         MODELS, ("qlora", "lora", "full"), (True, False), _SIZES, ("sdpa", "eager")
     )
 )
+#: What the grid does not vary, one value of an option at a time.
+_VARIED: Final = {
+    "qlora": (
+        "--segments expandable", "--optimizer paged-adamw8bit", "--optimizer adamw8bit",
+        "--kbit-prep none", "--kbit-prep norms", "--adapter-dtype bf16", "--lora-dropout 0.05",
+        "--reentrant", "--quant nf4", "--quant fp4", "--quant int8", "--padding-mask",
+        "--attention efficient", "--attention flash", "--no-autocast", "--dtype fp16",
+        "--lora-targets q_proj,v_proj",
+    ),
+    "full": (
+        "--segments expandable", "--optimizer adamw-fused", "--optimizer adamw8bit",
+        "--optimizer paged-adamw", "--optimizer sgd", "--accumulation 2", "--dtype fp32",
+        "--dtype fp32 --autocast", "--loss tiled", "--loss stock-4.48",
+        "--loop manual", "--padding-mask",
+    ),
+    "inference": ("--generate 8", "--generate 8 --padding-mask", "--attention eager"),
+}  # fmt: skip
+OPTIONS: Final = tuple(
+    Case("Llama-3.2-1B", method, method == "qlora", 2, 1024, "sdpa", more)
+    for method, varied in _VARIED.items()
+    for more in varied
+)
+#: Other kinds of models, by the names of their config.json.
+FAMILIES: Final = tuple(
+    Case(model, "lora", True, 1, 1024, "sdpa")
+    for model in (
+        "qwen3-0.6b", "gemma-3-1b", "gemma-2b", "phi-2", "gpt2-xl", "olmo-2-7b", "mistral-7b-v0.1",
+        "qwen1.5-moe-a2.7b", "powermoe-3b", "granite-3.0-2b", "smollm3-3b", "pythia-6.9b",
+        "phi-4-mini", "opt-6.7b",
+    )
+)  # fmt: skip
+
+
+def config_of(case: Case) -> Path:
+    """Its config.json."""
+    return MODELS.get(case.model) or TESTS / "memory" / "configs" / f"{case.model}.json"
 
 
 @dataclass(frozen=True)
@@ -101,7 +140,7 @@ def run(case: Case, folder: Path, device: str = "auto", config: Path | None = No
     """Runs a case in a process of its own, with its recording in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [
-        *(sys.executable, "-m", "qtui", "train", str(config or MODELS[case.model])),
+        *(sys.executable, "-m", "qtui", "train", str(config or config_of(case))),
         *case.options,
         *("--steps", str(_STEPS), "--device", device, "--json"),
         *("--record", str(folder / f"{case.name}.jsonl")),
@@ -194,10 +233,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=MEASURED)
     asked = parser.parse_args()
     rows = []
-    for case in CASES:
+    for case in (*CASES, *OPTIONS, *FAMILIES):
         if asked.only not in case.name:
             continue
-        config = MODELS[case.model]
+        config = config_of(case)
         if asked.small:
             config = small_config(config, asked.output / "configs")
             case = Case(**{**asdict(case), "sequence": case.sequence // 16})

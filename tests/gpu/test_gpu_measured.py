@@ -8,7 +8,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from gpu.grid import BOUNDS, CASES, MODELS, Case, Row, read_row, read_rows, run, small_config, table
+from gpu.grid import (
+    BOUNDS,
+    CASES,
+    MODELS,
+    Case,
+    Row,
+    config_of,
+    read_row,
+    read_rows,
+    run,
+    small_config,
+    table,
+)
 
 from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.estimate import Estimate, estimate
@@ -19,7 +31,7 @@ from qtui_core.memory.shape.model_shape import parameter_count
 
 def estimated(row: Row) -> Estimate:
     """Today's estimate of the run in a row."""
-    config = json.loads(MODELS[row.case["model"]].read_text())
+    config = json.loads(config_of(Case(**row.case)).read_text())
     plan = RunPlan(**{**row.plan, "lora_targets": tuple(row.plan["lora_targets"])})
     return estimate(shape_from_config(config), plan, find_device(row.device["name"]))
 

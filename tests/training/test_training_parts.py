@@ -16,6 +16,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.programs import by_lifetime
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
+from qtui_core.telemetry.device import read_devices
 from qtui_core.training.limits import RUN_LIMITS, TRACE_LIMITS, check_runnable, check_traceable
 from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
@@ -123,6 +124,23 @@ def test_a_gpu_is_shared_if_others_compute_on_it(
     memory = SimpleNamespace(total=80 << 30, used=used, free=0)
     monkeypatch.setattr(Nvml, "nvmlDeviceGetMemoryInfo", lambda *_: memory)
     assert place("cuda", {}, nvml=nvml, torch_has_cuda=True).shared is shared
+
+
+def test_what_the_driver_reserves_is_no_memory_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an idle H200 answered with driver 580.159; CUDA's total was its total less 615 MiB."""
+
+    def answer(handle: int, version: int = 0) -> Any:
+        total, reserved = 150_754_820_096, 644_939_776
+        if version:
+            return SimpleNamespace(total=total, reserved=reserved, used=0, free=total - reserved)
+        return SimpleNamespace(total=total, used=reserved, free=total - reserved)
+
+    nvml: Any = Nvml()
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", answer, raising=False)
+    monkeypatch.setattr(nvml, "nvmlMemory_v2", 0x2000028, raising=False)
+    found = place("cuda:2", {}, nvml=nvml, torch_has_cuda=True)
+    assert (found.device.capacity_bytes, found.used_bytes) == (150_109_880_320, 0)
+    assert read_devices(nvml)[2].memory_used == 0
 
 
 def test_a_slice_goes_by_its_own_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import Counter
@@ -39,8 +40,14 @@ def test_a_look_sees_what_autograd_gives_and_changes_nothing():
     g_hidden, g_first = torch.autograd.grad((y**2).sum() / 64, (hidden, first.weight))
 
     model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
-    spent = []
-    with ranges.ranges_of_step(model, scale=1024.0, spent=spent.append) as seen:
+    readings = []
+
+    @contextlib.contextmanager
+    def aside():
+        yield
+        readings.append(1)
+
+    with ranges.ranges_of_step(model, scale=1024.0, aside=aside) as seen:
         ((model(x) ** 2).sum() / 64 * 1024.0).backward()
     assert torch.equal(first.weight.grad, g_first * 1024.0)  # a power of two: nothing is rounded
     expected = {
@@ -57,7 +64,7 @@ def test_a_look_sees_what_autograd_gives_and_changes_nothing():
         powers, zeros, largest = counted(expected[each.kind, each.name])
         found = {i - BIAS: n for i, n in enumerate(each.found.counts) if n}
         assert (found, each.found.zeros, each.found.largest) == (powers, zeros, largest), each.kind
-    assert len(spent) == len(seen)
+    assert len(readings) == len(seen)
     before = len(seen)
     model(x).sum().backward()
     assert len(seen) == before  # no hook is left

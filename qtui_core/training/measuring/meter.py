@@ -38,6 +38,9 @@ class Meter(Protocol):
     def wait(self) -> None:
         """Waits until all launched work is done."""
 
+    def unseen(self) -> AbstractContextManager[Any]:
+        """A context in which what is allocated and freed again counts in no peak."""
+
     def begin(self, phase: str) -> None:
         """A phase begins; peaks are measured from here."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -35,6 +35,8 @@ class CudaMeter:
         self._phase = ""
         self._workspaces: int | None = None
         self._cache: list[weakref.ref[torch.Tensor]] = []
+        #: By level, the peak of the phase up to the last reading that was not to be seen.
+        self._peaks = {"allocated": 0, "reserved": 0}
         used = reader.read().memory_used
         #: Bytes of other processes, used if the driver does not identify ours: what was in use
         #: before ours started.
@@ -46,8 +48,18 @@ class CudaMeter:
     def wait(self) -> None:
         torch.cuda.synchronize()
 
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Segments that are reserved meanwhile stay, and count from then on."""
+        before = torch.cuda.memory_stats()
+        yield
+        torch.cuda.reset_peak_memory_stats()
+        for level, peak in self._peaks.items():
+            self._peaks[level] = max(peak, before.get(f"{level}_bytes.all.peak", 0))
+
     def begin(self, phase: str) -> None:
         self._phase = phase
+        self._peaks = dict.fromkeys(self._peaks, 0)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
 
@@ -73,9 +85,9 @@ class CudaMeter:
             seconds=seconds,
             step=step,
             phase=self._phase,
-            peak_allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
+            peak_allocated_bytes=self._peak("allocated", stats),
             allocated_bytes=allocated,
-            peak_reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
+            peak_reserved_bytes=self._peak("reserved", stats),
             reserved_bytes=stats.get("reserved_bytes.all.current", 0),
             inactive_split_bytes=stats.get("inactive_split_bytes.all.current"),
             segments=stats.get("segment.all.current"),
@@ -109,6 +121,9 @@ class CudaMeter:
 
     def close(self) -> None:
         self._reader.close()
+
+    def _peak(self, level: str, stats: Mapping[str, int]) -> int:
+        return max(self._peaks[level], stats.get(f"{level}_bytes.all.peak", 0))
 
     def _process(self, reading: DeviceReading, stats: Mapping[str, int]) -> int | None:
         """The bytes of this process according to NVML. If NVML does not report them, they are what

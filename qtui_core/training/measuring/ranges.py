@@ -3,9 +3,8 @@ its weights and their gradients, each as a histogram of powers of two (formats/m
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -37,7 +36,9 @@ def magnitudes(x: torch.Tensor) -> Magnitudes:
 
 @contextmanager
 def ranges_of_step(
-    model: nn.Module, scale: float = 1.0, spent: Callable[[float], None] = lambda seconds: None
+    model: nn.Module,
+    scale: float = 1.0,
+    aside: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[list[TensorRange]]:
     """A context in which steps fill the returned list; a later pass over a tensor replaces the
     earlier one.
@@ -45,7 +46,7 @@ def ranges_of_step(
     Args:
         model: the model that takes the steps.
         scale: the factor of the loss; gradients are reported without it.
-        spent: called with the seconds that each reading took.
+        aside: makes a context in which a reading is no part of the step.
 
     Memory that the readings use is hidden from meters that count live tensors.
     """
@@ -55,13 +56,9 @@ def ranges_of_step(
     def see(kind: RangeKind, name: str, tensor: Any, divisor: float = 1.0) -> None:
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             return
-        if tensor.is_cuda:
-            torch.cuda.synchronize(tensor.device)  # earlier work is not part of the reading
-        began = time.perf_counter()
-        with torch.no_grad(), _disable_current_modes():
+        with aside(), torch.no_grad(), _disable_current_modes():
             whole = tensor.detach()
             seen[kind, name] = magnitudes(whole if divisor == 1.0 else whole.float() / divisor)
-        spent(time.perf_counter() - began)
 
     def forward(name: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         see("activations", name, given[0] if given else None)

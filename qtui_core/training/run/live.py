@@ -209,7 +209,7 @@ def _train(
             scale = scale_of(scaler)
             began = reporter.working
             if reporter.controls.take_ranges() or (order.ranges and number == order.steps):
-                with ranges_of_step(built.model, scale, reporter.spend) as ranges:
+                with ranges_of_step(built.model, scale, reporter.aside) as ranges:
                     loss = next(taken)
                 reporter.tell(StepRanges(reporter.seconds, number, scale, tuple(ranges)))
             else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -89,9 +90,15 @@ class PhaseReporter:
         self.meter.track(tensors, component)
         self.metering += time.perf_counter() - began
 
-    def spend(self, seconds: float) -> None:
-        """Excludes these seconds, which were spent on a reading, from the step."""
-        self.metering += seconds
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context for work on the device that is no part of the step: neither its seconds nor
+        its memory count."""
+        self.meter.wait()
+        began = time.perf_counter()
+        with self.meter.unseen():
+            yield
+        self.metering += time.perf_counter() - began
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
         self.meter.leave_out(tensors)
