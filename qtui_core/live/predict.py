@@ -41,7 +41,9 @@ def predict(
     beyond = {term.name: term.bytes for term in found.beyond}
     held = _held(timeline, tensors)
     return Predicted(
-        resident_bytes=found.resident_bytes - (workspaces if tensors else 0),
+        resident_bytes=(
+            found.resident_bytes - workspaces if tensors else found.resident_allocated_bytes
+        ),
         peak_allocated_bytes=peak,
         peak_phase=peak_phase,
         peak_reserved_bytes=None if tensors else found.peak_reserved_bytes,

@@ -121,6 +121,13 @@ class Estimate:
         alive = self.timeline.alive_at(between[-1] if between else len(self.events))
         return sum(held.copies * held.bytes for held in alive if held.component in RESIDENT)
 
+    @property
+    def resident_allocated_bytes(self) -> int:
+        """`resident_bytes` in blocks of the allocator, as torch counts them."""
+        between = (phase for phase in self.phases if phase.name == Phase.BETWEEN)
+        slack = sum(phase.allocated_bytes - phase.live_bytes for phase in between)
+        return self.resident_bytes + slack
+
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """What is alive at the peak: a term with a formula for each kind of buffer, and one for the

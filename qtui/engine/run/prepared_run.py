@@ -33,7 +33,7 @@ from qtui_core.telemetry.machine import Machine, read_machine
 from qtui_core.threads import chosen_threads
 from qtui_core.training.limits import check_runnable
 from qtui_core.training.run.order import Order
-from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
+from qtui_core.training.run.placement import Placement, allocator_settings, place
 from qtui_core.training.run.request import DEMO_NOTE, DEMO_TOKENS, NotBegun, RunRequest, on_cpu
 from qtui_core.training.run.runnable import one_gpu
 from qtui_core.training.run.unused_options import unused_options
@@ -85,7 +85,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
             if placement.device.kind == "cpu":
                 alone = on_cpu(request.model, alone)
         # The size of workspaces depends on the installed version of torch.
-        alone = replace(alone, torch=_release(torch_version()))
+        alone = replace(alone, torch=_release(installed_version("torch") or ""))
         plan = resolve_for(shape, alone)
         check_runnable(plan, placement.device.kind)
         _check_loaded(shape, plan)
@@ -113,9 +113,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     )
     order = Order(plan, placement, request.steps, request.data, request.text, request.ranges)
     settings = (
-        allocator_settings(plan.segments, os.environ, torch_version())
-        if placement.device.kind == "cuda"
-        else {}
+        allocator_settings(plan.segments, os.environ) if placement.device.kind == "cuda" else {}
     )
     unused = unused_options(request.plan, plan, placement.device.kind)
     shorter = DEMO_NOTE if DEMO_TOKENS == plan.sequence < request.plan.sequence else ""

@@ -43,9 +43,10 @@ from qtui_core.memory.tape.blocks.weights import SOURCE
 
 #: Versions of torch that were current with transformers 5.0 to 5.3 (January to March 2026).
 _THREADED: Final = ((2, 10),)
-#: The first torch version current with peft 0.20 (July 2026), whose prepare_model_for_kbit_training
-#: empties the cache.
-_EMPTIES_SINCE: Final = (2, 13)
+#: The first torch version that is taken to run with peft 0.20 (July 2026) or later, whose
+#: prepare_model_for_kbit_training empties the cache. 2.13 was current then; 2.11 with peft 0.21 is
+#: what the rows of tests/gpu/measured had, and what who installs peft today gets.
+_EMPTIES_SINCE: Final = (2, 11)
 
 #: GLOBAL_WORKERS of core_model_loading.py.
 _THREADS: Final = 4
@@ -55,8 +56,9 @@ _THREADS: Final = 4
 #: without repeats): 4 to 6 times and 40 to 160 MiB give median errors of 0.9 to 1.6 %.
 _CONVERTED: Final = 5
 _FIRST: Final = 80 << 20
-#: What tape and trace call the results of matrix products.
-_PRODUCTS: Final = frozenset(("mm", "bmm", "addmm", "baddbmm"))
+#: What tape and trace call the results of matrix products. The angles of a rotation (of which
+#: "cos" is the first that lasts) were one until transformers 5.17, as in all measured runs.
+_PRODUCTS: Final = frozenset(("mm", "bmm", "addmm", "baddbmm", "cos"))
 WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
 
 
@@ -64,11 +66,12 @@ def with_workspaces(
     events: Sequence[Event], plan: RunPlan, device: Device | None = None, *, steady: bool = False
 ) -> RepeatedEvents:
     """Events with the workspaces of cuBLAS, which no operation returns: that of the program's
-    thread from the first forward pass on, that of autograd's thread from the first product of the
-    first backward pass on, or if the step is `steady` from the forward pass on, too.
+    thread from the first product of the first forward pass on, that of autograd's thread from the
+    first of the first backward pass on, or if the step is `steady` of the forward pass, too.
 
-    The product matters: its workspace lies in memory that the gradient of the logits has left, and
-    the next step's may need another segment. On an H200 that was up to 17 % of what was reserved.
+    The place matters: in a backward pass, the workspace lies where a gradient of the logits was,
+    and that of the next step may need a segment of its own. On an H200 it was up to 17 % of what
+    was reserved.
     """
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     found = repeated_events(events)
@@ -77,8 +80,7 @@ def with_workspaces(
     for phase in (Phase.FORWARD, Phase.BACKWARD)[: workspace.threads]:
         begun = next(_begins(found, Phase.FORWARD if steady else phase), None)
         if begun is not None:
-            if phase == Phase.BACKWARD and not steady:
-                begun = next(_products(found, begun), begun)
+            begun = next(_products(found, begun), begun)  # a model without any has no use for it
             label = Label(f"cuBLAS, {phase} thread", Component.WORKSPACES)
             found = found.inserted(*begun, workspace.each, label)
     return found

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from qtui_core.telemetry.readings import DeviceReader
+from qtui_core.training.measuring.meter_cuda import process_of
 from qtui_core.training.measuring.meters import start_cuda
 
 #: Rows of the matrices that are multiplied, large enough that cuBLAS allocates its workspace.
@@ -25,15 +26,7 @@ class CudaMachine:
 
     def process(self) -> tuple[int | None, str]:
         torch.cuda.synchronize()
-        reading = self._reader.read()
-        own = reading.process_memory
-        # If the driver's process uses less than we reserved, it is a different one: inside a
-        # container, its number on the host may equal ours.
-        if own is not None and own >= self.reserved():
-            return own, reading.process_basis
-        if reading.memory_used is None or self._others is None:
-            return None, ""
-        return max(0, reading.memory_used - self._others), "more in use than before"
+        return process_of(self._reader.read(), self.reserved(), self._others)
 
     def allocated(self) -> int:
         return torch.cuda.memory_allocated()

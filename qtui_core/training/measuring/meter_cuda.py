@@ -19,6 +19,20 @@ _ACTIVATIONS: Final = Component.ACTIVATIONS.value
 _WORKSPACES: Final = Component.WORKSPACES.value
 
 
+def process_of(reading: DeviceReading, reserved: int, others: int | None) -> tuple[int | None, str]:
+    """The bytes of this process according to NVML, and how they are known. If NVML does not report
+    them, they are what is in use beyond `others`, which was in use before the process started; that
+    is right as long as other processes do not change. If the reported process uses less than the
+    `reserved` bytes of this one, it is a different one: inside a container, its number on the host
+    may equal ours."""
+    own = reading.process_memory
+    if own is not None and own >= reserved:
+        return own, reading.process_basis
+    if reading.memory_used is None or others is None:
+        return None, ""
+    return max(0, reading.memory_used - others), "more in use than before"
+
+
 class CudaMeter:
     """Reads torch.cuda.memory_stats and NVML on torch's current device.
 
@@ -126,16 +140,8 @@ class CudaMeter:
         return max(self._peaks[level], stats.get(f"{level}_bytes.all.peak", 0))
 
     def _process(self, reading: DeviceReading, stats: Mapping[str, int]) -> int | None:
-        """The bytes of this process according to NVML. If NVML does not report them, they are what
-        is in use beyond what was in use before the process started, which is right as long as other
-        processes do not change. If the reported process uses less than this one reserved, it is a
-        different one: inside a container, its number on the host may equal ours."""
-        own = reading.process_memory
-        if own is not None and own >= stats.get("reserved_bytes.all.current", 0):
-            return own
-        if reading.memory_used is None or self._others is None:
-            return None
-        return max(0, reading.memory_used - self._others)
+        reserved = stats.get("reserved_bytes.all.current", 0)
+        return process_of(reading, reserved, self._others)[0]
 
     def _held(self, allocated: int) -> dict[str, int]:
         """Bytes by component. The rest belongs to no tensor of the model, the optimizer or the

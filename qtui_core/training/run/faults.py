@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -155,8 +154,6 @@ def _told(kind: str, where: str, error: BaseException, first: str) -> str:
     return f"The run failed {where}: {type(error).__name__}: {first}. The log has the rest."
 
 
-#: The exponent bits of bfloat16, which are all set in infinities and NaN.
-_EXPONENT: Final = 0x7F80
 #: Elements that are examined at a time.
 _AT_ONCE: Final = 1 << 22
 
@@ -178,11 +175,5 @@ def _frozen(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    flat = tensor.detach().cpu().reshape(-1)
-    if flat.dtype is torch.bfloat16:
-        bits = flat.view(torch.int16).numpy()
-        parts = (bits[i : i + _AT_ONCE] for i in range(0, bits.size, _AT_ONCE))
-        return not any(((part & _EXPONENT) == _EXPONENT).any() for part in parts)
-    values = flat.numpy()
-    parts = (values[i : i + _AT_ONCE] for i in range(0, values.size, _AT_ONCE))
-    return all(np.isfinite(part).all() for part in parts)
+    parts = tensor.detach().cpu().reshape(-1).split(_AT_ONCE)
+    return all(bool(torch.isfinite(part).all()) for part in parts)

@@ -162,13 +162,23 @@ def _comparison(
     prompt = encode(order.text, source, built.model, least=1)
     ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(order.placement.torch_device)
     comparison = AdapterComparison(ids, prompt.decode, order.plan, built.model)
+    _leave_no_workspaces(order)
     reporter.phase(Phase.PREPARE)
 
     def compare() -> None:
         reporter.phase(COMPARE)
         reporter.tell(comparison.compare(built.model, reporter.seconds, reporter.step))
+        _leave_no_workspaces(order)
 
     return compare
+
+
+def _leave_no_workspaces(order: Order) -> None:
+    """Frees those of cuBLAS, which else are there before the first step, where none has made
+    them."""
+    if order.placement.torch_device != "cpu":
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def fault_event(error: BaseException, reporter: PhaseReporter, advice: Sequence[Advice]) -> Fault:

@@ -3,7 +3,6 @@ GPU or set its allocator are read once, when CUDA starts. Standard library and N
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,7 @@ from qtui_core.memory.plan.options import Segments
 from qtui_core.telemetry.machine import read_machine
 from qtui_core.telemetry.nvml import answer, memory_of, start_nvml, text
 
-#: The first torch version that reads PYTORCH_ALLOC_CONF; earlier ones read only
-#: PYTORCH_CUDA_ALLOC_CONF.
-_RENAMED: Final = (2, 9)
+_CONFIGURES: Final = "PYTORCH_ALLOC_CONF"
 #: What a driver and its services hold of a GPU on which nothing computes is less than this, bytes.
 _OWN_BYTES: Final = 2 << 30
 
@@ -158,22 +155,12 @@ def _usable(memory: Any) -> int:
     return int(memory.total) - int(getattr(memory, "reserved", 0))
 
 
-def allocator_settings(
-    segments: Segments, environ: Mapping[str, str], torch_version: str
-) -> dict[str, str]:
+def allocator_settings(segments: Segments, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment variable that makes torch's allocator use the segments of a plan. Other
-    settings of the user in that variable stay."""
-    release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2])
-    old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-    name = new if release >= _RENAMED else old
-    before = environ.get(name) or environ.get(old) or ""
+    settings of the user stay, also in the older of its two names."""
+    before = environ.get(_CONFIGURES) or environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     kept = [part for part in before.split(",") if part and "expandable_segments" not in part]
-    return {name: ",".join([*kept, f"expandable_segments:{segments == 'expandable'}"])}
-
-
-def torch_version() -> str:
-    """The version of the installed torch, without importing it."""
-    return importlib.metadata.version("torch")
+    return {_CONFIGURES: ",".join([*kept, f"expandable_segments:{segments == 'expandable'}"])}
 
 
 def has_cuda() -> bool:
