@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from qtui_core.dataclass import dataclass
-from qtui_core.telemetry.nvml import answer, memory_of, start_nvml, text
+from qtui_core.telemetry.nvml import answer, start_nvml, text
+from qtui_core.telemetry.readings import read_all
 
 
 @dataclass(frozen=True)
@@ -59,25 +60,8 @@ def read_devices(nvml: Any = None) -> tuple[GpuReading, ...]:
 
     `nvml` is the module for NVML (nvidia-ml-py, imported as `pynvml`); tests pass their own.
     """
-    nvml = start_nvml(nvml)
-    if nvml is None:
-        return ()
-    try:
-        count = answer(nvml, "nvmlDeviceGetCount") or 0
-        return tuple(_read_device(nvml, index) for index in range(count))
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _read_device(nvml: Any, index: int) -> GpuReading:
-    handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
-    if handle is None:
-        return GpuReading(index, None, None, None)
-    name = answer(nvml, "nvmlDeviceGetName", handle)
-    memory, _ = memory_of(nvml, handle)
-    return GpuReading(
-        index,
-        text(name),
-        None if memory is None else int(memory.used),
-        None if memory is None else int(memory.total),
+    return tuple(
+        GpuReading(int(each.label), each.name, each.memory_used, each.memory_total)
+        for each in read_all(nvml)
+        if each.label.isdecimal()
     )

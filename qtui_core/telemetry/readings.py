@@ -243,6 +243,18 @@ def own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[
     return None, ""
 
 
+def process_of(reading: DeviceReading, reserved: int, others: int | None) -> tuple[int | None, str]:
+    """The bytes of this process, which reserved so many, and how they are known: as NVML reports
+    them, else what is in use beyond `others`, in use before it started. A process that uses less
+    than it reserved is another: in a container, its number on the host may equal ours."""
+    own = reading.process_memory
+    if own is not None and own >= reserved:
+        return own, reading.process_basis
+    if reading.memory_used is None or others is None:
+        return None, ""
+    return max(0, reading.memory_used - others), "more in use than before"
+
+
 def _thousandths(value: int | None) -> float | None:
     return None if value is None else value / 1000
 

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import torch
 
-from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.meter_cuda import process_of
-from qtui_core.training.measuring.meters import start_cuda
+from qtui_core.telemetry.readings import DeviceReader, process_of
+from qtui_core.training.measuring.meters import clear_workspaces, start_cuda
 
 #: Rows of the matrices that are multiplied, large enough that cuBLAS allocates its workspace.
 _ROWS: Final = 1024
@@ -49,8 +48,7 @@ class CudaMachine:
         torch.cuda.synchronize()
 
     def clear_workspaces(self) -> None:
-        torch.cuda.synchronize()
-        torch._C._cuda_clearCublasWorkspaces()
+        clear_workspaces()
 
     def hold(self, nbytes: int) -> Any:
         return torch.empty(nbytes, dtype=torch.uint8, device="cuda")

@@ -11,26 +11,12 @@ import torch
 
 from qtui_core.live.snapshot import PhaseEnded, Sample
 from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.telemetry.readings import DeviceReader, DeviceReading, rss_bytes
+from qtui_core.telemetry.readings import DeviceReader, DeviceReading, process_of, rss_bytes
 from qtui_core.training.measuring.meter import HeldByName
 from qtui_core.training.model.components import held
 
 _ACTIVATIONS: Final = Component.ACTIVATIONS.value
 _WORKSPACES: Final = Component.WORKSPACES.value
-
-
-def process_of(reading: DeviceReading, reserved: int, others: int | None) -> tuple[int | None, str]:
-    """The bytes of this process according to NVML, and how they are known. If NVML does not report
-    them, they are what is in use beyond `others`, which was in use before the process started; that
-    is right as long as other processes do not change. If the reported process uses less than the
-    `reserved` bytes of this one, it is a different one: inside a container, its number on the host
-    may equal ours."""
-    own = reading.process_memory
-    if own is not None and own >= reserved:
-        return own, reading.process_basis
-    if reading.memory_used is None or others is None:
-        return None, ""
-    return max(0, reading.memory_used - others), "more in use than before"
 
 
 class CudaMeter:

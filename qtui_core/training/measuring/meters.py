@@ -41,3 +41,9 @@ def start_cuda(name: str, device: str = "cuda:0") -> None:
             f"{str(error).strip().splitlines()[0]}. Use --device cpu, or a torch that is built for "
             f"this driver."
         ) from error
+
+
+def clear_workspaces() -> None:
+    """Frees cuBLAS's workspaces, which its next product makes again."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()

@@ -54,22 +54,17 @@ def facts_of(device: torch.device) -> DeviceFacts:
             threads=torch.get_num_threads(),
         )
     found = torch.cuda.get_device_properties(device)
-    # Older versions of torch do not report some of these; they are None then.
-    memory_khz = getattr(found, "memory_clock_rate", None)
-    bus = getattr(found, "memory_bus_width", None)
-    clock_khz = getattr(found, "clock_rate", None)
-    registers = getattr(found, "regs_per_multiprocessor", None)
     return DeviceFacts(
         "cuda",
         found.name,
         capability=(found.major, found.minor),
         multiprocessors=found.multi_processor_count,
         total_memory=found.total_memory,
-        l2=getattr(found, "L2_cache_size", None),
-        shared=getattr(found, "shared_memory_per_multiprocessor", None),
-        registers=4 * registers if registers else None,
-        clock_mhz=clock_khz // 1000 if clock_khz else None,
-        bandwidth=2 * memory_khz * 1000 * bus // 8 if memory_khz and bus else None,
+        l2=found.L2_cache_size,
+        shared=found.shared_memory_per_multiprocessor,
+        registers=4 * found.regs_per_multiprocessor,  # type: ignore[attr-defined]
+        clock_mhz=found.clock_rate // 1000,
+        bandwidth=2 * found.memory_clock_rate * 1000 * found.memory_bus_width // 8,
     )
 
 

@@ -18,7 +18,7 @@ from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.models.source import ModelSource
 from qtui_core.telemetry.sampling import INTERVAL, Sampler
 from qtui_core.training.measuring.meter_cpu import held_on_cpu
-from qtui_core.training.measuring.meters import open_meter
+from qtui_core.training.measuring.meters import clear_workspaces, open_meter
 from qtui_core.training.measuring.ranges import ranges_of_step
 from qtui_core.training.model import build
 from qtui_core.training.model.adapters import LONGEST, AdapterComparison
@@ -161,24 +161,18 @@ def _comparison(
     reporter.phase(COMPARE)
     prompt = encode(order.text, source, built.model, least=1)
     ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(order.placement.torch_device)
+    # What products leave behind would be there before the first step, where none has made it.
+    clear = clear_workspaces if ids.is_cuda else lambda: None
     comparison = AdapterComparison(ids, prompt.decode, order.plan, built.model)
-    _leave_no_workspaces(order)
+    clear()
     reporter.phase(Phase.PREPARE)
 
     def compare() -> None:
         reporter.phase(COMPARE)
         reporter.tell(comparison.compare(built.model, reporter.seconds, reporter.step))
-        _leave_no_workspaces(order)
+        clear()
 
     return compare
-
-
-def _leave_no_workspaces(order: Order) -> None:
-    """Frees those of cuBLAS, which else are there before the first step, where none has made
-    them."""
-    if order.placement.torch_device != "cpu":
-        torch.cuda.synchronize()
-        torch._C._cuda_clearCublasWorkspaces()
 
 
 def fault_event(error: BaseException, reporter: PhaseReporter, advice: Sequence[Advice]) -> Fault:

@@ -29,7 +29,7 @@ def driver(**answers: Any) -> SimpleNamespace:
 
         return function
 
-    memory = SimpleNamespace(used=3 << 30, total=24 << 30)
+    memory = SimpleNamespace(used=3 << 30, total=24 << 30, free=21 << 30)
     return SimpleNamespace(
         NVMLError=NVMLError,
         calls=calls,
