@@ -19,7 +19,7 @@ LEAST_LINES_TWICE = 4
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
     "qtui/cli": 3481,
-    "qtui/engine": 6355,
+    "qtui/engine": 6353,
     "qtui/report": 6573,
     "qtui/screen": 7660,
     "qtui/tui": 20969,
@@ -31,7 +31,7 @@ CEILINGS = {
     "qtui_core/models, loading, packed": 6104,
     "qtui_core/quant": 9945,
     "qtui_core/roofline": 799,
-    "qtui_core/training": 5250,
+    "qtui_core/training": 5248,
     "the rest": 5958,
 }
 
