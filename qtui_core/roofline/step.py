@@ -20,6 +20,7 @@ from typing import Final
 from qtui_core.memory.cached import quantized_as
 from qtui_core.memory.compute import WeightProduct, pairs_of, products_of
 from qtui_core.memory.dtypes import SIZES
+from qtui_core.memory.plan.optimizers import OPTIMIZERS
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.model_shape import (
     Attention,
@@ -424,16 +425,17 @@ def _optimizer_step(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
     states = sum(state.bytes for tensor in trained for state in states_of(tensor, plan))
     # Parameter read and written, gradient read, states read and written.
     least = 3 * nbytes + 2 * states
-    if plan.optimizer == "adamw":
+    kind = OPTIMIZERS[plan.optimizer]
+    name, work = f"{kind.update} step", kind.work * count
+    if kind.passes:
         yield _row(
-            "AdamW step", 1, 14 * count, 20 * nbytes, "14·P over 20 × bytes of P",
+            name, 1, work, kind.passes * nbytes, f"{kind.work}·P over {kind.passes} × bytes of P",
             "torch/optim/adam.py, _multi_tensor_adam, list by list", least,
             "--optimizer adamw-fused", "optimizer",
         )  # fmt: skip
     else:
-        name = {"sgd": "SGD step", "adamw-fused": "AdamW step"}.get(plan.optimizer, plan.optimizer)
-        work = 2 if plan.optimizer == "sgd" else 14
         yield _row(
-            name, 1, work * count, least, f"{work}·P over parameters, gradients and states",
+            name if kind.library == "torch" else plan.optimizer, 1, work, least,
+            f"{kind.work}·P over parameters, gradients and states",
             "one kernel: each read once, and written once if it changes", group="optimizer",
         )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from every import over
 from lazy_imports import LazyImport, lazy_names
 
-from qtui_core.memory.plan.options import Optimizer
+from qtui_core.memory.plan.optimizers import Optimizer
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
 from qtui_core.memory.shape.from_config import shape_from_config

@@ -19,12 +19,10 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import parse_version
 from qtui_core.memory.dtypes import FLOATING, dtype_of
+from qtui_core.memory.plan.optimizers import OPTIMIZERS, Optimizer
 from qtui_core.memory.shape.packings import STORED
 
 Method = Literal["full", "lora", "qlora", "inference"]
-Optimizer = Literal[
-    "adamw", "adamw-fused", "adamw8bit", "paged-adamw8bit", "paged-adamw", "adamw4bit", "sgd"
-]
 KbitPrep = Literal["none", "norms", "all"]
 AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
 Loop = Literal["trainer", "manual"]
@@ -277,7 +275,7 @@ _SEQUENCES: Final = (
     49152, 65536, 98304, 131072,
 )  # fmt: skip
 _TARGETS: Final = ((ALL_LINEAR,), ("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj"))
-_SAME_STATES: Final = ({"adamw", "adamw-fused"}, {"adamw8bit", "paged-adamw8bit"})
+_WIDE_STATES: Final = (("AdamW", "tensor"), ("AdamW", "fp32"))
 _NO_ADAPTERS: Final = "only lora and qlora have adapters"
 _TRAINS: Final = attrgetter("trains")
 _ADAPTS: Final = attrgetter("adapts")
@@ -285,9 +283,9 @@ _SHARES: Final = attrgetter("shares")
 
 
 def _same_states(one: Optimizer, other: Optimizer) -> bool:
-    """Whether two optimizers keep states of the same precision and make the same updates of them:
-    a fused kernel, or pages that the host may take, change neither."""
-    return one == other or {one, other} in _SAME_STATES
+    """Whether two optimizers keep states of the same precision and make the same updates of
+    them."""
+    return OPTIMIZERS[one].learns == OPTIMIZERS[other].learns
 
 
 @dataclass(frozen=True)
@@ -403,7 +401,7 @@ class RunPlan:
         ),
     )
     optimizer: Optimizer = choice(
-        "adamw", "--optimizer", Optimizer, "adamw is torch's, on lists of tensors (foreach).",
+        "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's, on lists of tensors (foreach).",
         noun="optimizer", group="step", counts=_TRAINS, idle="an inference has no optimizer",
         alike=_same_states,
         cheaper=(
@@ -413,11 +411,11 @@ class RunPlan:
             ),
             Cheaper(
                 "adamw8bit", "states in 8 bits",
-                lambda plan: plan.optimizer in ("adamw", "adamw-fused", "paged-adamw"),
+                lambda plan: OPTIMIZERS[plan.optimizer].learns in _WIDE_STATES,
             ),
             Cheaper(
                 "paged-adamw8bit", "states in 8 bits, paged to the host when it is full",
-                lambda plan: not plan.optimizer.startswith("paged") and plan.optimizer != "sgd",
+                lambda plan: not plan.pages and OPTIMIZERS[plan.optimizer].update == "AdamW",
             ),
         ),
     )

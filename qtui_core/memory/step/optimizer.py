@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.options import Loop, Optimizer
+from qtui_core.memory.plan.optimizers import BLOCK_4BIT, OPTIMIZERS
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.weights import StoredTensor
 
-#: bitsandbytes: tensors with fewer elements keep float32 states, others one byte per element with
-#: an absmax for each block (optim/optimizer.py, Optimizer2State: min_8bit_size, init_state).
-_SMALLEST_8BIT: Final = 4096
-_BLOCK_8BIT: Final = 256
+#: bitsandbytes (optim/optimizer.py, Optimizer2State: min_8bit_size, init_state) and torchao
+#: (optim/adam.py): tensors with fewer elements are not packed.
+_SMALLEST_PACKED: Final = 4096
 #: bitsandbytes: states with at least this many elements are in managed memory (get_state_buffer).
 _SMALLEST_PAGED: Final = 100_000
-#: Optimizers with 8-bit states.
-_EIGHT_BITS: Final = ("adamw8bit", "paged-adamw8bit")
-#: torchao: tensors of at least this many elements that whole blocks divide are packed
-#: (optim/adam.py).
-_SMALLEST_4BIT: Final = 4096
-_BLOCK_4BIT: Final = 128
 
 
 class OptimizerState(NamedTuple):
@@ -49,11 +42,8 @@ def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]
     Step counters on the CPU are not included."""
     n = tensor.elements
     paged = plan.pages and n >= _SMALLEST_PAGED
-    moments = _STATES[plan.optimizer]
-    if plan.optimizer in _EIGHT_BITS and _in_8_bits(tensor, plan.loop):
-        moments = _8_BITS
-    elif plan.optimizer == "adamw4bit" and _in_4_bits(tensor):
-        moments = _4_BITS
+    kind = OPTIMIZERS[plan.optimizer]
+    moments = kind.packed if _packs(tensor, plan) else kind.moments
     return tuple(
         OptimizerState(f"{tensor.name}.{name}", elements(n), dtype or tensor.dtype, pages and paged)
         for name, elements, dtype, pages in moments
@@ -62,7 +52,8 @@ def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]
 
 def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[OptimizerState, ...]:
     """The code tables that an 8-bit optimizer has once for all tensors with 8-bit states."""
-    if plan.optimizer in _EIGHT_BITS and any(_in_8_bits(t, plan.loop) for t in trained):
+    eight = OPTIMIZERS[plan.optimizer].precision == "8 bits"
+    if eight and any(_packs(tensor, plan) for tensor in trained):
         return (OptimizerState("dynamic", 256, "fp32"), OptimizerState("udynamic", 256, "fp32"))
     return ()
 
@@ -86,10 +77,10 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> dict[str, int]:
     scales, the moment in float32 and an int64 index for each new code. That is what Inductor
     generates for a CPU; on a GPU it may fuse more and need less.
     """
-    if plan.optimizer != "adamw4bit" or not _in_4_bits(tensor):
+    if plan.optimizer != "adamw4bit" or not _packs(tensor, plan):
         return {}
     n = tensor.elements
-    parts = {"codes": n, "scale": 4 * n // _BLOCK_4BIT, "moment": 4 * n, "index": 8 * n}
+    parts = {"codes": n, "scale": 4 * n // BLOCK_4BIT, "moment": 4 * n, "index": 8 * n}
     return {
         f"{tensor.name}.{moment}.{part}": nbytes
         for part, nbytes in parts.items()
@@ -97,57 +88,10 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> dict[str, int]:
     }
 
 
-def _in_8_bits(tensor: StoredTensor, loop: Loop) -> bool:
-    """Whether a tensor has 8-bit states. The Trainer asks bitsandbytes for 32 bits for all
+def _packs(tensor: StoredTensor, plan: RunPlan) -> bool:
+    """Whether a tensor has packed states. The Trainer asks bitsandbytes for 32 bits for all
     embeddings (trainer.py, create_optimizer: register_module_override)."""
-    spared = loop == "trainer" and tensor.kind == "embedding"
-    return tensor.elements >= _SMALLEST_8BIT and not spared
-
-
-def _in_4_bits(tensor: StoredTensor) -> bool:
-    return tensor.elements >= _SMALLEST_4BIT and tensor.elements % _BLOCK_4BIT == 0
-
-
-class _Moment(NamedTuple):
-    """A state of an optimizer: its name, how many elements it has for those of a tensor, its dtype
-    (empty: that of the tensor), and whether it can be paged."""
-
-    name: str
-    elements: Callable[[int], int] = lambda count: count
-    dtype: str = ""
-    pages: bool = False
-
-
-#: torch.optim.AdamW: two moments in the parameter's dtype; the step counter is on the CPU
-#: (torch/optim/adam.py, _init_group). The fused kernel reads it on the device.
-_ADAMW: Final = (_Moment("exp_avg"), _Moment("exp_avg_sq"))
-#: bitsandbytes keeps float32 moments whatever the parameter's dtype.
-_32_BITS: Final = tuple(_Moment(name, dtype="fp32", pages=True) for name in ("state1", "state2"))
-#: bitsandbytes: a byte for each element and moment, an absmax for each 256. Only the bytes are
-#: paged, the absmaxes are not (get_state_buffer, init_state).
-_8_BITS: Final = (
-    *(_Moment(name, dtype="uint8", pages=True) for name in ("state1", "state2")),
-    *(_Moment(name, lambda n: -(-n // _BLOCK_8BIT), "fp32") for name in ("absmax1", "absmax2")),
-)
-#: torchao: for each moment two elements per byte, a float32 scale for each 128, and a table of 16
-#: codes; other tensors keep moments in their own dtype (optim/adam.py, _new_buffer).
-_4_BITS: Final = tuple(
-    _Moment(f"{moment}.{part}", elements, dtype)
-    for moment in ("exp_avg", "exp_avg_sq")
-    for part, elements, dtype in (
-        ("codes", lambda n: n // 2, "uint8"),
-        ("scale", lambda n: n // _BLOCK_4BIT, "fp32"),
-        ("qmap", lambda n: 16, "fp32"),
-    )
-)
-
-#: The states of a tensor, by optimizer; of SGD without momentum there are none.
-_STATES: Final[dict[Optimizer, tuple[_Moment, ...]]] = {
-    "adamw": _ADAMW,
-    "adamw-fused": (_Moment("step", lambda n: 1, "fp32"), *_ADAMW),
-    "adamw8bit": _32_BITS,  # for states that are not in 8 bits
-    "paged-adamw8bit": _32_BITS,
-    "paged-adamw": _32_BITS,
-    "adamw4bit": _ADAMW,  # for states that are not in 4 bits
-    "sgd": (),
-}
+    kind = OPTIMIZERS[plan.optimizer]
+    trainer = kind.library == "bitsandbytes" and plan.loop == "trainer"
+    spared = not kind.packed or (trainer and tensor.kind == "embedding")
+    return not spared and tensor.elements >= _SMALLEST_PACKED and tensor.elements % kind.block == 0

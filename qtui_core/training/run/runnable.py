@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
+from qtui_core.memory.plan.optimizers import OPTIMIZERS
 from qtui_core.memory.plan.run_plan import RunPlan
-
-#: Learning rates for adapters and for the weights themselves. Adapters take about ten times as much
-#: (Hu et al. 2021, appendix D: 2e-4 for GPT-2, where 1e-5 to 5e-5 are usual for the weights). Both
-#: are at the upper end here, so that a run of few steps shows that something is learned.
-_ADAPTERS: Final = 1e-3
-_WEIGHTS: Final = 1e-4
-_SGD: Final = 1e-2
 
 
 def rate_of(plan: RunPlan) -> float:
     """The learning rate of a run, which is constant and has no warm-up."""
-    if plan.optimizer == "sgd":
-        return _SGD
-    return _ADAPTERS if plan.adapts else _WEIGHTS
+    adapters, weights = OPTIMIZERS[plan.optimizer].rates
+    return adapters if plan.adapts else weights
 
 
 def one_gpu(plan: RunPlan) -> tuple[RunPlan, str]:

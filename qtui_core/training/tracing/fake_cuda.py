@@ -18,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn import functional
 
+from qtui_core.memory.plan.optimizers import OPTIMIZERS
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.training.tracing import fake_guard
 from qtui_core.training.tracing.fake_attention import FakeAttention
@@ -43,7 +44,7 @@ def fake_cuda(plan: RunPlan) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, instead in _replacements(plan):
             stack.enter_context(patch.object(owner, name, instead))
-        if plan.quantized or plan.optimizer.endswith(("8bit", "paged-adamw")):
+        if plan.quantized or OPTIMIZERS[plan.optimizer].library == "bitsandbytes":
             stack.enter_context(_tables_of_bitsandbytes())
         stack.enter_context(_mode)
         yield
