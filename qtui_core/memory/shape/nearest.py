@@ -67,8 +67,10 @@ _SHARED: Final = ("n_shared_experts", "num_shared_experts", "num_shared_expert",
                   "moe_num_shared_experts")  # fmt: skip
 _DENSE_LAYERS: Final = ("first_k_dense_replace", "num_dense_layers", "n_dense_layers")
 
-#: Activations of feed-forward parts that have no gate.
-_UNGATED: Final = ("relu2", "relu", "gelu_new", "gelu_fast", "quick_gelu")
+#: Keys of the activation of a feed-forward part, and those that have no gate.
+_ACTIVATION: Final = ("mlp_hidden_act", "hidden_act", "activation_function", "activation",
+                      "feed_forward_proj", "ff_activation", "afn")  # fmt: skip
+_UNGATED: Final = ("relu2", "relu", "gelu", "gelu_new", "gelu_fast", "quick_gelu", "xielu")
 
 #: The parts of a multimodal configuration that hold its language model.
 _TEXT: Final = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
@@ -153,6 +155,7 @@ def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
         _tower(value, sizes.hidden) for value in config.values()
         if isinstance(value, Mapping) and value is not part.values
     )  # fmt: skip
+    others += _decoder_depth(reader) * 4 * sizes.hidden**2
     if others:
         layers[0] = _beside(layers[0], Parameter("other_parts.weight", (others,)))
     names = config.get("architectures")
@@ -211,11 +214,20 @@ def _language_part(config: Mapping[str, Any]) -> Config:
 def _depth(reader: _Keyed) -> int:
     """The number of layers, of an encoder and a decoder together; 0 if nothing tells it."""
     layers = reader.size(_LAYERS, 0, most=LARGEST_DEPTH)
-    if reader.config.values.get("is_encoder_decoder") is True:
-        layers = reader.size(("encoder_layers",), layers, most=LARGEST_DEPTH)
-        layers += reader.size(("decoder_layers", "num_decoder_layers"), layers, most=LARGEST_DEPTH)
+    if crossing := _decoder_depth(reader):
+        layers = reader.size(("encoder_layers",), layers, most=LARGEST_DEPTH) + crossing
+    if interval := reader.size(("cross_layer_interval",), 0):  # layers that look at images
+        layers += layers // interval
     listed = reader.value(_LISTED)
     return layers or (len(listed) if isinstance(listed, list) else 0)
+
+
+def _decoder_depth(reader: _Keyed) -> int:
+    """The number of layers that attend to the output of an encoder, too."""
+    if reader.config.values.get("is_encoder_decoder") is not True:
+        return 0
+    layers = reader.size(("encoder_layers", *_LAYERS), 0, most=LARGEST_DEPTH)
+    return reader.size(("decoder_layers", "num_decoder_layers"), layers, most=LARGEST_DEPTH)
 
 
 def _sizes(reader: _Keyed) -> Sizes:
@@ -231,8 +243,10 @@ def _sizes(reader: _Keyed) -> Sizes:
             f"config.json does not say {' or '.join(missing)}. Without it nothing can be said of "
             "the model's size; take the config.json that belongs to the weights."
         )
-    heads = reader.size(_HEADS, 0, most=LARGEST_COUNT) or max(1, hidden // 128)
-    kv_heads = _divisor(heads, reader.size(_KV_HEADS, heads, most=LARGEST_COUNT))
+    keys, heads = reader.config.values, reader.size(_HEADS, 0, most=LARGEST_COUNT)
+    heads = heads or max(1, hidden // 128)
+    one = keys.get("multi_query") is True and keys.get("new_decoder_architecture") is not True
+    kv_heads = 1 if one else reader.size(_KV_HEADS, heads, most=LARGEST_COUNT)
     head_dim = reader.size(("head_dim", "attention_head_dim", "d_kv"), 0) or hidden // heads
     head_dim = max(2, head_dim)  # which can be rotated
     return Sizes(
@@ -240,7 +254,7 @@ def _sizes(reader: _Keyed) -> Sizes:
         intermediate=reader.size(_WIDTH, 0) or hidden * 4,
         layers=layers,
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=_divisor(heads, kv_heads),
         head_dim=head_dim,
         rotary_dims=head_dim - head_dim % 2,
         vocabulary=vocabulary,
@@ -263,7 +277,8 @@ def _layers(reader: _Keyed, sizes: Sizes) -> Iterator[Layer]:
         yield from _searched_layers(searched, reader, sizes)
         return
     for mixer, feeds, index in _parts(reader, sizes.layers):
-        kv_heads = reader.of_layer(_KV_HEADS, index, sizes.layers, sizes.kv_heads)
+        keys = _KV_HEADS if sizes.kv_heads > 1 else ()
+        kv_heads = reader.of_layer(keys, index, sizes.layers, sizes.kv_heads)
         width = reader.of_layer(_WIDTH, index, sizes.layers, sizes.intermediate)
         shares = index >= sizes.layers - reader.size(("num_kv_shared_layers",), 0)
         key = (mixer, feeds, kv_heads, width, shares)
@@ -316,9 +331,11 @@ def _parts(reader: _Keyed, layers: int) -> Iterator[tuple[str, str, int]]:
         if held:
             yield held, "none", layers - 1
         return
-    told = reader.value(_WIDTH) is not None
+    # Beside layers that are both, and in Mamba itself, a state has no feed-forward part.
+    told = None not in (reader.value(_WIDTH), reader.value(_HEADS))
+    told = told and not (isinstance(listed, list) and "hybrid" in listed)
     for index, kind in enumerate(_kinds(reader, layers)):
-        feed = "dense" if told or kind != "state" else "none"  # Mamba has no feed-forward part
+        feed = "dense" if told or kind != "state" else "none"
         yield kind, "experts" if _has_experts(reader, index, layers) else feed, index
 
 
@@ -404,11 +421,12 @@ def _of_values(reader: _Keyed, spec: Attention) -> Attention:
 def _state(reader: _Keyed, sizes: Sizes) -> Attention:
     """A layer with a state: the width that its projections have, as heads of attention that sees
     one position."""
-    heads = reader.size(("linear_num_value_heads", "mamba_num_heads", "mamba_n_heads"), sizes.heads)
     dim = reader.size(("linear_value_head_dim", "mamba_head_dim", "mamba_d_head"), sizes.head_dim)
-    heads, dim = heads or 1, dim or 1
+    dim = dim or 1
+    wide = reader.size(_STATE_SIZES["expand"], 0) * sizes.hidden // dim or sizes.heads
+    heads = reader.size(("linear_num_value_heads", "mamba_num_heads", "mamba_n_heads"), wide) or 1
     groups = reader.size(("linear_num_key_heads", "n_groups", "mamba_n_groups"), heads)
-    state = reader.size(("linear_key_head_dim", "ssm_state_size", "mamba_d_state"), dim)
+    state = reader.size(("linear_key_head_dim", *_STATE_SIZES["state"]), dim)
     # Gate and values have the width of all heads; keys and queries that of all groups.
     wanted = (heads * dim + 2 * groups * state) // (2 * dim)
     own = replace(sizes, heads=heads, head_dim=dim, kv_heads=_divisor(heads, wanted))
@@ -431,13 +449,15 @@ def _states(reader: _Keyed, kind: str, formulas: Sequence[str]) -> tuple[CachedT
 
 
 def _feed_forward(reader: _Keyed, sizes: Sizes, kind: str) -> Mlp | Moe:
-    # Two matrices in place of three count as three of two thirds of the width.
-    two = reader.value(("mlp_hidden_act", "hidden_act", "activation_function")) in _UNGATED
+    # Two matrices in place of three count as three of two thirds of the width, which LFM2 takes.
+    two = reader.value(_ACTIVATION) in _UNGATED
+    two |= reader.config.values.get("block_auto_adjust_ff_dim") is True
     dense = 2 * sizes.intermediate // 3 or 1 if two else sizes.intermediate
     if kind != "experts":
         return gated_mlp(sizes, 1 if kind == "none" else dense)
     experts = reader.size(_EXPERTS, 1, most=LARGEST_COUNT)
     width = reader.size(_EXPERT_WIDTH, sizes.intermediate) or sizes.intermediate
+    width = width * reader.size(("moe_hidden_size",), sizes.hidden) // sizes.hidden or 1
     shared = reader.size(_SHARED_WIDTH, 0) or width * reader.size(_SHARED, 0)
     if two:
         width, shared = 2 * width // 3 or 1, 2 * shared // 3
