@@ -418,8 +418,7 @@ def _optimizer_step(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
     if not plan.trains:
         return
     trained = [tensor for tensor in tensors_of(shape, plan) if tensor.requires_grad]
-    count = sum(tensor.elements for tensor in trained)
-    if not count:
+    if not (count := sum(tensor.elements for tensor in trained)):
         return
     nbytes = sum(tensor.bytes for tensor in trained)
     states = sum(state.bytes for tensor in trained for state in states_of(tensor, plan))
@@ -435,7 +434,6 @@ def _optimizer_step(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
         )  # fmt: skip
     else:
         yield _row(
-            name if kind.library == "torch" else plan.optimizer, 1, work, least,
-            f"{kind.work}·P over parameters, gradients and states",
+            name, 1, work, least, f"{kind.work}·P over parameters, gradients and states",
             "one kernel: each read once, and written once if it changes", group="optimizer",
         )  # fmt: skip

@@ -239,6 +239,12 @@ STEPS += [
         ("qlora", "checkpoints", 1), ("qlora", "kept", 2),
     )
 ]  # fmt: skip
+STEPS += [
+    f"{model}: {method}, kept, {batch}, eager"
+    for model, method, batch in (
+        ("deepseek_v2", "full", 2), ("deepseek_v3", "full", 2), ("deepseek_v3, at once", "lora", 1),
+    )
+]  # fmt: skip
 
 #: How many of ten plans of the grid may differ by more than CLOSE percent of the peak, and by how
 #: much any may differ.
@@ -253,14 +259,15 @@ def plans() -> dict[str, Case]:
 
 def step_of(name: str) -> Case:
     model, _, run = name.partition(": ")
-    method, kept, batch, *length = run.split(", ")
+    method, kept, batch, *more = run.split(", ")
     family = model.partition(",")[0]
     config = {"model_type": family, "torch_dtype": "bfloat16", **MODELS[model]}
     plan = {
         "method": method,
         "checkpointing": kept == CHECKPOINTING[True],
         "batch": int(batch),
-        "sequence": int(length[0]) if length else 48,
+        "sequence": int(more[0]) if more[:1] and more != ["eager"] else 48,
+        "attention": "eager" if more == ["eager"] else "sdpa",
         "lora_targets": ["all-linear"],
     }
     return Case(name, config, plan, steps=1)

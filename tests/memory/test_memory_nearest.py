@@ -190,6 +190,19 @@ def test_weights_are_counted_as_they_are_served(name: str, gib: float) -> None:
     assert found.resident_bytes / 2**30 == pytest.approx(gib, rel=0.035)
 
 
+def test_a_body_has_no_head_to_train() -> None:
+    config = {**published("llama-3.1-8b"), "architectures": ["LlamaModel"]}
+    shape, own = described(config).read_shape(), shape_from_config(published("llama-3.1-8b"))
+    assert parameter_count(own) - parameter_count(shape) == own.hidden * own.vocabulary
+    for method in ("qlora", "full"):
+        with pytest.raises(UsageError, match="LlamaModel has no head to train on; use --method"):
+            estimate(shape, RunPlan(method=method, sequence=64))
+    plan = RunPlan(method="inference", sequence=64)
+    assert estimate(shape, plan).resident_bytes < estimate(own, plan).resident_bytes - 10**9
+    own_code = {**config, "auto_map": {"AutoModelForCausalLM": "modeling.LlamaModel"}}
+    assert described(own_code).read_shape().head == own.head
+
+
 # What layers are
 
 

@@ -107,7 +107,7 @@ class HardwareHere:
             raise UsageError(self.refusal)
         shape = shape_from_config(SMALL)
         plan = resolve(from_plain(RunPlan, params["plan"]), shape.dtype)
-        return Operations(plan, tuple(operations_of(shape, plan)))
+        return Operations(plan, operations_of(shape, plan), assumed=False)
 
     def _measure(self, params: Any, on_progress: Any) -> dict[str, Any]:
         on_progress(0.0, {"device": self.facts})

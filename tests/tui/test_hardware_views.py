@@ -18,9 +18,10 @@ from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.hardware import units
 from qtui.tui.panels.hardware.gpus_view import GpusView
 from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
+from qtui.tui.panels.hardware.operations_view import OperationsView
 from qtui.tui.panels.hardware.panel import HardwarePanel
 from qtui.tui.panels.hardware.rates_view import RatesView
-from qtui.tui.panels.hardware.roofline_view import axes_of, picture
+from qtui.tui.panels.hardware.roofline_view import RooflineView, axes_of, picture
 from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
 from qtui_core.codec import from_plain
 from qtui_core.memory.devices.device import DEVICES, Device, device_of_memory, find_device
@@ -102,6 +103,13 @@ def test_rates_say_whose_they_are_from_the_first_moment() -> None:
     shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
     shown.measuring = False
     assert "Measured on the processor, EPYC: products of" in text_of(draw(shown, canvas))
+
+
+def test_operations_of_a_stand_in_say_so() -> None:
+    words = "a step of the nearest kind of decoder, which stands in for it, takes at least"
+    for view in (OperationsView, RooflineView):
+        assert words in view(NO_PANEL).meaning(filled(assumed=True))
+        assert "stands in" not in view(NO_PANEL).meaning(filled())
 
 
 class TestRoofline:

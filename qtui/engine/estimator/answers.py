@@ -133,10 +133,11 @@ class Readings:
 
 @dataclass(frozen=True)
 class Operations:
-    """The operations of one step. Every option of `plan` has a value."""
+    """The operations of one step, of a stand-in if `assumed`. `plan` leaves no option open."""
 
     plan: RunPlan
     operations: tuple[Operation, ...]
+    assumed: bool
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,12 @@ def operations(estimates: Estimates, task: Task[PlanRequest]) -> Operations:
     if plan.sequence == RunPlan().sequence:
         plan = within_positions(shape.learned_positions, plan)
     resolved = plan_on(resolve_for(shape, plan), question.device, shape)
-    return Operations(resolved, tuple(operations_of(shape, resolved)))
+    return Operations(resolved, operations_of(shape, resolved), shape.known == "assumed")
 
 
 def measure(estimates: Estimates, task: Task[RatesRequest]) -> RatesMeasured:
     """The rates of a device. Each is reported as progress as soon as it is measured."""
-    device, rates = None, []
-    worker = "qtui.engine.calibration.rates_worker"
+    device, rates, worker = None, [], "qtui.engine.calibration.rates_worker"
     for line in lines_of("The measurement", worker, task.asked.on, check=task.check):
         found = from_plain(MeasurementLine, json.loads(line))
         if found.error:

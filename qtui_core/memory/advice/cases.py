@@ -88,11 +88,10 @@ CASES: Final = from_plain(
 
 def case_of(key: str) -> WorkedCase:
     """The case with a key. Raises UsageError for an unknown key, with the known ones."""
-    for case in CASES:
-        if case.key == key:
-            return case
-    known = ", ".join(case.key for case in CASES)
-    raise UsageError(f"There is no worked case {key!r}; there are {known}.")
+    known = {case.key: case for case in CASES}
+    if key not in known:
+        raise UsageError(f"There is no worked case {key!r}; there are {', '.join(known)}.")
+    return known[key]
 
 
 def figures_of(case: WorkedCase) -> tuple[Figure, ...]:

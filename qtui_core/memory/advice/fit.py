@@ -211,15 +211,8 @@ def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
         if symptom is None:
             continue
         best = _best(estimate.plan, advice, phase.name, phase.allocated_bytes)
-        found.append(
-            Cure(
-                phase.name,
-                symptom,
-                phase.allocated_bytes,
-                best.change if best else "",
-                best.saves_by_phase[phase.name] if best else 0,
-            )
-        )
+        change, saves = (best.change, best.saves_by_phase[phase.name]) if best else ("", 0)
+        found.append(Cure(phase.name, symptom, phase.allocated_bytes, change, saves))
     reserved = estimate.peak_reserved_bytes
     if reserved is not None:
         # What the allocator caches beyond the allocated bytes, and how much of it expandable

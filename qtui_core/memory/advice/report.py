@@ -77,16 +77,10 @@ _COMPUTE = (
 def _range(found: Estimate) -> dict[str, Any]:
     """The least and the most of each figure, where activations are assumed."""
     below, above = found.spread
-    figures = {
-        "peak_live_bytes": found.peak_live_bytes,
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "process_bytes": found.process_bytes,
-    }
-    if not above:
-        return {}
+    figures = ("peak_live_bytes", "peak_allocated_bytes", "process_bytes")
+    ends = {"low": -below, "high": above} if above else {}
     return {
-        "low": {name: nbytes - below for name, nbytes in figures.items()},
-        "high": {name: nbytes + above for name, nbytes in figures.items()},
+        end: {name: getattr(found, name) + more for name in figures} for end, more in ends.items()
     }
 
 
@@ -127,25 +121,19 @@ class MemoryReport:
     notes: tuple[str, ...] = ()
     weighed: bool = True
 
+    # fmt: off
     PRINTED = (
-        "model",
-        "architecture",
-        "parameters",
+        "model", "architecture", "parameters",
         *((name, f"estimate.{name}") for name in _FIGURES),
         ("", lambda report: _range(report.estimate)),
         ("components", "estimate.components"),
         ("terms", lambda report: [printed(term, _PART) for term in report.estimate.terms]),
         ("beyond_allocated", "estimate.beyond"),
-        ("phases", "estimate.phases"),
-        ("gpu", "asked"),
-        "fits",
-        "advice",
-        "cures",
+        ("phases", "estimate.phases"), ("gpu", "asked"), "fits", "advice", "cures",
         ("compute", lambda report: report.compute and printed(report, _COMPUTE)),
-        ("", lambda report: {"cache": report.cache} if report.cache else {}),
-        "largest",
-        "notes",
+        ("", lambda report: {"cache": report.cache} if report.cache else {}), "largest", "notes",
     )
+    # fmt: on
 
     @cached_property
     def parameters(self) -> int | None:
@@ -272,11 +260,7 @@ def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
         name, nbytes = max(parts, key=lambda part: part[1])
         need += f", {nbytes / estimate.peak_allocated_bytes:.0%} of it {name}"
     asked = next((fit for fit in report.fits if fit.gpu == report.asked), None)
-    sentence = f"{need}. "
-    if asked is not None:
-        sentence += _verdict(asked, report)
-    else:
-        sentence += _smallest(report)
+    sentence = f"{need}. " + (_smallest(report) if asked is None else _verdict(asked, report))
     most = report.largest
     if most is not None and most.value is None:
         sentence += f"Not even {most.option} {most.step} fits. "
@@ -307,7 +291,7 @@ def _verdict(fit: Fit, report: MemoryReport) -> str:
         return f"It is tight on {gpu}: {left} to spare is less than the estimate may be off. "
     if fit.verdict == "tight":
         what = "with what the allocator keeps"
-        if report.estimate.plan.optimizer.startswith("paged"):
+        if report.estimate.plan.pages:
             what += " and the paged states"
         return f"It is tight on {gpu}: its tensors fit, and {what} it is {left} too much. "
     return f"It does not fit {gpu}: {left} too much. "

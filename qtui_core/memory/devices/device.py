@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -116,11 +116,8 @@ class Device:
     @property
     def capacity_bytes(self) -> int:
         """Bytes that all processes together can have, including their contexts."""
-        if self.allocatable is not None:
-            return self.allocatable
-        if self.total is not None:
-            return int(self.total * _ALLOCATABLE_SHARE)
-        return int(self.memory_gb * 10**9 * _ALLOCATABLE_SHARE)
+        total = self.memory_gb * 10**9 if self.total is None else self.total
+        return int(total * _ALLOCATABLE_SHARE) if self.allocatable is None else self.allocatable
 
     def rate(self, dtype: str) -> float:
         """Operations a second on operands of a dtype (fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8,
@@ -138,7 +135,9 @@ class Device:
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
-#: The columns with rates.
+#: The columns with texts, whole numbers, and rates.
+_TEXTS: Final = ("name", "vendor", "architecture", "source", "note")
+_COUNTS: Final = ("multiprocessors", "boost_mhz", "memory_gb")
 _DTYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
@@ -147,22 +146,18 @@ def _device(row: Mapping[str, str]) -> Device:
     major, _, minor = row["capability"].partition(".")
     registers, l1, shared = (int(row[name]) * KIB for name in ("registers", "l1", "shared"))
     rates = {dtype: float(row[dtype]) * 1e12 for dtype in _DTYPES if row[dtype]}
+    as_written: Any = {name: row[name] for name in _TEXTS}
+    counts: Any = {name: int(row[name]) for name in _COUNTS}
     return Device(
-        name=row["name"],
-        vendor=row["vendor"],
-        architecture=row["architecture"],
+        **as_written,
+        **counts,
         capability=(int(major), int(minor)) if major else None,
-        multiprocessors=int(row["multiprocessors"]),
         multiprocessor=Multiprocessor(registers, l1, shared),
-        boost_mhz=int(row["boost_mhz"]),
-        memory_gb=int(row["memory_gb"]),
         total=int(row["total"]) * MIB if row["total"] else None,
         allocatable=int(row["allocatable"]) if row["allocatable"] else None,
         bandwidth=round(float(row["bandwidth"]) * 10**9),
         l2=round(float(row["l2"]) * MIB),
         rates=MappingProxyType(rates),
-        source=row["source"],
-        note=row["note"],
         aliases=tuple(row["aliases"].split("; ")) if row["aliases"] else (),
     )
 
@@ -218,8 +213,7 @@ def _words(name: str) -> frozenset[str]:
     "4090"."""
     text = re.sub(r"(?<=\d)\s*gi?b\b", "", name.lower())
     text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", text)
-    words = re.findall(r"[a-z0-9]+", text)
-    return frozenset(words) - _COMMON
+    return frozenset(re.findall(r"[a-z0-9]+", text)) - _COMMON
 
 
 def _key(name: str) -> str:
@@ -371,21 +365,14 @@ _CONTEXTS: Final = {
 #: all-reduce in every group: 544 MiB in groups of two, 688 MiB in larger ones (issue 964 of
 #: NVIDIA/nccl). Elsewhere 110 MiB (issue 34, PCIe, NCCL 1) to 1.6 GiB (issue 864); all-to-all takes
 #: several times as much (issue 1685).
-_NCCL_PAIR: Final = 544 * MIB
-_NCCL_LARGER: Final = 688 * MIB
-_NCCL_LOW: Final = 110 * MIB
-_NCCL_HIGH: Final = 1638 * MIB
+_NCCL_PAIR, _NCCL_LARGER, _NCCL_LOW, _NCCL_HIGH = (n * MIB for n in (544, 688, 110, 1638))
 
 
 def nccl_bytes(groups: Sequence[int]) -> Calibrated:
     """What NCCL's communicators take on a GPU that is in groups of these sizes."""
     found = sum(_NCCL_PAIR if size == 2 else _NCCL_LARGER for size in groups)
-    return Calibrated(
-        found,
-        _NCCL_LOW * len(groups),
-        _NCCL_HIGH * len(groups),
-        "all-reduce on 4 A100 with NVLink, NVIDIA/nccl issue 964",
-    )
+    source, count = "all-reduce on 4 A100 with NVLink, NVIDIA/nccl issue 964", len(groups)
+    return Calibrated(found, _NCCL_LOW * count, _NCCL_HIGH * count, source)
 
 
 def context_bytes(device: Device | None = None) -> Calibrated:

@@ -158,8 +158,7 @@ class Terms:
         for held in members:
             whole = whole.plus(self._count(held.copies).times(expression_of(held.size)))
         listed = whole.nearly(nbytes, nbytes // 1000)
-        formula = listed.text
-        left = int(nbytes - listed.value)
+        formula, left = listed.text, int(nbytes - listed.value)
         if left:
             formula += f" {'+' if left > 0 else '-'} {abs(left):,} in smaller terms"
         count = sum(held.copies for held in members)

@@ -83,9 +83,8 @@ def without_logits(loss: str) -> bool:
 
 
 #: The headings of options, in order.
-GROUPS: Final = ("run", "numbers", "adapters", "step", "machine")
-
 Group = Literal["run", "numbers", "adapters", "step", "machine"]
+GROUPS: Final = get_args(Group)
 Kind = Literal["choice", "switch", "whole", "share", "text", "names"]
 
 #: Numbers with more digits are refused without parsing.
@@ -282,12 +281,6 @@ _ADAPTS: Final = attrgetter("adapts")
 _SHARES: Final = attrgetter("shares")
 
 
-def _same_states(one: Optimizer, other: Optimizer) -> bool:
-    """Whether two optimizers keep states of the same precision and make the same updates of
-    them."""
-    return OPTIMIZERS[one].learns == OPTIMIZERS[other].learns
-
-
 @dataclass(frozen=True)
 class RunPlan:
     """A run. Each field is an option, its default a row of the table. None means "the usual value
@@ -347,10 +340,8 @@ class RunPlan:
             "leave out --kv-dtype." * (plan.trains and plan.kv_dtype != KV_DTYPES[0])
         ),
         cheaper=(
-            Cheaper(
-                "fp8", "accuracy of an 8-bit cache (QuantizedCache of transformers, or vLLM's)",
-                lambda plan: not plan.recasts_cache,
-            ),
+            Cheaper("fp8", "accuracy of an 8-bit cache (QuantizedCache of transformers, or vLLM's)",
+                    lambda plan: not plan.recasts_cache),
         ),
     )
     # FSDP shards weights that are packed into a floating-point type, but not into "uint8".
@@ -394,29 +385,21 @@ class RunPlan:
         None, "--adapter-dtype", "TYPE", "Of the adapters.  [default: fp32, as peft makes them]",
         group="adapters", steps=FLOATING, read=dtype_of, counts=_ADAPTS, idle=_NO_ADAPTERS,
         cheaper=(
-            Cheaper(
-                "bf16", "adapters lose small updates",
-                lambda plan: plan.adapter_dtype == "fp32",
-            ),
+            Cheaper("bf16", "adapters lose small updates",
+                    lambda plan: plan.adapter_dtype == "fp32"),
         ),
     )
     optimizer: Optimizer = choice(
         "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's, on lists of tensors (foreach).",
         noun="optimizer", group="step", counts=_TRAINS, idle="an inference has no optimizer",
-        alike=_same_states,
+        alike=lambda one, other: OPTIMIZERS[one].learns == OPTIMIZERS[other].learns,
         cheaper=(
-            Cheaper(
-                "adamw-fused", "nothing: the same result, and faster",
-                lambda plan: plan.optimizer == "adamw",
-            ),
-            Cheaper(
-                "adamw8bit", "states in 8 bits",
-                lambda plan: OPTIMIZERS[plan.optimizer].learns in _WIDE_STATES,
-            ),
-            Cheaper(
-                "paged-adamw8bit", "states in 8 bits, paged to the host when it is full",
-                lambda plan: not plan.pages and OPTIMIZERS[plan.optimizer].update == "AdamW",
-            ),
+            Cheaper("adamw-fused", "nothing: the same result, and faster",
+                    lambda plan: plan.optimizer == "adamw"),
+            Cheaper("adamw8bit", "states in 8 bits",
+                    lambda plan: OPTIMIZERS[plan.optimizer].learns in _WIDE_STATES),
+            Cheaper("paged-adamw8bit", "states in 8 bits, paged to the host when it is full",
+                    lambda plan: not plan.pages and OPTIMIZERS[plan.optimizer].update == "AdamW"),
         ),
     )
     checkpointing: bool | None = switch(

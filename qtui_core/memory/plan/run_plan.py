@@ -130,9 +130,8 @@ def plan_on(plan: RunPlan, device: Device | None, shape: ModelShape | None = Non
         if capability is not None and capability < _FIRST[packing.method]:
             method = "lora" if plan.method == "qlora" else plan.method
             plan = replace(plan, method=method, quant=UNPACKED)
-    if plan.attention != "sdpa" or has_flash(device):
-        return plan
-    return replace(plan, attention="efficient")
+    slow = plan.attention == "sdpa" and not has_flash(device)
+    return replace(plan, attention="efficient") if slow else plan
 
 
 def has_flash(device: Device | None) -> bool:
@@ -213,6 +212,9 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
     styles = {layer.attention.style for layer in shape.layers}
     # fmt: off
     _refuse((
+        (plan.trains and shape.head is None,
+         f"{title} has no head to train on; use --method inference, or name a class with a head "
+         "under architectures in config.json."),
         (plan.trains and plan.loss != "stock" and shape.is_encoder,
          f"--loss {plan.loss} is of models that predict the next token, and {title} does not; use "
          "--loss stock."),

@@ -32,10 +32,8 @@ def known(path: Path) -> Recording | None:
     """The recording in a file; None without one, or if the file was cut or changed."""
     try:
         return read(json.loads(gzip.decompress(path.read_bytes())))
-    except FileNotFoundError:
-        return None
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError):
-        return None  # it is made anew
+        return None  # it is made, or made anew
 
 
 def keep(path: Path, text: str) -> None:

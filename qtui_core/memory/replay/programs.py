@@ -186,9 +186,7 @@ def by_lifetime(born: str, died: str) -> Component:
         return Component.WEIGHTS
     if born == Phase.FORWARD:
         return Component.ACTIVATIONS
-    if born == Phase.BACKWARD:
-        return Component.GRADIENTS
-    return Component.TEMPORARIES
+    return Component.GRADIENTS if born == Phase.BACKWARD else Component.TEMPORARIES
 
 
 class Call(NamedTuple):

@@ -113,7 +113,7 @@ class Config:
 
     def indices(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers; None if there is none."""
-        return self._list(key, _is_whole, "whole numbers")
+        return self._list(key, is_whole, "whole numbers")
 
     def within(self, key: str) -> Config | None:
         """The object under a key; None if there is none."""
@@ -168,12 +168,12 @@ def _is_object(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
-    whole = _is_whole(value) or isinstance(value, float)
+    whole = is_whole(value) or isinstance(value, float)
     return whole and abs(cast(float, value)) <= 1e300
 
 

@@ -66,11 +66,14 @@ def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
     return replace(shape, known="derived", notes=(note, *shape.notes))
 
 
+def is_body(name: str) -> bool:
+    """Whether a class of transformers has no head, and with it no loss."""
+    return name.endswith("Model") and not name.endswith(("HeadModel", "HeadsModel", "DecoderModel"))
+
+
 def is_traceable(name: str) -> bool:
-    """Whether --trace knows the inputs of a class: for a step, or for an inference if it is a body
-    alone."""
-    body = name.endswith("Model") and not name.endswith("HeadsModel")
-    return (body or name.endswith(_TRACEABLE)) and name != _COUNTS_TOKENS
+    """Whether --trace knows the inputs of a class: for a step, or for an inference of a body."""
+    return (is_body(name) or name.endswith(_TRACEABLE)) and name != _COUNTS_TOKENS
 
 
 #: model_type of config.json -> what makes the shape.

@@ -21,13 +21,14 @@ from qtui_core.memory.shape.config_reader import (
     LARGEST_LENGTH,
     LARGEST_SIZE,
     Config,
+    is_whole,
     stored_dtype,
 )
 from qtui_core.memory.shape.families.decoder import attention, gated_mlp, norms, stacked_experts
 from qtui_core.memory.shape.families.deepseek import latent_attention
 from qtui_core.memory.shape.families.delta import KEPT
 from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers
-from qtui_core.memory.shape.from_config import families
+from qtui_core.memory.shape.from_config import families, is_body
 from qtui_core.memory.shape.model_shape import (
     SHARED_CACHE,
     Attention,
@@ -126,19 +127,15 @@ class _Keyed:
         """A whole number from 0 on; of a list the largest."""
         found = self.value(keys)
         if isinstance(found, list | tuple):
-            found = max((each for each in found if _whole(each)), default=None)
-        return found if found is not None and _whole(found) and 0 <= found <= most else default
+            found = max((each for each in found if is_whole(each)), default=None)
+        return found if found is not None and is_whole(found) and 0 <= found <= most else default
 
     def of_layer(self, keys: Sequence[str], index: int, layers: int, default: int) -> int:
         """The same for one layer, if the list has one for each."""
         found = self.value(keys)
-        if isinstance(found, list | tuple) and len(found) == layers and _whole(found[index]):
+        if isinstance(found, list | tuple) and len(found) == layers and is_whole(found[index]):
             return int(found[index])
         return self.size(keys, default)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
@@ -146,7 +143,6 @@ def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
 
     Raises UsageError for a configuration without layers, widths or a vocabulary.
     """
-    whole = Config(config)
     part = _language_part(config)
     reader = _Keyed(part)
     sizes = _sizes(reader)
@@ -156,27 +152,26 @@ def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
         if isinstance(value, Mapping) and value is not part.values
     )  # fmt: skip
     others += _decoder_depth(reader) * 4 * sizes.hidden**2
-    if others:
-        layers[0] = _beside(layers[0], Parameter("other_parts.weight", (others,)))
     names = config.get("architectures")
     named = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     # Saved configurations leave out what is the default of the base class.
     tied = config.get("tie_word_embeddings", part.values.get("tie_word_embeddings", True))
-    kind = part.text("model_type", "")
+    kind, head = part.text("model_type", ""), Linear("lm_head", sizes.hidden, sizes.vocabulary)
     return ModelShape(
         family="llama" if kind in families() else kind,
         architecture=named or "a decoder",
         hidden=sizes.hidden,
         vocabulary=sizes.vocabulary,
         embeddings=(Embedding("model.embed_tokens", sizes.vocabulary, sizes.hidden),),
-        layers=tuple(layers),
+        layers=_with(layers, "other_parts.weight", others),
         layer_prefix="model.layers",
         final_norm=replace(layers[0].norms[0], name="model.norm"),
-        head=Linear("lm_head", sizes.hidden, sizes.vocabulary),
+        # Code of a model's own calls its classes what it likes.
+        head=None if is_body(named) and not config.get("auto_map") else head,
         tied=tied is True,
         rotary_dims=sizes.rotary_dims,
         buffers=rotary_buffers(sizes.rotary_dims),
-        dtype=stored_dtype(whole),
+        dtype=stored_dtype(Config(config)),
         max_positions=sizes.positions,
         known="assumed",
         why=why,
@@ -187,17 +182,15 @@ def with_parameters(shape: ModelShape, parameters: int) -> ModelShape:
     """The shape with as many parameters as the headers of the weights tell: those that no key of
     config.json explains stand beside the first layer."""
     missing = parameters - parameter_count(shape)
-    if missing <= 0:
-        return shape
-    first, *rest = shape.layers
-    more = Parameter("unexplained.weight", (missing,))
-    return replace(shape, layers=(_beside(first, more), *rest))
+    return replace(shape, layers=_with(shape.layers, "unexplained.weight", missing))
 
 
-def _beside(layer: Layer, more: Parameter) -> Layer:
-    """The layer with a parameter that no operation reads."""
-    extra: Any = (*layer.attention.extra, more)
-    return replace(layer, attention=replace(layer.attention, extra=extra))
+def _with(layers: Sequence[Layer], name: str, count: int) -> tuple[Layer, ...]:
+    """The layers, beside the first of which are `count` parameters that no operation reads."""
+    first, *rest = layers
+    extra: Any = (*first.attention.extra, Parameter(name, (count,)))
+    beside = replace(first, attention=replace(first.attention, extra=extra))
+    return (beside, *rest) if count > 0 else tuple(layers)
 
 
 def _language_part(config: Mapping[str, Any]) -> Config:
@@ -243,9 +236,8 @@ def _sizes(reader: _Keyed) -> Sizes:
             f"config.json does not say {' or '.join(missing)}. Without it nothing can be said of "
             "the model's size; take the config.json that belongs to the weights."
         )
-    keys, heads = reader.config.values, reader.size(_HEADS, 0, most=LARGEST_COUNT)
-    heads = heads or max(1, hidden // 128)
-    one = keys.get("multi_query") is True and keys.get("new_decoder_architecture") is not True
+    heads = reader.size(_HEADS, 0, most=LARGEST_COUNT) or max(1, hidden // 128)
+    one = reader.value(("multi_query",)) is True and not reader.value(("new_decoder_architecture",))
     kv_heads = 1 if one else reader.size(_KV_HEADS, heads, most=LARGEST_COUNT)
     head_dim = reader.size(("head_dim", "attention_head_dim", "d_kv"), 0) or hidden // heads
     head_dim = max(2, head_dim)  # which can be rotated

@@ -52,8 +52,7 @@ def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]
 
 def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[OptimizerState, ...]:
     """The code tables that an 8-bit optimizer has once for all tensors with 8-bit states."""
-    eight = OPTIMIZERS[plan.optimizer].precision == "8 bits"
-    if eight and any(_packs(tensor, plan) for tensor in trained):
+    if OPTIMIZERS[plan.optimizer].precision == "8 bits" and any(_packs(t, plan) for t in trained):
         return (OptimizerState("dynamic", 256, "fp32"), OptimizerState("udynamic", 256, "fp32"))
     return ()
 

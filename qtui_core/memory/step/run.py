@@ -280,7 +280,7 @@ def _forward(
     tape = batch.ids.tape
     shape, plan = model.shape, model.plan
     hidden = BACKBONES.get(shape.family, decoder)(model, batch, cache)
-    if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on
+    if shape.head is None:  # the next stage goes on, or nothing does
         return (hidden, ()) if plan.trains else (None, (hidden,))
     if plan.trains and without_logits(plan.loss) and not shape.is_encoder:
         tape.phase(Phase.LOSS)

@@ -27,6 +27,7 @@ def panel_data(shown: HardwareShown, sentence: str) -> dict[str, Any]:
             "rates": [asdict(rate) for rate in shown.rates],
         },
         "plan": None if shown.resolved is None else asdict(shown.resolved),
+        "assumed": shown.assumed,
         "operations": [asdict(each) for each in shown.placed],
     }
 

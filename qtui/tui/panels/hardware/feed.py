@@ -10,8 +10,6 @@ from qtui.engine.estimator.requests import PlanRequest, RatesRequest, RequestedD
 from qtui.screen.panel.feed import Feed
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.codec import from_plain
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.roofline.operation import Operation
 from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
@@ -23,16 +21,15 @@ class HardwareFeed(Feed):
         """The current readings of the GPUs."""
         return (await self.ask(Readings, "gpus")).gpus
 
-    async def operations(self, shown: HardwareShown) -> tuple[RunPlan, tuple[Operation, ...]]:
-        """The plan with a value for every option, and its operations."""
+    async def operations(self, shown: HardwareShown) -> Operations:
+        """The operations of the plan that is shown."""
         device = shown.choice.device
         params = PlanRequest(
             model=shown.model,
             plan=shown.plan,
             device=RequestedDevice(name=device.name) if shown.choice.known else None,
         )
-        found = await self.ask(Operations, "operations", params)
-        return found.plan, found.operations
+        return await self.ask(Operations, "operations", params)
 
     async def measure(
         self,

@@ -138,10 +138,11 @@ def operations_meaning(shown: HardwareShown) -> str:
     waits = sum(each.seconds for each in placed if each.presses == "memory")
     saved = sum(each.saves_seconds for each in placed)
     most = max(placed, key=lambda each: each.saves_seconds)
+    stands_in = " of the nearest kind of decoder, which stands in for it," * shown.assumed
     text = (
-        f"On the {shown.device.name} a step takes at least {seconds(whole)}, {waits / whole:.0%} "
-        f"of it waiting for memory; the longest is {placed[0].operation.name} with "
-        f"{placed[0].seconds / whole:.0%}"
+        f"On the {shown.device.name} a step{stands_in} takes at least {seconds(whole)}, "
+        f"{waits / whole:.0%} of it waiting for memory; the longest is {placed[0].operation.name} "
+        f"with {placed[0].seconds / whole:.0%}"
     )
     if most.saves_seconds:
         text += (

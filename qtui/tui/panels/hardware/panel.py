@@ -94,9 +94,8 @@ class HardwarePanel(AskingPanel):
 
     def _adopt(self, *, anew: bool = False) -> None:
         """Takes the plan and the GPU of the other panels, if they changed or `anew`."""
-        chosen = self.qtui.chosen
         shown = self.shown
-        if chosen is not None:
+        if (chosen := self.qtui.chosen) is not None:
             plan, gpu = chosen
             anew = anew or plan != shown.plan
             shown.plan = plan
@@ -109,7 +108,9 @@ class HardwarePanel(AskingPanel):
     async def _count(self) -> None:
         shown = self.shown
         shown.why = ""
-        shown.resolved, shown.operations = await self.feed.operations(shown)
+        found = await self.feed.operations(shown)
+        shown.resolved, shown.assumed = found.plan, found.assumed
+        shown.operations = found.operations
         self.say(AskingPhase.READY)
 
     # Reading the GPUs
@@ -238,8 +239,7 @@ class HardwarePanel(AskingPanel):
         return "from the catalogue" if shown.gpus else "from the catalogue: this machine has no GPU"
 
     def _details(self) -> tuple[str, ...]:
-        plan = self.shown.resolved
-        if plan is None:
+        if (plan := self.shown.resolved) is None:
             return ()
         return (plan.method, f"batch {plan.batch}", f"{plan.sequence:,} tokens")
 

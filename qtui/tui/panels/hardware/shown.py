@@ -59,7 +59,7 @@ class HardwareShown:
         history: label -> earlier readings as (utilisation, share of memory).
         facts, rates: of the device that was measured.
         measured_on: the label of that device.
-        operations: of `plan` on `model`.
+        operations: of `plan` on `model`; of a stand-in for it if `assumed`.
         why: why there are no operations.
     """
 
@@ -74,6 +74,7 @@ class HardwareShown:
     measured_on: str = ""
     measuring: bool = False
     operations: tuple[Operation, ...] = ()
+    assumed: bool = False
     why: str = ""
     line: int = 0
 

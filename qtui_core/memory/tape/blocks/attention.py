@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.shape.model_shape import Attention, Norm
+from qtui_core.memory.shape.model_shape import Attention, LatentAttention, Norm
 from qtui_core.memory.tape.blocks.linear import project
 from qtui_core.memory.tape.blocks.masks import is_eager
 from qtui_core.memory.tape.blocks.norms import normalize, unit
@@ -474,7 +474,7 @@ def flashes(dtype: str, mask: Tensor | None, widths: tuple[int, int], state: Pas
 
 
 def eager(
-    spec: Attention,
+    spec: Attention | LatentAttention,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -502,7 +502,7 @@ def eager(
     copied = several and not first, several and (expanded or (apart and not first))
     scores = pairs * sizes.queries * sizes.keys
     weights = matmul(query, key_states, scores, copied) * SCALE
-    if spec.softcap:
+    if isinstance(spec, Attention) and spec.softcap:
         weights = weights * SCALE
         weights = weights.tanh()
         weights = weights * SCALE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from qtui_core.memory.shape.model_shape import LatentAttention
-from qtui_core.memory.tape.blocks.attention import Attended, kernel
+from qtui_core.memory.tape.blocks.attention import Attended, eager, kernel
 from qtui_core.memory.tape.blocks.linear import project
+from qtui_core.memory.tape.blocks.masks import is_eager
 from qtui_core.memory.tape.blocks.norms import normalize
 from qtui_core.memory.tape.blocks.rotary import Pair, rotate, turned
 from qtui_core.memory.tape.blocks.state import Pass, remember
@@ -30,6 +31,9 @@ def latent(weights: Weights, spec: LatentAttention, hidden: Tensor, state: Pass)
     key, value = _expanded(weights, spec, kv_nope, k_rot, state)
     widths = spec.nope_dim + rope, spec.value_dim
     sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.heads, *widths)
+    if is_eager(state):
+        output, scores = eager(spec, query, key, value, state.mask, sizes, (True, False), None)
+        return project(weights, spec.out, output), scores
     output = kernel(query, key, value, state.mask, sizes, state)
     return project(weights, spec.out, output), None
 
