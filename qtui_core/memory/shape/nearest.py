@@ -156,13 +156,15 @@ def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
     named = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     # Saved configurations leave out what is the default of the base class.
     tied = config.get("tie_word_embeddings", part.values.get("tie_word_embeddings", True))
+    # A table of narrower rows, which a product widens (ALBERT, ELECTRA), as one of fewer rows.
+    rows = sizes.vocabulary * reader.size(("embedding_size",), sizes.hidden) // sizes.hidden or 1
     kind, head = part.text("model_type", ""), Linear("lm_head", sizes.hidden, sizes.vocabulary)
     return ModelShape(
         family="llama" if kind in families() else kind,
         architecture=named or "a decoder",
         hidden=sizes.hidden,
         vocabulary=sizes.vocabulary,
-        embeddings=(Embedding("model.embed_tokens", sizes.vocabulary, sizes.hidden),),
+        embeddings=(Embedding("model.embed_tokens", rows, sizes.hidden),),
         layers=_with(layers, "other_parts.weight", others),
         layer_prefix="model.layers",
         final_norm=replace(layers[0].norms[0], name="model.norm"),
