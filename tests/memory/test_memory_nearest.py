@@ -14,7 +14,7 @@ from lazy_imports import LazyImport
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.record import ALLOCATE
+from qtui_core.memory.replay.record import ALLOCATE, Component
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.from_config import shape_from_config
@@ -26,6 +26,7 @@ from qtui_core.memory.shape.model_shape import (
     parameter_count,
 )
 from qtui_core.memory.shape.nearest import nearest_shape, with_parameters
+from qtui_core.memory.step.run import record_all, record_step
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -157,10 +158,12 @@ def test_two_stacks_and_lists_of_parts_are_counted(config: dict[str, Any], most:
 
 #: By default the class has parts with a key of their own: one head of keys, no gate, a narrower
 #: feed-forward part, two stacks, layers that look at images, experts over fewer elements, feed-
-#: forward parts in some layers alone, whose weights are the same (Zamba), and none (Mamba).
+#: forward parts in some layers alone, whose weights are the same (Zamba), none (Mamba), a narrower
+#: embedding, and layers that use the same weights (ALBERT, HRM).
 ODD = {
     "falcon": 0.01, "bert-generation": 0.01, "apertus": 0.01, "openai-gpt": 0.01, "lfm2": 0.01,
     "t5": 0.01, "bart": 0.01, "idefics": 0.08, "muse_spark": 0.02, "zamba": 0.14, "mamba": 0.05,
+    "albert": 0.06, "electra": 0.02, "hrm_text": 0.06,
 }  # fmt: skip
 
 
@@ -169,6 +172,7 @@ def test_a_key_of_its_own_is_read(kind: str, most: float) -> None:
     built = transformers.AutoConfig.for_model(kind)
     auto = transformers.models.auto.modeling_auto
     names = {
+        **auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         **auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         **auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
         **auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -188,6 +192,27 @@ def test_weights_are_counted_as_they_are_served(name: str, gib: float) -> None:
     model = described(json.loads(TODAY[name].read_text()))
     found = estimate(model.read_shape(), RunPlan(method="inference"), allocator=False)
     assert found.resident_bytes / 2**30 == pytest.approx(gib, rel=0.035)
+
+
+@pytest.mark.parametrize("own", [1, 3])
+@pytest.mark.parametrize("method", ["full", "qlora", "inference"])
+def test_layers_of_the_same_weights_are_folded_rightly(own: int, method: str) -> None:
+    groups = {"num_hidden_layers": 12, "num_hidden_groups": own}
+    shared, apart = shape_of(**groups), shape_of(num_hidden_layers=12)
+    plan = resolve(RunPlan(method=method, sequence=64), "bf16")
+    folded, whole = (make(shared.plain, plan).events for make in (record_step, record_all))
+    assert Timeline(folded).tops == Timeline(whole).tops
+    weights = [
+        sum(event[2] for event in record_step(shape.plain, plan).events
+            if event[0] == ALLOCATE and event[3].component is Component.WEIGHTS)
+        for shape in (shared, apart)
+    ]  # fmt: skip
+    assert weights[0] < weights[1]
+    assert parameter_count(apart) - parameter_count(shared) == (12 - own) * (
+        parameter_count(apart) - parameter_count(shape_of(num_hidden_layers=11))
+    )
+    with pytest.raises(UsageError, match="leave out --gpus"):
+        estimate(shared, replace(plan, gpus=2))
 
 
 def test_a_body_has_no_head_to_train() -> None:

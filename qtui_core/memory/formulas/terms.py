@@ -176,9 +176,7 @@ class Terms:
         layers = self._layers
         if layers > 1 and count % layers == 0:
             return symbol("L", layers).times(number(count // layers))
-        if layers > 2 and count == layers - 1:
-            return symbol("(L - 1)", count)
-        return number(count)
+        return symbol("(L - 1)", count) if layers > 2 and count == layers - 1 else number(count)
 
     def _known_of(self, component: Component) -> tuple[Basis, str]:
         """The basis and source of a component; of weights that a checkpoint packed, from their

@@ -90,6 +90,5 @@ OPTIMIZERS: Final[dict[Optimizer, OptimizerKind]] = {
     "paged-adamw8bit": _AdamW("bitsandbytes", "8 bits", _32_BITS, _8_BITS, 1, 0),
     "paged-adamw": _AdamW("bitsandbytes", "fp32", _32_BITS, (), 1, 0),
     "adamw4bit": _AdamW("torchao", "4 bits", _ADAMW, _4_BITS, BLOCK_4BIT, 0),
-    # Without momentum.
-    "sgd": OptimizerKind("SGD", 2, (1e-2, 1e-2), "torch", "none", (), (), 1, 0),
+    "sgd": OptimizerKind("SGD", 2, (1e-2, 1e-2), "torch", "none", (), (), 1, 0),  # no momentum
 }

@@ -218,6 +218,8 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
         (plan.trains and plan.loss != "stock" and shape.is_encoder,
          f"--loss {plan.loss} is of models that predict the next token, and {title} does not; use "
          "--loss stock."),
+        (shape.own_layers and plan.data_parallel > 1,
+         "How GPUs share layers with the same weights is not built in; leave out --gpus."),
         *_impossible_packing(shape, plan),
         *_undivided(shape, plan.tensor_parallel),
         (stages > len(shape.layers),

@@ -44,10 +44,7 @@ def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
         return Curve((), (), (), ())
     points = min(points, count)
     cuts = [start + i * count // points for i in range(points + 1)]
-    positions = []
-    for low, high in pairwise(cuts):
-        part = live[low:high]
-        positions.append(low + part.index(max(part)))
+    positions = [low + (part := live[low:high]).index(max(part)) for low, high in pairwise(cuts)]
     drawn = [timeline.held(position) for position in positions]
     components = [component for component in STACK if any(component in held for held in drawn)]
     return Curve(

@@ -350,7 +350,8 @@ class ModelShape:
         hidden, vocabulary: sizes.
         embeddings: token embedding first, then those of positions and types.
         layers: in order; the names of their modules begin with `layer_prefix` and the index, as in
-            "model.layers.3.self_attn.q_proj".
+            "model.layers.3.self_attn.q_proj". Only the first `own_layers` have their own weights,
+            which the others use again (ALBERT).
         final_norm: before the head, if any.
         head: the product that gives logits; None if there is none (an encoder alone).
         tied: whether the head's weight is the token embedding's.
@@ -393,6 +394,7 @@ class ModelShape:
     tied: bool
     head_modules: tuple[Module, ...] = ()
     embedding_modules: tuple[Module, ...] = ()
+    own_layers: int | None = None
     embedding_scale: bool = False
     embedding_scales_itself: bool = False
     logit_scale: bool = False
@@ -479,7 +481,7 @@ def named_modules(shape: ModelShape) -> Iterator[tuple[str, Module]]:
     """(full name, module) of all modules, without a tied head."""
     for module in (*shape.embeddings, *shape.embedding_modules):
         yield module.name, module
-    for index, layer in enumerate(shape.layers):
+    for index, layer in enumerate(shape.layers[: shape.own_layers]):
         for module in modules_of_layer(layer):
             yield f"{shape.layer_prefix}.{index}.{module.name}", module
     if shape.final_norm is not None:
@@ -538,4 +540,4 @@ def parameter_count(shape: ModelShape) -> int:
         key: sum(prod(sizes) for m in modules_of_layer(layer) for _, sizes in parameters_of(m))
         for key, layer in alike.items()
     }
-    return found + sum(counts[id(layer)] for layer in shape.layers)
+    return found + sum(counts[id(layer)] for layer in shape.layers[: shape.own_layers])

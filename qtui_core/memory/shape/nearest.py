@@ -158,6 +158,8 @@ def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
     tied = config.get("tie_word_embeddings", part.values.get("tie_word_embeddings", True))
     # A table of narrower rows, which a product widens (ALBERT, ELECTRA), as one of fewer rows.
     rows = sizes.vocabulary * reader.size(("embedding_size",), sizes.hidden) // sizes.hidden or 1
+    own = reader.size(("num_hidden_groups",), 0) * reader.size(("inner_group_num",), 1)
+    own = own or 2 * reader.size(("num_layers_per_stack",), 0)  # HRM has two stacks
     kind, head = part.text("model_type", ""), Linear("lm_head", sizes.hidden, sizes.vocabulary)
     return ModelShape(
         family="llama" if kind in families() else kind,
@@ -166,6 +168,7 @@ def nearest_shape(config: Mapping[str, Any], why: str) -> ModelShape:
         vocabulary=sizes.vocabulary,
         embeddings=(Embedding("model.embed_tokens", rows, sizes.hidden),),
         layers=_with(layers, "other_parts.weight", others),
+        own_layers=own or None,
         layer_prefix="model.layers",
         final_norm=replace(layers[0].norms[0], name="model.norm"),
         # Code of a model's own calls its classes what it likes.
@@ -444,8 +447,8 @@ def _states(reader: _Keyed, kind: str, formulas: Sequence[str]) -> tuple[CachedT
 
 def _feed_forward(reader: _Keyed, sizes: Sizes, kind: str) -> Mlp | Moe:
     # Two matrices in place of three count as three of two thirds of the width, which LFM2 takes.
-    two = reader.value(_ACTIVATION) in _UNGATED
-    two |= reader.config.values.get("block_auto_adjust_ff_dim") is True
+    keys = ("block_auto_adjust_ff_dim", "gelu_activation", "expansion_ratio")  # XLM's, and MPT's
+    two = reader.value(_ACTIVATION) in _UNGATED or any(map(reader.config.values.get, keys))
     dense = 2 * sizes.intermediate // 3 or 1 if two else sizes.intermediate
     if kind != "experts":
         return gated_mlp(sizes, 1 if kind == "none" else dense)

@@ -167,10 +167,7 @@ class Packing:
 
     def of(self, name: str) -> Layout | None:
         """How the module with this full name is stored; None if it is not packed."""
-        for rule in self.rules:
-            if rule.takes(name):
-                return rule.layout
-        return self.layout
+        return next((rule.layout for rule in self.rules if rule.takes(name)), self.layout)
 
 
 class _Unreadable(Exception):

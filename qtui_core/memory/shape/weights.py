@@ -216,7 +216,7 @@ class WeightStorage:
 
     def of_layers(self) -> Iterator[WeightBlock]:
         """The tensors of the layers."""
-        prefix, layers = self.shape.layer_prefix, self.shape.layers
+        prefix, layers = self.shape.layer_prefix, self.shape.layers[: self.shape.own_layers]
         kinds = range(len(layers)) if self.adapters.by_layer else kinds_of(layers)
         alike: dict[int, list[int]] = {}
         for index, kind in enumerate(kinds):

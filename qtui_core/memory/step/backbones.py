@@ -51,7 +51,7 @@ class Model:
     Attributes:
         shape, plan: every option of the plan has a value.
         outside: weights outside of layers.
-        layers: weights of each layer.
+        layers: weights of each layer that has its own.
     """
 
     def __init__(self, shape: ModelShape, plan: RunPlan) -> None:
@@ -60,7 +60,7 @@ class Model:
         outside, *blocks = blocks_of(shape, plan)
         self.outside = Weights(plan, outside.tensors)
         places = {prefix: block.tensors for block in blocks for prefix in block.prefixes}
-        prefixes = [f"{shape.layer_prefix}.{i}" for i in range(len(shape.layers))]
+        prefixes = [f"{shape.layer_prefix}.{i}" for i in range(len(places))]
         self.layers = tuple(Weights(plan, places[prefix]) for prefix in prefixes)
 
     def sweep(self, tape: Tape) -> Iterator[Weights]:
@@ -193,7 +193,8 @@ def run_layers(model: Model, state: Pass) -> Tensor:
         tape.enter_layer(index)
         if sliced and getattr(layer.attention, "shares", None) and state.queries > 1:
             hidden, state = _last_tokens(hidden, state)
-        run = partial(run_layer, model.layers[index], layer, _given_to(state, layer))
+        weights = model.layers[index % len(model.layers)]
+        run = partial(run_layer, weights, layer, _given_to(state, layer))
         hidden = again(tape, run, hidden) if model.plan.checkpointing else run(hidden)
     tape.leave_layer()
     if state.cache is not None:

@@ -78,7 +78,7 @@ def read_step(
     enabled = gc.isenabled()
     gc.disable()  # tapes have no cycles, and it would search tens of thousands of events each time
     try:
-        for margin in _MARGINS:
+        for margin in (each for each in _MARGINS if each >= (shape.own_layers or 0)):
             few, row = fold(shape, margin)
             recording = record_all(few, plan, steps, steady=steady, folds=margin == 1)
             try:
