@@ -20,7 +20,7 @@ from qtui.tui.app import QtuiApp
 
 FOLDER = Path(__file__).parent
 #: Picture -> its panel, and the keys that lead from there to what it shows. WAIT waits for the
-#: answer, STEPS for the backward pass of the third step of a run, END for the end of an experiment.
+#: answer, OVER for the end of a recording, END for the end of an experiment.
 PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("formats", ()),
     "quantize": ("quantize", ()),
@@ -47,10 +47,19 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "cases": ("memory", ("V", "down")),
-    # The demo model with QLoRA on this machine's CPU, while its third step runs.
-    "train": ("train", ("WAIT", "r", "STEPS")),
+    # A recording of three QLoRA steps of an 8 B model on an H200, at its end.
+    "train": ("train", ("OVER",)),
     # The three products of a layer in fifteen schemes.
     "numerics": ("numerics", (*["down"] * 4, "r", "END")),
+}
+#: The recording that a picture plays.
+RECORDINGS: dict[str, Path] = {
+    "train": FOLDER.parent
+    / "tests"
+    / "gpu"
+    / "measured"
+    / "recordings"
+    / "llama-3.1-8b-qlora.jsonl"
 }
 #: Drawing waits for the engine; a machine this slow has other problems.
 PATIENCE_SECONDS = 60.0
@@ -60,7 +69,8 @@ RUN_SECONDS = 300.0
 async def draw(picture: str, width: int, height: int) -> str:
     """The SVG of a picture at a size, once the engine has answered."""
     panel, keys = PICTURES[picture]
-    app = QtuiApp("demo", color="truecolor", start_panel=panel)
+    recording = RECORDINGS.get(picture)
+    app = QtuiApp("demo", color="truecolor", start_panel=panel, recording=recording)
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause()
         await settle(app, pilot)
@@ -68,14 +78,14 @@ async def draw(picture: str, width: int, height: int) -> str:
             if key == "WAIT":
                 await settle(app, pilot)
                 continue
-            if key == "STEPS":
-                await run_steps(app, pilot)
+            if key == "OVER":
+                await play(app, pilot)
                 continue
             if key == "END":
                 await run_to_end(app, pilot)
                 continue
             await pilot.press("space" if key == " " else key)
-        if "STEPS" not in keys:
+        if "OVER" not in keys:
             await settle(app, pilot)
         return app.export_screenshot(title=f"qtui — {picture}")
 
@@ -105,6 +115,16 @@ async def run_steps(app: QtuiApp, pilot) -> None:
             await pilot.pause(0.6)  # for the next picture
             return
     raise TimeoutError("no third step was seen")
+
+
+async def play(app: QtuiApp, pilot) -> None:
+    """Waits until a recording is over."""
+    for _ in range(int(RUN_SECONDS / 0.1)):
+        await pilot.pause(0.1)
+        if app.panel.run_shown.state.over:
+            await pilot.pause(1)  # for the last picture
+            return
+    raise TimeoutError("the recording did not end")
 
 
 async def run_to_end(app: QtuiApp, pilot) -> None:
