@@ -167,14 +167,17 @@ class Weights:
         source = tape.new(weight.elements * halves, self.plan.dtype, SOURCE)
         copies = weight.transposed and halves == 2
         copy = tape.new(source.elements, self.plan.dtype, SOURCE) if copies else None
-        maxima = None
-        if len(constants) > 2:  # nested: the absmaxes are quantized themselves
-            maxima = tape.new(source.elements // BLOCK, "fp32", SOURCE)
-            constants = [weight, *constants]
+        maxima = []
+        if len(constants) > 2:  # nested: the absmaxes are quantized themselves, less their mean
+            absmax, nested, nested_map, offset, quant_map = constants
+            order = [[weight, quant_map, offset], [nested, absmax, nested_map]]
         else:
-            constants = [constants[0], weight, *constants[1:]]
-        for stored in constants:
-            self._make(tape, stored, stored.prepared)
+            order = [[constants[0], weight, *constants[1:]]]
+        for made in order:
+            if len(order) > 1:
+                maxima.append(tape.new(source.elements // BLOCK, "fp32", SOURCE))
+            for stored in made:
+                self._make(tape, stored, stored.prepared)
         del source, maxima, copy
 
     def _make(
