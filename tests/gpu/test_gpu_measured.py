@@ -55,8 +55,6 @@ def estimated(row: Row) -> Estimate:
 #: Runs whose estimate differs by more than BOUNDS, and what is known of that. A run that is mended
 #: leaves the table.
 BEYOND = {
-    # A segment of one copy of the logits more than there was; with sdpa it agrees to 0.1 %.
-    "Llama-3.1-8B-qlora-checkpoints-4x512-eager": {"reserved", "process"},
     # Blocks of 20 MiB segments that are not split leave 2.3 to 2.7 MB more than simulated.
     "SmolLM2-135M-full-checkpoints-1x1024-eager": {"resident"},
     "SmolLM2-135M-full-checkpoints-4x512-eager": {"resident"},
@@ -91,10 +89,10 @@ def test_runs_on_gpus_are_as_estimated() -> None:
 
 
 @pytest.mark.parametrize("level", BOUNDS)
-def test_the_median_run_is_as_estimated_to_a_thousandth(level: str) -> None:
+def test_the_median_run_is_as_estimated(level: str) -> None:
     """Without a profile of the device; the context is that of the catalogue."""
     errors = [abs(row.errors[level]) for row in rows_of_today()]
-    assert median(errors) < (0.15 if level == "process" else 0.001)
+    assert median(errors) < (0.1 if level == "process" else 0.0001)
 
 
 def snapshot(kind: str) -> dict[str, Any]:
