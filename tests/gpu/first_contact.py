@@ -107,6 +107,8 @@ def parts(folder: Path, device: str) -> Iterator[Part]:
     large = (*QTUI, "train", str(MODELS["Llama-3.1-8B"]), *options)
     record = str(folder / "qlora-8b.jsonl")
     yield Part("record-8b", (*large, "--record", record, "--force"), 16 << 30, alone=True)
+    trace = (*QTUI, "memory", str(MODELS["SmolLM2-135M"]), "--trace", "--json")
+    yield Part("trace", trace)  # fake tensors where the GPU is real
     yield own("rates", 8 << 30, alone=True)
     yield own("tensor", 8 << 30, alone=True)
     yield Part("calibrate", (*QTUI, "calibrate", "--json"), 8 << 30, alone=True)
@@ -417,13 +419,14 @@ def do_oom(phase: str, device: str, folder: Path) -> Any:
             text=True,
             timeout=120,
         )
+        after = _used()
     finally:
         holding.communicate()
     return {
         "exit code": done.returncode,
         "left": leaves,
         "held": held,
-        "used before": before,
+        "used before and after": (before, after),
         "stdout": done.stdout[-3500:],
         "stderr": done.stderr[-2500:],
         "peaks": peaks,
