@@ -8,26 +8,14 @@ from qtui_core.errors import UsageError
 
 #: Bytes per element, by the short name of the type.
 SIZES: Final = {
-    "fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "fp8": 1,
-    "bool": 1,
-}
+    "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1,
+}  # fmt: skip
 
 #: The names in torch and config.json.
 _ALIASES: Final = {
-    "float32": "fp32",
-    "float": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-}
+    "float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
+}  # fmt: skip
 
 FLOATING: Final = ("fp32", "bf16", "fp16")
 

@@ -7,8 +7,8 @@ the reason why it is refused here.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Final
 
 from qtui_core.dataclass import dataclass
@@ -86,6 +86,8 @@ RUN_LIMITS: Final = (
         "kv_dtype", lambda plan: plan.recasts_cache,
         "A run keeps keys and values as they are computed; leave out --kv-dtype.",
     ),
+    Limit("image_tokens", lambda plan: plan.image_tokens > 0,
+          "A run reads text alone; leave out --image-tokens, which `qtui memory` estimates."),
     Limit(
         "optimizer", lambda plan: plan.optimizer == "adamw4bit",
         "--optimizer adamw4bit compiles its step, and a run on a CPU cannot count the tensors of "
@@ -106,6 +108,7 @@ TRACE_LIMITS: Final = (
     ),
     Limit("gpus", lambda plan: plan.gpus > 1, "more than one GPU"),
     Limit("kernels", lambda plan: plan.kernels != "torch", "fused kernels"),
+    Limit("image_tokens", lambda plan: plan.image_tokens > 0, "images"),
     Limit("kv_dtype", lambda plan: plan.recasts_cache, "a cache of another type"),
     Limit("repeat_kv", lambda plan: plan.repeat_kv, "keys and values repeated by hand"),
     Limit("generate", lambda plan: plan.generate > _MOST_TRACED_TOKENS,
@@ -119,7 +122,8 @@ TRACE_LIMITS: Final = (
 def check_runnable(plan: RunPlan, device_type: str) -> None:
     """Raises UsageError if this machine cannot run a resolved plan, and says what to do instead."""
     for limit in RUN_LIMITS:
-        if limit.where(plan) and not (limit.takes and _has(limit.takes, device_type)):
+        there = find_spec(LIGER) if limit.takes == LIGER else device_type == limit.takes
+        if limit.where(plan) and not there:
             raise UsageError(limit.says.format(plan=plan))
 
 
@@ -131,9 +135,3 @@ def check_traceable(plan: RunPlan) -> None:
             f"A trace runs the installed libraries on one fake GPU, which does not show "
             f"{', '.join(found)}; leave that out of the plan, or leave out --trace."
         )
-
-
-def _has(what: str, device_type: str) -> bool:
-    if what == GPU:
-        return device_type == GPU
-    return importlib.util.find_spec(what) is not None

@@ -31,7 +31,7 @@ BASES = (
 #: GPU as it is: tests of their own show what they do.
 TOLD_ELSEWHERE = (
     "sequence", "generate", "autocast_dtype", "quant_storage", "segments", "torch", "zero",
-    "tensor_parallel", "pipeline_parallel",
+    "tensor_parallel", "pipeline_parallel", "image_tokens",
 )  # fmt: skip
 
 

@@ -127,7 +127,8 @@ def test_formulas_of_all_families_and_methods_give_exactly_their_bytes(parts):
             if tried[shape.family] == len(plans) // parts:
                 break
             try:
-                found = estimate(shape, plan, allocator=False)
+                # The sizes of an encoder of images have no letters.
+                found = estimate(replace(shape, tower=None), plan, allocator=False)
             except UsageError:  # a plan that this model cannot have
                 continue
             tried[shape.family] += 1

@@ -22,7 +22,7 @@ from qtui_core.memory.tape.kernels import FLASH, LAYER_NORM, Heads
 from qtui_core.memory.tape.tensors import Gradients, Tensor
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None = None) -> Tensor:
     tape = q.tape
     dtype = q.dtype
     parts = q.elements, k.elements, v.elements
@@ -34,14 +34,8 @@ def flash(q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
     rows = sizes.batch * sizes.heads * sizes.queries
     output = tape.new(rows * sizes.of_value, dtype, FLASH)
     sums = tape.new(rows, "fp32", FLASH)
-    tape.save(node, q, k, v, output, sums)
+    tape.save(node, q, k, v, mask, output, sums)
     return tape.output(node, output)
-
-
-def efficient(q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None) -> Tensor:
-    if mask is not None:
-        raise NotImplementedError("No live step has a mask.")
-    return flash(q, k, v, sizes)
 
 
 def flashes(dtype: str, mask: Tensor | None, *_: object) -> bool:
@@ -90,7 +84,7 @@ def on_cpu() -> Iterator[None]:
     """Within the block, tapes have the kernels of a CPU."""
     replaced: dict[Callable[..., Any], Callable[..., Any]] = {
         kernels.flash: flash,
-        kernels.efficient: efficient,
+        kernels.efficient: flash,
         kernels.softmax: softmax,
         attention.flashes: flashes,
         kernels.layer_norm: layer_norm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,17 @@ def causal_model(config: dict[str, Any]) -> transformers.PreTrainedModel:
         return transformers.AutoModelForCausalLM.from_config(sizes, dtype=torch.float32)
 
 
+def whole_model(config: dict[str, Any]) -> transformers.PreTrainedModel:
+    """The class of a model of text and images, on the meta device."""
+    sizes = transformers.AutoConfig.for_model(**config)
+    with torch.device("meta"):
+        return transformers.AutoModelForImageTextToText.from_config(sizes)
+
+
 def agreeing_shape(config: dict[str, Any]) -> ModelShape:
-    """The shape, after checking that the class has exactly its parameters and buffers."""
-    shape = shape_from_config(config)
+    """The shape of the language model, after checking that the class has exactly its parameters and
+    buffers."""
+    shape = replace(shape_from_config(config), tower=None)
     model = causal_model(config)
     ours = list(named_parameters(shape))
     assert len(ours) == len(dict(ours))

@@ -13,9 +13,11 @@ import sys
 import time
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import peft  # its import creates a few tensors, which must not be in a trace
 from cpu_kernels import on_cpu
+from images import batch_with_images
 from recording_difference import first_difference, peaks, standing_bytes
 from stored_config import stored_as
 
@@ -24,6 +26,8 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.record import Recording
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.step.run import record_step
+from qtui_core.training.step import batch_of
+from qtui_core.training.tracing import trace
 from qtui_core.training.tracing.trace import record
 
 assert peft
@@ -63,10 +67,21 @@ def compared(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def seen(config: dict[str, Any], plan: RunPlan) -> tuple[dict[str, int], dict[str, int]]:
+    """The most bytes alive by phase, on the tape and in a step on a CPU, with images."""
+    shape = shape_from_config(config)
+    plan = resolve_for(shape, plan)
+    with patch.object(trace, "batch_of", batch_with_images if plan.image_tokens else batch_of):
+        real = record(config, plan, "cpu", 1, whole=True)
+    with on_cpu():
+        taped = record_step(shape, plan, 1)
+    return peaks(taped), peaks(real)
+
+
 def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print
-    questions = {function.__name__: function for function in (recorded, compared)}
+    questions = {function.__name__: function for function in (recorded, compared, seen)}
     while True:
         # Each trace collects garbage when its steps begin, and would search all that the libraries
         # have made: a third of its time. What is there by now stays.

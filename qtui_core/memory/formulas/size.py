@@ -11,11 +11,13 @@ a ceil. Other operations (`max`, shifts, `int()`) give plain numbers, or one of 
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 #: The order of letters in a product; other letters come after these.
@@ -337,36 +339,9 @@ _APPLIED: Final[Mapping[str, Callable[..., Expression]]] = {
 }
 
 
+_LINES: Final = Path(__file__).with_name("letters.csv").read_text(encoding="utf-8").splitlines()
 #: Letter -> (its meaning, its keys in config.json), in the order of a report.
-_LETTERS: Final = {
-    "L": ("layers", ""),
-    "B": ("batch, sequences of a micro batch", ""),
-    "S": ("sequence, tokens of each", ""),
-    "g": ("tokens that are generated", ""),
-    "h": ("hidden size", "hidden_size n_embd n_embed d_model"),
-    "V": ("vocabulary", "vocab_size"),
-    "P": ("positions that are learned", "max_position_embeddings n_positions"),
-    "H": ("heads", "num_attention_heads n_head num_heads"),
-    "G": ("heads of keys and values", "num_key_value_heads num_kv_heads"),
-    "D": ("elements of a head", "head_dim d_kv"),
-    "R": ("rotated elements of a head", ""),
-    "W": ("tokens of a window", "sliding_window attention_chunk_size"),
-    "I": ("MLP width", "intermediate_size ffn_dim n_inner d_ff ffn_hidden_size"),
-    "F": ("width of dense MLPs between experts", "intermediate_size_mlp"),
-    "E": ("experts", "num_local_experts num_experts n_routed_experts"),
-    "k": ("experts of a token", "num_experts_per_tok"),
-    "M": ("width of an expert", "moe_intermediate_size"),
-    "m": ("width of the shared expert", "shared_expert_intermediate_size"),
-    "q": ("rank of queries", "q_lora_rank"),
-    "c": ("rank of keys and values", "kv_lora_rank"),
-    "n": ("elements of a head without rotation", "qk_nope_head_dim"),
-    "e": ("rotated elements of a head", "qk_rope_head_dim"),
-    "v": ("elements of a head of values", "v_head_dim"),
-    "w": ("width of the embedding", "word_embed_proj_dim"),
-    "T": ("types of tokens", "type_vocab_size"),
-    "b": ("buckets of distances", "relative_attention_num_buckets"),
-    "r": ("rank of adapters", ""),
-}
+_LETTERS: Final = {name: (meaning, keys) for name, meaning, keys in csv.reader(_LINES[2:])}
 MEANINGS: Final = {name: meaning for name, (meaning, _) in _LETTERS.items()}
 _KEYS: Final = {key: name for name, (_, keys) in _LETTERS.items() for key in keys.split()}
 

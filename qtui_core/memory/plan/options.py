@@ -303,6 +303,11 @@ class RunPlan:
         "learned positions for.", noun="The sequence", group="run", most=1 << 27,
         steps=_SEQUENCES,
     )
+    image_tokens: int = whole(
+        0, "--image-tokens", "Tokens of a sequence that are images, as a language model gets them.",
+        noun="The number of image tokens", group="run", least=0, most=1 << 27,
+        steps=(0, *powers(64, 16384)),
+    )
     # Dtype of the model's parameters and activations; None means that of the checkpoint.
     dtype: str | None = text(
         None, "--dtype", "TYPE", "Of parameters and activations: fp32, bf16, fp16, or torch's "

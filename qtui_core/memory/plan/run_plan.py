@@ -173,6 +173,8 @@ def _impossible(plan: RunPlan, packed_as: str | None) -> tuple[_Refusal, ...]:
         (plan.tokens > 1 << 31,
          f"A batch of {plan.batch:,} sequences of {plan.sequence:,} tokens is {plan.tokens:,} "
          "tokens a step, more than the indices of any kernel reach."),
+        (plan.image_tokens > plan.sequence,
+         f"Image tokens are part of a sequence; use --seq {plan.image_tokens} or more."),
         (plan.method == "qlora" and not plan.quantized,
          "QLoRA trains adapters over quantized weights, and the plan quantizes none; "
          f"{choose}, or say --method lora."),
@@ -226,6 +228,8 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
          f"Pipeline parallelism in {stages} stages needs as many layers, and the model has "
          f"{len(shape.layers)}."),
         *_too_long(shape, plan),
+        (plan.image_tokens and not (shape.tower and shape.tower.sizes["patches"]),
+         f"No encoder of images of {title} is built in; leave out --image-tokens."),
         ((stages > 1 or plan.reentrant) and any(layer.gates for layer in shape.layers[:1]),
          "Embeddings of each layer are not built in for pipeline parallelism, nor for reentrant "
          "checkpointing; leave these out."),

@@ -24,17 +24,12 @@ from qtui_core.memory.shape.model_shape import (
 #: _MOE_TARGET_MODULE_MAPPING). It replaces the names everywhere, so shared experts and dense layers
 #: with these names get no adapter.
 _MIXTRAL: Final = {
-    "gate": "gate.weight",
-    "w1": "gate_up_proj",
-    "w3": "gate_up_proj",
-    "w2": "down_proj",
-}
+    "gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj",
+}  # fmt: skip
 _QWEN_MOE: Final = {
-    "gate": "gate.weight",
-    "gate_proj": "gate_up_proj",
-    "up_proj": "gate_up_proj",
+    "gate": "gate.weight", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",
     "down_proj": "down_proj",
-}
+}  # fmt: skip
 #: Model types by that table (_MODEL_TO_CONVERSION_PATTERN of peft 0.21).
 _STACKED: Final = dict.fromkeys(("minimax", "minimax_m2", "mixtral"), _MIXTRAL) | dict.fromkeys(
     (

@@ -98,18 +98,12 @@ _FLOATING: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16"
 
 #: Modules of a layer that GGUF names otherwise (llama.cpp, gguf-py/gguf/tensor_mapping.py).
 _OF_GGUF: Final = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "mlp.gate",
-    "ffn_gate_exps": "mlp.experts.0.gate_proj",
-    "ffn_up_exps": "mlp.experts.0.up_proj",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.0.gate_proj", "ffn_up_exps": "mlp.experts.0.up_proj",
     "ffn_down_exps": "mlp.experts.0.down_proj",
-}
+}  # fmt: skip
 
 
 def _as_module(name: str) -> str:

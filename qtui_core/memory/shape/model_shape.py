@@ -7,7 +7,7 @@ parameter with the real class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 from importlib import import_module
@@ -341,6 +341,23 @@ Module = Linear | Norm | Embedding | Parameter
 
 
 @dataclass(frozen=True)
+class Tower:
+    """An encoder of images beside the language model, which no method trains.
+
+    Attributes:
+        modules: all of them, with what projects its output; buffers: bytes of each.
+        sizes: by name (towers.json): `patches` of an image token, `pixels` of a patch; and what is
+            true if there: checkpointing makes patches require a gradient (`tracked`), all layers'
+            results are kept (`collected`), attention has a mask (`masked`), of all images at once
+            (`joined`), tokens of an image see each other, so that layers get masks (`blocks`).
+    """
+
+    modules: tuple[Module, ...]
+    buffers: tuple[int, ...]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """A model as the estimate sees it.
 
@@ -380,6 +397,7 @@ class ModelShape:
             nearest kind of decoder (nearest.py), and `why` says why.
         described_in: its source, in the words of a sentence.
         packing: how the checkpoint stores quantized layers, None if it is not quantized.
+        tower: None if the class has none, or none that is counted.
     """
 
     family: str
@@ -414,6 +432,7 @@ class ModelShape:
     why: str = ""
     described_in: str = "config.json"
     packing: Packing | None = None
+    tower: Tower | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @staticmethod
@@ -525,7 +544,8 @@ def full_name(name: str, module: Module, suffix: str) -> str:
 def named_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """(name, shape) of every parameter, like `named_parameters` of the transformers class, in no
     particular order."""
-    for name, module in named_modules(shape):
+    tower = ((module.name, module) for module in shape.tower.modules) if shape.tower else ()
+    for name, module in (*named_modules(shape), *tower):
         for suffix, sizes in parameters_of(module):
             yield full_name(name, module, suffix), sizes
 

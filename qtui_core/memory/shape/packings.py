@@ -71,13 +71,9 @@ class Layout:
 #: Kinds of compressed-tensors that the first forward pass unpacks permanently (ct_decompress_hook)
 #: -> the dtype of their scales; empty is that of the model.
 UNPACKED_BY_FORWARD: Final[Mapping[str, str]] = {
-    "int-quantized": "",
-    "float-quantized": "",
-    "pack-quantized": "",
-    "nvfp4-pack-quantized": "fp8",
-    "mxfp4-pack-quantized": "uint8",
-    "mxfp8-quantized": "uint8",
-}
+    "int-quantized": "", "float-quantized": "", "pack-quantized": "",
+    "nvfp4-pack-quantized": "fp8", "mxfp4-pack-quantized": "uint8", "mxfp8-quantized": "uint8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -234,12 +234,17 @@ class WeightStorage:
             )
 
     def outside(self) -> Iterator[StoredTensor]:
-        """The tensors outside the layers."""
+        """The tensors outside the layers, those of an encoder of images first."""
+        tower = self.shape.tower
+        for module in tower.modules if tower else ():
+            for tensor in self._module(module.name, module):
+                if tensor.loaded is not None:  # no adapter
+                    yield tensor._replace(requires_grad=False)
         for name, module in named_modules(replace(self.shape, layers=())):
             yield from self._module(name, module)
         if self.shape.head is not None and self.shape.tied:
             yield from self._adapter(self.shape.head.name, self.shape.head)
-        for index, nbytes in enumerate(self.shape.buffers):
+        for index, nbytes in enumerate(self.shape.buffers + (tower.buffers if tower else ())):
             yield _fixed(f"buffer.{index}", (nbytes,), "uint8", Component.BUFFERS, "buffer")
         nested = self.plan.quant is not None and self.plan.quant.endswith("-dq")
         if nested and any(self.is_quantized(*named) for named in named_modules(self.shape)):

@@ -3,12 +3,14 @@ family: embeddings, masks, layers and the last norm."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import OUTSIDE
 from qtui_core.memory.shape.model_shape import (
@@ -18,6 +20,7 @@ from qtui_core.memory.shape.model_shape import (
     Linear,
     ModelShape,
     Norm,
+    Tower,
 )
 from qtui_core.memory.shape.weights import blocks_of
 from qtui_core.memory.tape.autograd import checkpoint, checkpoint_reentrant
@@ -73,6 +76,7 @@ class Model:
         tape.leave_layer()
 
 
+SEEING: Final = "encoder of images"
 #: Families that scale their embeddings after the masks have been made.
 SCALED_LATE: Final = ("granitemoe",)
 
@@ -196,6 +200,8 @@ def run_layers(model: Model, state: Pass) -> Tensor:
         weights = model.layers[index % len(model.layers)]
         run = partial(run_layer, weights, layer, _given_to(state, layer))
         hidden = again(tape, run, hidden) if model.plan.checkpointing else run(hidden)
+        if index < len(state.images):
+            hidden = hidden + state.images[index]
     tape.leave_layer()
     if state.cache is not None:
         state.cache.length = state.keys
@@ -225,10 +231,37 @@ def _given_to(state: Pass, layer: Layer) -> Pass:
         state = replace(state, own=state.own.part(state.tokens * layer.gates[0].outputs))
     return replace(
         state,
+        images=(),
         mask=state.mask if spec.window is None else None,
         window_mask=state.window_mask if spec.window is not None else None,
         tables=(state.tables[spec.table],) * len(state.tables) if state.tables else (),
     )
+
+
+def _see(model: Model, tower: Tower, tape: Tape, dtype: str) -> tuple[list[Tensor], list[Tensor]]:
+    """What an encoder makes of images, `[image tokens, hidden]` each, for embeddings and, in Qwen 3
+    VL, layers; and what lives until forward() ends. Bounds: a layer has the larger of its parts and
+    its weights unpacked, recomputed twice that; what follows keeps as much as five layers."""
+    plan, sizes = model.plan, Counter(tower.sizes)
+    images, size, width = plan.batch * plan.image_tokens, SIZES[dtype], sizes["width"]
+    patches = images * sizes["patches"]
+    row = max((9 * size + 26 * sizes["float32"]) * width, 3 * size * (width + sizes["inner"]))
+    pairs = patches * patches // (1 if sizes["joined"] else plan.batch)
+    mask = tape.new(1 + pairs * (size + 1) * sizes["masked"], "uint8", SEEING)
+    largest = max(m.inputs * m.outputs for m in tower.modules if isinstance(m, Linear))
+    working = patches * row + 2 * largest * plan.quantized
+    working += 10 * sizes["heads"] * pairs * (plan.attention == "eager")
+    steps = (SEEING,) * -(-(2 * working + mask.elements) // (patches * width * size))
+    hidden = tape.new(patches * width, dtype, SEEING)
+    hidden.requires_grad = plan.checkpointing is True and sizes["tracked"] > 0
+    kept = [tape.new(3 * plan.tokens, "int64", "positions")]
+    for _ in range(sizes["depth"] + 5):
+        tape.new(working, "uint8", SEEING)  # at its widest
+        kept += [hidden] * sizes["collected"]
+        hidden = hidden.op(SEEING, SEEING, saved=hidden, steps=steps)
+    count, elements = 1 + sizes["deep"], images * model.shape.hidden
+    made = [hidden.op(SEEING, SEEING, elements, saved=mask) for _ in range(count)]
+    return [each.clone() for each in made], [*kept, hidden, *made[1:]]
 
 
 def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
@@ -236,12 +269,19 @@ def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     shape = model.shape
     state = begin(model, batch, cache)
     inputs_embeds = batch.received or embed_tokens(model, batch.ids)
+    padding = batch.padding
+    if model.plan.image_tokens and shape.tower and not (cache and cache.length):
+        seen, _kept = _see(model, shape.tower, state.tape, inputs_embeds.dtype)
+        state.images = tuple(seen[1:])
+        inputs_embeds = inputs_embeds.op("masked_scatter", "masked_fill", saved=batch.ids) + seen[0]
+        if "blocks" in shape.tower.sizes:
+            padding = padding or batch.ids
     if shape.embedding_modules:
         state.own = _of_each_layer(model, batch.ids, inputs_embeds)
     state.tape.operation("arange")
     state.positions = offset(state.tape, state.queries)
     numbered = shape.family != "gpt_oss"
-    _unused = make_masks(state, inputs_embeds.dtype, batch.padding, numbered=numbered)
+    _unused = make_masks(state, inputs_embeds.dtype, padding, numbered=numbered)
     if shape.family in SCALED_LATE:
         inputs_embeds = inputs_embeds * SCALE
     state.entering = inputs_embeds.dropout(shape.embedding_dropout)

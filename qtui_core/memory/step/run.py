@@ -46,6 +46,7 @@ from qtui_core.memory.tape.tensors import SCALE, Buffer, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
+IMAGES: Final = Label("images", Component.ACTIVATIONS)
 #: Micro batches of a step that are recorded: the second finds gradients, and what a manual loop
 #: still holds of the first; the third finds the allocator as all later ones do.
 MICRO_BATCHES: Final = 3
@@ -134,6 +135,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     with them the graph, live until the step returns. Returns what is held at the end."""
     plan = model.plan
     batch = _batch(tape, plan, plan.tokens, plan.tokens)
+    images = _images(tape, model)
     optimizer = _Optimizer(model)
     if steady:
         tape.phase(Phase.BETWEEN)
@@ -166,7 +168,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
                 tensor.grad = None
         outputs = None
         tape.phase(Phase.BETWEEN)
-    return batch, optimizer, outputs, stage
+    return batch, images, optimizer, outputs, stage
 
 
 def _infer(tape: Tape, model: Model) -> object:
@@ -181,6 +183,7 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.grad = False
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan, plan.tokens, plan.tokens))
+    images = _images(tape, model)
     _unpack(tape, model)
     cache = None if model.shape.is_encoder else Cache(stored=quantized_as(plan))
     tape.phase(Phase.FORWARD)
@@ -191,13 +194,23 @@ def _infer(tape: Tape, model: Model) -> object:
         seen = plan.batch * (plan.sequence + plan.generate - 1)
         forward(model, received(tape, model, _batch(tape, plan, plan.batch, seen)), cache)
     tape.phase(Phase.BETWEEN)
-    return prompt, cache
+    return prompt, images, cache
 
 
 def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
     """Token ids, which are the labels too, and the mask of padded sequences over all `seen`."""
     ids = tape.new(tokens, "int64", IDS)
     return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
+
+
+def _images(tape: Tape, model: Model) -> Tensor | None:
+    """What a step holds of the images in a batch: their patches as float32, int64 places of these,
+    masks and kinds of tokens, and features, which are an output."""
+    plan, tower = model.plan, model.shape.tower
+    if tower is None or not plan.image_tokens:
+        return None
+    each = tower.sizes["patches"] * (tower.sizes["pixels"] + 4) + model.shape.hidden
+    return tape.new(plan.batch * plan.image_tokens * each + 4 * plan.tokens, "fp32", IMAGES)
 
 
 class _Optimizer:

@@ -60,7 +60,7 @@ def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
     if plan.pipeline_parallel == 1:
         return (shape,)
     longest = -(-len(shape.layers) // plan.pipeline_parallel)
-    last = replace(shape, layers=shape.layers[len(shape.layers) - longest :])
+    last = replace(shape, layers=shape.layers[len(shape.layers) - longest :], tower=None)
     first = replace(
         shape,
         layers=shape.layers[:longest],

@@ -167,18 +167,20 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
         lora_dropout=plan.lora_dropout,
         target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
         target_parameters=experts or None,
-        exclude_modules=_not_linear(model),
+        exclude_modules=_left_out(model),
         task_type="SEQ_2_SEQ_LM" if both else "CAUSAL_LM" if model.can_generate() else None,
     )
 
 
-def _not_linear(model: nn.Module) -> list[str]:
+def _left_out(model: nn.Module) -> list[str]:
     """Routers whose class is nn.Linear but which return two tensors, such as Llama 4's; peft's
-    adapters fail around them."""
+    adapters fail around them. And what sees images."""
+    sees = {"visual", "vision_tower", "multi_modal_projector", "embed_vision"}
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+        if isinstance(module, nn.Linear)
+        and (type(module).__name__.endswith("Router") or not sees.isdisjoint(name.split(".")))
     ]
 
 

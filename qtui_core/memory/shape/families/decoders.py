@@ -29,6 +29,7 @@ from qtui_core.memory.shape.families.decoder import (
 )
 from qtui_core.memory.shape.families.deepseek import Mixture
 from qtui_core.memory.shape.families.sizes import Sizes, rotated
+from qtui_core.memory.shape.families.towers import tower_of
 from qtui_core.memory.shape.model_shape import (
     SHARED_CACHE,
     Attention,
@@ -310,16 +311,24 @@ def _qwen1(config: Config) -> ModelShape:
 def _of_text(family: str, defaults: Mapping[str, int], config: Config) -> ModelShape:
     """The shape of the language model in a multimodal config.json, from its text_config, which is
     of `family` unless it says otherwise and may leave out `defaults`; the dtype is that of the
-    whole if the part has none, and the whole decides what is tied. The vision part is not
-    counted."""
+    whole if the part has none, and the whole decides what is tied. An encoder of images stands
+    beside it, unless config.json names the class of the text part."""
     part = config.within("text_config")
     given = part.values if part else {}
     tied = {key: config.values[key] for key in ("tie_word_embeddings",) if key in config.values}
     values = {"model_type": family, **defaults, **given, **tied, "dtype": stored_dtype(config)}
     build = DECODERS.get(str(values["model_type"]), DECODERS[family])
     shape = build(Config(values, "text_config of config.json"))
+    alone = any(name.endswith("ForCausalLM") for name in config.words("architectures") or ())
+    tower = None if alone else tower_of(config, int(shape.hidden))
     note = "The language model alone is counted; the part that sees images is not."
-    return replace(shape, known="derived", notes=(note, *shape.notes))
+    if tower is not None:
+        note = (
+            "What sees images is counted, and frozen under every method: keep it out of peft's "
+            "targets (exclude_modules), as all-linear means it too. What it takes for images "
+            "(--image-tokens) is an upper bound. What hears sounds is not counted."
+        )
+    return replace(shape, known="derived", tower=tower, notes=(note, *shape.notes))
 
 
 _GEMMA: Final = DecoderFamily(

@@ -273,17 +273,9 @@ def _after_mlp(layer: Layer) -> float:
 #: own.
 _BY_ARRANGEMENT: Final = {"pre": pre, "sandwich": sandwich, "post": post, "parallel": parallel}
 _BY_STYLE: Final[dict[str, Runner]] = {
-    "phi3": phi3,
-    "stablelm": stablelm,
-    "llama4": llama4,
-    "llama4-tuned": llama4,
-    "gpt2": gpt2,
-    "gpt_bigcode": gpt2,
-    "gpt_neox": gpt_neox,
-    "phi": phi,
-    "opt": opt,
-    "bert": bert,
-}
+    "phi3": phi3, "stablelm": stablelm, "llama4": llama4, "llama4-tuned": llama4, "gpt2": gpt2,
+    "gpt_bigcode": gpt2, "gpt_neox": gpt_neox, "phi": phi, "opt": opt, "bert": bert,
+}  # fmt: skip
 
 
 def run_layer(weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Tensor:

@@ -19,14 +19,9 @@ from qtui_core.memory.tape.tensors import Tensor
 
 #: Kernels whose gradient is computed from their input, and their names in torch.
 _FROM_INPUT: Final = {
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-    "mish": "mish",
-    "leaky_relu": "leaky_relu",
-    "relu6": "hardtanh",
-}
+    "gelu": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu", "swish": "silu", "mish": "mish",
+    "leaky_relu": "leaky_relu", "relu6": "hardtanh",
+}  # fmt: skip
 
 #: Kernels whose gradient is computed from their output.
 _FROM_OUTPUT: Final = ("relu", "tanh", "sigmoid")

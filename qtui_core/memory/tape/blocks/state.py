@@ -138,6 +138,7 @@ class Pass:
         positions: position ids, int64.
         cache: keys and values, in inference.
         entering: the input of the first layer, until that begins.
+        images: what the first layers add, after each (Qwen 3 VL).
         own: what each layer adds of an embedding of its own, of all layers or of one (Gemma 4).
         shared: keys and values that later layers use, by their rotary table.
     """
@@ -154,6 +155,7 @@ class Pass:
     positions: Tensor | None = None
     cache: Cache | None = None
     entering: Tensor | None = None
+    images: tuple[Tensor, ...] = ()
     own: Tensor | None = None
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
