@@ -61,17 +61,13 @@ _FIGURES: Final = (
 _PART = ("component", *Term.PRINTED)
 #: The operations of a step, and the bound on its time on the requested GPU.
 _COMPUTE = (
-    ("parameters_in_products", "compute.matrix_parameters"),
-    ("tokens", "compute.tokens"),
+    ("parameters_in_products", "compute.matrix_parameters"), ("tokens", "compute.tokens"),
     ("six_n_d", lambda report: 6 * report.compute.matrix_parameters * report.compute.tokens),
-    ("forward_operations", "compute.forward"),
-    ("recompute_operations", "compute.recompute"),
-    ("backward_operations", "compute.backward"),
-    ("operations", "compute.total"),
-    ("dtype", "compute.dtype"),
-    ("gpu", lambda report: report.device and report.device.name),
+    ("forward_operations", "compute.forward"), ("recompute_operations", "compute.recompute"),
+    ("backward_operations", "compute.backward"), ("operations", "compute.total"),
+    ("dtype", "compute.dtype"), ("gpu", lambda report: report.device and report.device.name),
     ("seconds_at_least", lambda report: report.seconds_on(report.device)),
-)
+)  # fmt: skip
 
 
 def _range(found: Estimate) -> dict[str, Any]:

@@ -331,12 +331,9 @@ def _known(size: int) -> Expression:
 
 #: What an operation makes of the expressions of its operands.
 _APPLIED: Final[Mapping[str, Callable[..., Expression]]] = {
-    "*": Expression.times,
-    "+": Expression.plus,
-    "-": lambda one, two: one.plus(two, -1),
-    "neg": lambda one: number(0).plus(one, -1),
-    "//": Expression.over,
-}
+    "*": Expression.times, "+": Expression.plus, "//": Expression.over,
+    "-": lambda one, two: one.plus(two, -1), "neg": lambda one: number(0).plus(one, -1),
+}  # fmt: skip
 
 
 _LINES: Final = Path(__file__).with_name("letters.csv").read_text(encoding="utf-8").splitlines()

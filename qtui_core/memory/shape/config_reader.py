@@ -85,7 +85,8 @@ class Config:
 
     def flag(self, keys: Keys, default: bool) -> bool:
         """true or false; null gives the default."""
-        return bool(self._read(keys, default, _is_truth, "true or false, without quotes"))
+        name = "true or false, without quotes"
+        return bool(self._read(keys, default, lambda value: isinstance(value, bool), name))
 
     def number(self, keys: Keys, default: float | None) -> float | None:
         """A finite number; null gives None."""
@@ -158,10 +159,6 @@ class Config:
         if not isinstance(value, list | tuple) or not all(map(fits, value)):
             raise UsageError(f"{key} in {self.where} must be a list of {name}.")
         return tuple(value)
-
-
-def _is_truth(value: object) -> bool:
-    return isinstance(value, bool)
 
 
 def _is_object(value: object) -> bool:

@@ -97,11 +97,6 @@ def _as_module(pattern: str, name: str) -> bool:
     return name.endswith(pattern) or matches(pattern, name, r"(?:(?<=\.)|(?=\.|$))")
 
 
-def _as_full(pattern: str, name: str) -> bool:
-    expression = pattern.startswith("re:")
-    return matches(pattern.removeprefix("re:"), name) if expression else pattern == name
-
-
 def _as_tag(tag: str, name: str) -> bool:
     return tag == ".".join(
         part for part in name.split(".") if part not in ("model", "layers") and not part.isnumeric()
@@ -109,11 +104,11 @@ def _as_tag(tag: str, name: str) -> bool:
 
 
 _MATCHES: Final[Mapping[str, Callable[[str, str], bool]]] = {
-    "module": _as_module,
-    "full": _as_full,
-    "glob": lambda pattern, name: fnmatchcase(name, pattern),
-    "tag": _as_tag,
-}
+    "module": _as_module, "glob": lambda pattern, name: fnmatchcase(name, pattern), "tag": _as_tag,
+    "full": lambda pattern, name: (
+        matches(pattern[3:], name) if pattern.startswith("re:") else pattern == name
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -145,11 +145,8 @@ def packed(
 
 
 _KINDS: Final[dict[type, Kind]] = {
-    Linear: "linear",
-    Norm: "norm",
-    Embedding: "embedding",
-    Parameter: "parameter",
-}
+    Linear: "linear", Norm: "norm", Embedding: "embedding", Parameter: "parameter",
+}  # fmt: skip
 #: peft's name for the only adapter of a model.
 _ADAPTER: Final = "default"
 

@@ -386,9 +386,5 @@ def _counted_words(tape: Tape, tokens: int) -> Tensor:
 
 #: Families whose backbone differs from Llama's.
 BACKBONES: Final[dict[str, Callable[[Model, Batch, Cache | None], Tensor]]] = {
-    "gpt2": gpt2,
-    "gpt_bigcode": gpt2,
-    "opt": opt,
-    "bert": bert,
-    "roberta": bert,
-}
+    "gpt2": gpt2, "gpt_bigcode": gpt2, "opt": opt, "bert": bert, "roberta": bert,
+}  # fmt: skip

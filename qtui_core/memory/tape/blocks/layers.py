@@ -22,11 +22,8 @@ Runner = Callable[[Weights, Layer, Tensor, Pass], Tensor]
 
 #: The function of each style of attention, and of feed-forward part.
 _ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] = {
-    **ATTENTIONS,
-    "deepseek_v2": latent,
-    "deepseek_v3": latent,
-    "delta": delta_net,
-}
+    **ATTENTIONS, "deepseek_v2": latent, "deepseek_v3": latent, "delta": delta_net,
+}  # fmt: skip
 _MLPS: Final = {**MLPS, **experts.EXPERTS}
 
 

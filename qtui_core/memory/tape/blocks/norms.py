@@ -91,10 +91,7 @@ def layer_plain(x: Tensor, weight: Tensor, size: int) -> Tensor:
 
 #: The function of each kind of norm that is no kernel of its own.
 NORMS: Final[dict[str, Callable[..., Tensor]]] = {
-    "rms": root_mean_square,
-    "rms-cast-last": partial(root_mean_square, cast_last=True),
-    "rms-one-plus": one_plus,
-    "rms-weight-last": weight_last,
-    "rms-power": powered,
+    "rms": root_mean_square, "rms-cast-last": partial(root_mean_square, cast_last=True),
+    "rms-one-plus": one_plus, "rms-weight-last": weight_last, "rms-power": powered,
     "layer-plain": layer_plain,
-}
+}  # fmt: skip
