@@ -89,6 +89,7 @@ def test_every_field_of_a_plan_has_an_option():
 LEARNED = {
     "method": ("lora", "qlora"),
     "sequence": (512, 1024),
+    "image_tokens": (0, 64),
     "dtype": ("fp32", "bf16"),
     "autocast": (False, True),
     "autocast_dtype": ("bf16", "fp16"),

@@ -11,7 +11,7 @@ from drift import Agreement, Case, compare
 from every import over
 from lazy_imports import LazyImport
 from small_models import CONFIGS, config_of
-from test_memory_drift import MODELS, TOWERS
+from test_memory_drift import MODELS
 
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -71,7 +71,7 @@ def test_a_prompt_and_a_token_allocate_what_those_of_the_classes_do(agreements, 
     found = agreements[CASES[model].name]
     assert not found.failed
     assert len(found.beside) == 1, (found.tape, found.real)
-    assert (found.beside == {0}) == (model not in TOWERS)
+    assert found.beside == {0}
     assert found.difference is None, found.difference
 
 

@@ -306,7 +306,7 @@ class RunPlan:
     image_tokens: int = whole(
         0, "--image-tokens", "Tokens of a sequence that are images, as a language model gets them.",
         noun="The number of image tokens", group="run", least=0, most=1 << 27,
-        steps=(0, *powers(64, 16384)),
+        steps=(0, *powers(64, 2048)),
     )
     # Dtype of the model's parameters and activations; None means that of the checkpoint.
     dtype: str | None = text(
