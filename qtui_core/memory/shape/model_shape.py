@@ -346,10 +346,10 @@ class Tower:
 
     Attributes:
         modules: all of them, with what projects its output; buffers: bytes of each.
-        sizes: by name (towers.json): `patches` of an image token, `pixels` of a patch; and what is
-            true if there: checkpointing makes patches require a gradient (`tracked`), all layers'
-            results are kept (`collected`), attention has a mask (`masked`), of all images at once
-            (`joined`), tokens of an image see each other, so that layers get masks (`blocks`).
+        sizes: by name: `patches` of an image token, `pixels` of a patch; and what is true if there:
+            checkpointing makes patches require a gradient (`tracked`), results of all layers are
+            kept (`collected`), attention has a mask (`masked`) over all images (`joined`), tokens
+            of an image see each other, so that layers get masks (`blocks`).
     """
 
     modules: tuple[Module, ...]

@@ -271,17 +271,14 @@ def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     inputs_embeds = batch.received or embed_tokens(model, batch.ids)
     padding = batch.padding
     if model.plan.image_tokens and shape.tower and not (cache and cache.length):
-        seen, _kept = _see(model, shape.tower, state.tape, inputs_embeds.dtype)
-        state.images = tuple(seen[1:])
-        inputs_embeds = inputs_embeds.op("masked_scatter", "masked_fill", saved=batch.ids) + seen[0]
-        if "blocks" in shape.tower.sizes:
-            padding = padding or batch.ids
+        (seen, *state.images), _kept = _see(model, shape.tower, state.tape, inputs_embeds.dtype)
+        inputs_embeds = inputs_embeds.op("masked_scatter", "masked_fill", saved=batch.ids) + seen
+        padding = padding or (batch.ids if "blocks" in shape.tower.sizes else None)
     if shape.embedding_modules:
         state.own = _of_each_layer(model, batch.ids, inputs_embeds)
     state.tape.operation("arange")
     state.positions = offset(state.tape, state.queries)
-    numbered = shape.family != "gpt_oss"
-    _unused = make_masks(state, inputs_embeds.dtype, padding, numbered=numbered)
+    _unused = make_masks(state, inputs_embeds.dtype, padding, numbered=shape.family != "gpt_oss")
     if shape.family in SCALED_LATE:
         inputs_embeds = inputs_embeds * SCALE
     state.entering = inputs_embeds.dropout(shape.embedding_dropout)

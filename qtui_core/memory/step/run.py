@@ -204,8 +204,8 @@ def _batch(tape: Tape, plan: RunPlan, tokens: int, seen: int) -> Batch:
 
 
 def _images(tape: Tape, model: Model) -> Tensor | None:
-    """What a step holds of the images in a batch: their patches as float32, int64 places of these,
-    masks and kinds of tokens, and features, which are an output."""
+    """What a step holds of images: float32 patches and int64 places of these, int64 masks and
+    kinds of tokens, and features, which are an output."""
     plan, tower = model.plan, model.shape.tower
     if tower is None or not plan.image_tokens:
         return None

@@ -324,9 +324,8 @@ def _of_text(family: str, defaults: Mapping[str, int], config: Config) -> ModelS
     note = "The language model alone is counted; the part that sees images is not."
     if tower is not None:
         note = (
-            "What sees images is counted, and frozen under every method: keep it out of peft's "
-            "targets (exclude_modules), as all-linear means it too. What it takes for images "
-            "(--image-tokens) is an upper bound. What hears sounds is not counted."
+            "What sees images is counted, and frozen: keep it out of peft's targets "
+            "(exclude_modules); --image-tokens is an upper bound. What hears is not counted."
         )
     return replace(shape, known="derived", tower=tower, notes=(note, *shape.notes))
 

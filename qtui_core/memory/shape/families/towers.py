@@ -1,8 +1,8 @@
 """Encoders of images before a language model, with what projects their output into it.
 
-A row of towers.json is a class of transformers 5.23: its sizes, each a key of vision_config (or of
-the `whole` config.json) with the default, or a rule; and its modules and buffers, each as often as
-a rule says (# is the number). A rule is a product of sizes, numbers and quotients ("width/heads").
+A row of towers.json, by model_type, is a class of transformers 5.23: sizes, each a key of
+vision_config (or of the `whole` config.json) with its default, or a rule; modules and buffers, each
+as often as a rule says (# is the number). A rule multiplies sizes, numbers and quotients (a/b).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, Final
 from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config
 from qtui_core.memory.shape.model_shape import Linear, Module, Norm, Parameter, Tower
 
-#: By model_type of config.json.
 _ROWS: Final = json.loads(Path(__file__).with_name("towers.json").read_text(encoding="utf-8"))
 
 
@@ -61,7 +60,7 @@ def _product(rule: str, sizes: Mapping[str, int]) -> int:
 
 def _module(kind: str, name: str, *shape: int) -> Module:
     """A module of a kind, with a bias if that ends in a plus."""
+    bias = kind.endswith("+")
     if kind.startswith("linear"):
-        return Linear(name, shape[1], shape[0], kind == "linear+")
-    norm = kind.startswith("norm")
-    return Norm(name, shape[0], bias=kind == "norm+") if norm else Parameter(name, shape)
+        return Linear(name, shape[1], shape[0], bias)
+    return Norm(name, shape[0], bias=bias) if "norm" in kind else Parameter(name, shape)

@@ -3,7 +3,7 @@ by a training step whose outputs contain them (DynamicCache of transformers 5)."
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Final
 
@@ -155,7 +155,7 @@ class Pass:
     positions: Tensor | None = None
     cache: Cache | None = None
     entering: Tensor | None = None
-    images: tuple[Tensor, ...] = ()
+    images: Sequence[Tensor] = ()
     own: Tensor | None = None
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
