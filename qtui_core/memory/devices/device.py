@@ -330,8 +330,7 @@ def parse_version(torch: str) -> tuple[int, int]:
 #: Context and modules of a process, which NVML counts and torch does not. Published, in MiB: 274
 #: with modules loaded when needed against 636 with all loaded at once (pytorch pull request 86509),
 #: about 300 (issue 107667), about 400 (109888), 426 on an RTX 6000 Ada with torch 2.10 and CUDA
-#: 13.0 (unsloth-zoo pull request 1053). It grows with the kernels that are used. No figure
-#: was found for an H100; an H200 took 758.
+#: 13.0 (unsloth-zoo pull request 1053). It grows with the kernels that are used.
 _CONTEXT: Final = Calibrated(
     450 * MIB, 270 * MIB, 640 * MIB, "published processes, 274 to 636 MiB; measure with the driver"
 )
@@ -344,11 +343,11 @@ _CONTEXTS: Final = {
     "A100 SXM4 80GB": Calibrated(
         523 * MIB, 453 * MIB, 1754 * MIB, "two sessions on an A100 SXM4 80GB with torch 2.4"
     ),
-    # The same in 36 runs each with sdpa (758 MiB) and eager attention (742 MiB), torch 2.11 with
-    # CUDA 13.0 and driver 580.159: tests/gpu/measured. 610 MiB after the first tensor. It was taken
-    # to be 450 MiB, as on any GPU, until it was measured.
-    "H200 SXM 141GB": Calibrated(
-        758 * MIB, 610 * MIB, 758 * MIB, "76 runs on an H200, torch 2.11 with CUDA 13.0"
+    # The same in 36 runs each with sdpa (758 MiB) and eager attention (742 MiB) on an H200, torch
+    # 2.11 with CUDA 13.0 and driver 580.159 (tests/gpu/measured); 610 MiB after the first tensor.
+    # An H100 has the same chip; 450 MiB, as on any GPU, was taken for both until then.
+    "Hopper": Calibrated(
+        758 * MIB, 450 * MIB, 758 * MIB, "76 runs on an H200, torch 2.11 with CUDA 13.0"
     ),
     "RTX 6000 Ada": Calibrated(
         426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
@@ -382,7 +381,7 @@ def context_bytes(device: Device | None = None) -> Calibrated:
     known = device.calibration
     if known is not None and known.context is not None:
         return Calibrated(known.context, known.context_low, known.context_high, known.source)
-    return _CONTEXTS.get(device.name, _CONTEXT)
+    return _CONTEXTS.get(device.name) or _CONTEXTS.get(device.architecture, _CONTEXT)
 
 
 def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> Calibrated:
