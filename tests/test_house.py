@@ -29,7 +29,7 @@ CEILINGS = {
     "qtui_core/lab": 8436,
     "qtui_core/memory": 16844,
     "qtui_core/models, loading, packed": 6104,
-    "qtui_core/quant": 9945,
+    "qtui_core/quant": 9146,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5242,
     "the rest": 5958,
