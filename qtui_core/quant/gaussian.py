@@ -171,11 +171,12 @@ def _error(
 ) -> float:
     """Squared error over squared value, of those elements `[rows, beside:]` that stay finite."""
     read = quantize(values, scheme, model_absmax=extent, threads=1).dequantize(threads=1)
-    kept = np.isfinite(read[:, beside:])
+    x, read = values[:, beside:], read[:, beside:]
+    kept = np.isfinite(read)
     with np.errstate(invalid="ignore", under="ignore"):
-        x = values[:, beside:].astype(np.float64)
-        squared = float(np.square(x, where=kept, out=np.zeros_like(x)).sum())
-        error = float(np.square(x - read[:, beside:], where=kept, out=x * 0).sum())
+        squared, error = (
+            float(np.square(part[kept], dtype=np.float64).sum()) for part in (x, x - read)
+        )
     return error / squared if squared else 0.0
 
 
