@@ -11,115 +11,43 @@ import math
 from dataclasses import replace
 from typing import Unpack
 
-import numpy as np
-import numpy.typing as npt
-
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.scan.outliers import find_beyond
 from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.segment_error import (
     NO_ERROR,
-    Bool,
     SegmentError,
-    element_errors,
     segment_error,
-    squared_steps,
 )
 from qtui_core.quant.segments.elements import (
     Elements,
-    Float32,
     ModelExtent,
     Segment,
     TensorLike,
-    from_bfloat16,
 )
 from qtui_core.quant.segments.layout import matrix_shape
 from qtui_core.quant.segments.parallel import Scratch, Watch
 from qtui_core.quant.segments.process import Plan
 from qtui_core.quant.segments.rounding import ROUNDING_NOISE
-from qtui_core.quant.segments.word_table import WORDS, depends_on_the_word, word_segment
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
-from qtui_core.schemes.scheme import Family, Scheme
-
-Counts = npt.NDArray[np.int64]
+from qtui_core.schemes.scheme import Scheme
 
 
-def error_by_word(plan: Plan, elements: Elements, counts: Counts) -> SegmentError:
-    """Sums over a whole tensor whose errors depend on the word alone: those of the 65,536 words,
-    each times its count in `counts` `[65536]`."""
-    with np.errstate(all="ignore"):
-        found = element_errors(plan, word_segment(), Scratch())
-        magnitude = np.where(counts, found.magnitude, np.float32(-1))
-        largest = magnitude.max()
-        absolute = np.abs(from_bfloat16(word_segment().raw))
-        small = (absolute > 0) & (absolute < plan.coder.smallest_normal)
-        beyond = np.abs(found.values) > plan.coder.largest
-        is_cast = plan.scheme.family is Family.CAST
-
-        def times(values: Float32) -> float:
-            return float((np.square(values, dtype=np.float64) * counts).sum())
-
-        def total(which: Bool | None) -> int:
-            return 0 if which is None else int(counts[which].sum())
-
-        return SegmentError(
-            squared_error=times(found.magnitude),
-            squared=times(found.values),
-            max_error=float(largest),
-            max_index=_first_of(magnitude == largest, elements),
-            nonfinite=total(found.nonfinite),
-            saturated=total(beyond) if is_cast else 0,
-            subnormal=total(small) if found.prepared.magnitude is not None else 0,
-            overflowed=total(found.lost),
-            squared_step=squared_steps(plan, found.prepared) / WORDS * int(counts.sum()),
-        )
-
-
-def _first_of(wanted: Bool, elements: Elements) -> int:
-    """The position of the first element whose word is wanted."""
-    words = np.flatnonzero(wanted).astype(np.uint16)
-    for segment in elements.segments():
-        # Comparing a few words is faster than looking each up.
-        if words.size <= 4:
-            there = np.logical_or.reduce([segment.raw == word for word in words])
-        else:
-            there = wanted[segment.raw]
-        index = int(there.argmax())
-        if there[index]:
-            return segment.start + index
-    raise AssertionError("a word that was counted is there")
-
-
-class ErrorScan(SchemeReducer["SegmentError | Counts"]):
-    """The error of a scheme. With `by_word`, for bfloat16 whose codes depend on the word alone, it
-    counts words, which is faster and differs in the last bits of the sums."""
-
-    def __init__(self, scheme: Scheme, *, by_word: bool = True) -> None:
-        super().__init__(scheme)
-        self._by_word = by_word
+class ErrorScan(SchemeReducer[SegmentError]):
+    """The error of a scheme."""
 
     def begin(self, elements: Elements) -> None:
         self._elements, self._total = elements, NO_ERROR
-        by_word = self._by_word and depends_on_the_word(self.plan, elements)
-        self._words = np.zeros(WORDS, np.int64) if by_word else None
 
-    def take(self, segment: Segment, scratch: Scratch) -> SegmentError | Counts:
-        if self._words is not None:
-            return np.bincount(segment.raw, minlength=WORDS)
+    def take(self, segment: Segment, scratch: Scratch) -> SegmentError:
         return segment_error(self.plan, segment, scratch)
 
-    def add(self, part: SegmentError | Counts) -> None:
-        if isinstance(part, SegmentError):
-            self._total += part
-        elif self._words is not None:
-            self._words += part
+    def add(self, part: SegmentError) -> None:
+        self._total += part
 
     def result(self) -> ErrorReport:
-        total = self._total
-        if self._words is not None:
-            total = error_by_word(self.plan, self._elements, self._words)
-        return report_of(self._elements, self.plan, self.model_absmax, total)
+        return report_of(self._elements, self.plan, self.model_absmax, self._total)
 
 
 def measure(

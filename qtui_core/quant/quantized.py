@@ -22,7 +22,6 @@ from qtui_core.quant.segments.elements import (
     elements_of,
 )
 from qtui_core.quant.segments.grouping import group_count
-from qtui_core.quant.segments.kept_memory import empty_float32
 from qtui_core.quant.segments.layout import (
     Columns,
     Whole,
@@ -34,7 +33,6 @@ from qtui_core.quant.segments.layout import (
 from qtui_core.quant.segments.parallel import Scratch, Watch, map_segments, thread_count
 from qtui_core.quant.segments.process import Plan, encode, prepare
 from qtui_core.quant.segments.tensor_plan import make_coder
-from qtui_core.quant.segments.word_table import look_up, word_table
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -118,7 +116,7 @@ class QuantizedTensor:
         """The values of the codes, float32 in the shape of the tensor. They are written to `out` if
         it is given, which is flat or of that shape and contiguous, and `out` is returned."""
         count = int(np.prod(self.shape, dtype=np.int64))
-        target = empty_float32(count) if out is None else out.reshape(-1)
+        target = np.empty(count, np.float32) if out is None else out.reshape(-1)
         coder = make_coder(self.scheme)
         plan = Plan(self.scheme, coder, layout_of(self.scheme.granularity, self.shape))
         whole = GroupScales(
@@ -150,7 +148,6 @@ class CodeScan(SchemeReducer[int]):
         scheme, plan = self.plan.scheme, self.plan
         coder = plan.coder
         self._shape, self._nonfinite = elements.shape, 0
-        self._table = word_table(plan, elements)
         self._codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
         shape = scale_shape(scheme.granularity, elements.shape)
         self._scales = np.empty(shape, np.float32)
@@ -180,8 +177,6 @@ class CodeScan(SchemeReducer[int]):
         """Writes the codes and scales of a segment to their places. Returns how many elements are
         not finite."""
         plan, codes = self.plan, self._codes[_code_slice(self.plan.coder, segment)]
-        if self._table is not None:
-            return look_up(self._table, segment.raw, codes)
         prepared = prepare(plan, segment, scratch)
         encode(plan, prepared, codes, scratch)
         if plan.decomposition is not None and self._outlier_values is not None:

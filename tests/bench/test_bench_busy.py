@@ -13,7 +13,6 @@ import pytest
 from racing import race
 
 from qtui_core.quant import Scheme, measure, quantize
-from qtui_core.quant.segments.compiled import quantize_compiled
 
 pytestmark = pytest.mark.bench
 
@@ -39,7 +38,6 @@ def test_a_busy_core_slows_no_path_much(text):
     q = quantize(x, scheme)
     paths = {
         "quantize": lambda: quantize(x, scheme),
-        "compiled": lambda: quantize_compiled(x, scheme),
         "dequantize": lambda: q.dequantize(),
         "measure": lambda: measure(x, scheme),
     }

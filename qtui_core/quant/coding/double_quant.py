@@ -9,7 +9,6 @@ misses the nearest entry for some values, so codes can differ from it by one.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,13 +82,9 @@ def quantize_scales(absmax: Float32, offset: float, block: int = NESTED_BLOCK) -
     largest = np.abs(padded.reshape(nested, block)).max(axis=1, initial=0)
     divisor = np.repeat(np.where(largest > 0, largest, np.float32(1)), block)
     scaled = deviation * (np.float32(1) / divisor[: deviation.size])
-    return NestedScales(_nearest_codes(scaled), largest, offset, block)
+    return NestedScales(nearest_codes(scaled), largest, offset, block)
 
 
-def round_to_map(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The nearest entry of the dynamic map to each value, in the shape of `values`."""
-    return dynamic_map()[_nearest_codes(values)].astype(np.float64)
-
-
-def _nearest_codes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def nearest_codes(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """The codes of the nearest entries of the dynamic map; of two equally near, the lower."""
     return np.searchsorted(_thresholds(), values, side="left").astype(np.uint8)

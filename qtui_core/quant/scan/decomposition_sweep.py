@@ -83,7 +83,7 @@ def decomposition_sweep(
         read(elements, extents, threads=count, advance=advance, cancelled=cancelled)
         plans = [each.result() for each in extents]
 
-    found_errors = [ErrorScan(plan.scheme, by_word=False) for plan in plans]
+    found_errors = [ErrorScan(plan.scheme) for plan in plans]
     for each, plan in zip(found_errors, plans, strict=True):
         each.plans = (plan,)
     read(elements, found_errors, threads=count, advance=advance, cancelled=cancelled)

@@ -8,6 +8,7 @@ well below their bits, the difference is what compression, or better placed leve
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,8 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.coding.alphabet import Alphabet, alphabet_of
 from qtui_core.quant.coding.levels import Float64
-from qtui_core.quant.gaussian.codes import expected_code_shares, expected_shares
-from qtui_core.quant.scan.scan import SchemeReducer
+from qtui_core.quant.gaussian import Groups, groups_of
+from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.segment_error import sum_of_squares
 from qtui_core.quant.segments.elements import Elements, Float32, Segment
 from qtui_core.quant.segments.grouping import group_views
@@ -128,9 +129,7 @@ class OccupancyScan(SchemeReducer[_Counts]):
 
     def begin(self, elements: Elements) -> None:
         self._shape = elements.shape
-        self._total = _Counts(
-            np.zeros(2**self.scheme.bits, np.int64), np.zeros(self.bins, np.int64)
-        )
+        self.total = _Counts(np.zeros(2**self.scheme.bits, np.int64), np.zeros(self.bins, np.int64))
 
     def take(self, segment: Segment, scratch: Scratch) -> _Counts:
         plan, bins = self.plan, self.bins
@@ -166,17 +165,14 @@ class OccupancyScan(SchemeReducer[_Counts]):
         )
 
     def add(self, part: _Counts) -> None:
-        self._total += part
+        self.total += part
 
     def result(self) -> Occupancy:
-        scheme, shape, alphabet, total = self.scheme, self._shape, self._alphabet, self._total
+        scheme, shape, alphabet, total = self.scheme, self._shape, self._alphabet, self.total
         sigma = math.sqrt(total.squared / max(1, int(total.patterns.sum()))) or 1.0
         expected = expected_density = None
         if not (isinstance(scheme.granularity, PerModel) and self.model_absmax is not None):
-            expected = expected_code_shares(scheme, shape, sigma=sigma)
-            edges = np.linspace(-1, 1, self.bins + 1)
-            edges[0], edges[-1] = -np.inf, np.inf
-            expected_density = expected_shares(scheme, shape, edges, sigma=sigma)
+            expected, expected_density = expected_shares(scheme, shape, self.bins, sigma=sigma)
         return Occupancy(
             scheme=scheme,
             shape=shape,
@@ -190,6 +186,31 @@ class OccupancyScan(SchemeReducer[_Counts]):
             beyond=total.beyond,
             nonfinite=total.nonfinite,
         )
+
+
+def expected_shares(
+    scheme: Scheme, shape: tuple[int, ...], bins: int = DENSITY_BINS, *, sigma: float = 1.0
+) -> tuple[Float64, Float64] | tuple[None, None]:
+    """(`expected`, `expected_density`) of `Occupancy` for a tensor of independent N(0, sigma²)
+    elements; None where `groups_of` has none."""
+    groups = groups_of(scheme, shape, sigma)
+    if not groups:
+        return None, None
+    found = [_shares(each, bins) for _, each in groups]
+    codes, density = (
+        np.sum([share * part for (share, _), part in zip(groups, parts, strict=True)], axis=0)
+        for parts in zip(*found, strict=True)
+    )
+    return codes, density
+
+
+@lru_cache(maxsize=256)
+def _shares(groups: Groups, bins: int) -> tuple[Float64, Float64]:
+    reducer = OccupancyScan(groups.scheme, bins)
+    scan(groups.values, [reducer], threads=1)
+    patterns, density = reducer.total.patterns, reducer.total.density
+    codes = patterns[alphabet_of(groups.scheme).codes]
+    return codes / codes.sum(), density / density.sum()
 
 
 def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:

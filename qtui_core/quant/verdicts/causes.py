@@ -14,8 +14,7 @@ from enum import Enum, auto
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.coding.levels import plain_levels, shared_scale
-from qtui_core.quant.gaussian import outlier_relative_mse
-from qtui_core.quant.gaussian.normal import upper_quantile
+from qtui_core.quant.gaussian import outlier_relative_mse, usual_absmax
 from qtui_core.quant.scan.outliers import crowded_columns
 from qtui_core.quant.segments.layout import Whole, layout_of
 from qtui_core.quant.segments.rounding import ROUNDING_NOISE
@@ -286,8 +285,7 @@ def _wide_extent(case: Case) -> Cause | None:
     whole = isinstance(layout_of(case.scheme.granularity, case.report.shape), Whole)
     if stats is None or not whole or case.finite == 1:  # a single value is as large as itself
         return None
-    # The median of the largest magnitude of so many.
-    usual = upper_quantile(-math.expm1(-math.log(2) / case.finite) / 2)
+    usual = usual_absmax(case.finite)
     ratio = stats.absmax / case.rms
     if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
         return None

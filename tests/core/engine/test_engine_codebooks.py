@@ -60,7 +60,7 @@ async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, m
 
 
 async def test_unknown_values_are_not_sent(engine: EngineClient, model: str) -> None:
-    params = {"model": model, "tensor": "holes", "schemes": ["int4:group64:stochastic"]}
+    params = {"model": model, "tensor": "holes", "schemes": ["int8:row:outliers0.5"]}
     reply = await engine.request("codebooks", params)
     (column,) = reply.read(CodesSideBySide).columns
     assert (column.expected, column.nonfinite, column.expected_entropy_bits) == ((), 1, None)

@@ -8,7 +8,7 @@ from lazy_imports import LazyImport
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.coding.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
-from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map, round_to_map
+from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map, nearest_codes
 
 torch = LazyImport("torch")
 functional = LazyImport("bitsandbytes.functional")
@@ -129,7 +129,7 @@ def test_dynamic_map_is_theirs():
 def test_halfway_between_two_entries_of_the_map_is_the_lower_one():
     table = dynamic_map()
     halfway = (table[:-1] + table[1:]) / np.float32(2)
-    np.testing.assert_array_equal(round_to_map(halfway), table[:-1])
+    np.testing.assert_array_equal(table[nearest_codes(halfway)], table[:-1])
 
 
 def nested_by_brute_force(absmax, offset):

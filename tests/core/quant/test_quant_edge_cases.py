@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from every import in_parts, over
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
 
@@ -189,3 +190,14 @@ def test_groups_longer_than_the_row_and_blocks_longer_than_the_tensor():
         a, b = (quantize(x, Scheme.parse(t)) for t in (text, same))
         np.testing.assert_array_equal(a.codes, b.codes)
         np.testing.assert_array_equal(a.scales.reshape(-1), b.scales.reshape(-1))
+
+
+def test_an_infinity_among_words_of_bfloat16_sets_no_scale():
+    x = np.linspace(-3, 3, 64, dtype=np.float32)
+    x[7] = np.inf
+    words = torch.from_numpy(x).bfloat16()
+    for text in ("int8:tensor", "e4m3:tensor", "nvfp4"):
+        ours, plain = (quantize(each, Scheme.parse(text)) for each in (words, words.float()))
+        np.testing.assert_array_equal(ours.scales, plain.scales)
+        assert np.isfinite(ours.scales).all()
+        np.testing.assert_array_equal(ours.codes, plain.codes)

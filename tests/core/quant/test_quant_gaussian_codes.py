@@ -7,7 +7,7 @@ from shorthands import code_occupancy
 
 from qtui_core.quant import Scheme
 from qtui_core.quant.coding.alphabet import alphabet_of
-from qtui_core.quant.gaussian.codes import expected_code_shares
+from qtui_core.quant.scan.occupancy import expected_shares
 
 SHAPE = (1024, 512)
 PARTS = 16
@@ -71,12 +71,12 @@ def test_density_of_a_sample(sample, text):
 def test_the_size_of_the_values_matters_for_powers_of_two_only(sample):
     for text, same in (("nf4", True), ("int4:group64:asym", True), ("mxfp4", False)):
         one, other = (
-            expected_code_shares(Scheme.parse(text), SHAPE, sigma=sigma) for sigma in (1.0, 0.7)
+            expected_shares(Scheme.parse(text), SHAPE, sigma=sigma)[0] for sigma in (1.0, 0.7)
         )
         assert np.allclose(one, other, atol=1e-12) is same
-    quarter = expected_code_shares(Scheme.parse("mxfp4"), SHAPE, sigma=0.25)
+    quarter = expected_shares(Scheme.parse("mxfp4"), SHAPE, sigma=0.25)[0]
     np.testing.assert_allclose(
-        quarter, expected_code_shares(Scheme.parse("mxfp4"), SHAPE), atol=1e-12
+        quarter, expected_shares(Scheme.parse("mxfp4"), SHAPE)[0], atol=1e-12
     )
     small = code_occupancy(sample * np.float32(0.7e-3), Scheme.parse("mxfp4"))
     assert np.abs(small.counts / small.total - small.expected).max() < 2e-3
@@ -85,12 +85,10 @@ def test_the_size_of_the_values_matters_for_powers_of_two_only(sample):
 def test_symmetric_levels_are_used_symmetrically():
     for text in ("int4:group64", "e2m1:group64", "int4:group64:asym", "mxfp4"):
         alphabet = alphabet_of(Scheme.parse(text))
-        shares = expected_code_shares(Scheme.parse(text), SHAPE)[alphabet.reachable]
+        shares = expected_shares(Scheme.parse(text), SHAPE)[0][alphabet.reachable]
         np.testing.assert_allclose(shares, shares[::-1], atol=1e-9)
 
 
 def test_unknown_shares_are_none():
-    for text in ("int4:group64:stochastic", "int4:group64:truncate", "int4:group64:asym:zpfloat",
-                 "int8:row:outliers6.0", "ternary:group16"):  # fmt: skip
-        assert expected_code_shares(Scheme.parse(text), SHAPE) is None
-    assert expected_code_shares(Scheme.parse("nf4"), (0, 8)) is None
+    for text, shape in (("int8:row:outliers3", SHAPE), ("nf4", (0, 8))):
+        assert expected_shares(Scheme.parse(text), shape) == (None, None)

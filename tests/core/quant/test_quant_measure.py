@@ -174,3 +174,9 @@ def test_errors_of_a_reader_come_through_from_threads():
     for threads in (1, 2):
         with pytest.raises(OSError, match="went away"):
             measure(Broken(40_000, 1000), Scheme.parse("nf4"), threads=threads)
+
+
+def test_of_two_equal_errors_the_first_is_told():
+    x = np.zeros(2 * SEGMENT, np.float32)
+    x[[0, 5, -7]] = 7, 0.25, 0.25
+    assert measure(x, Scheme.parse("int4:tensor")).max_abs_error_index == (0, 5)

@@ -1,63 +1,26 @@
+"""The fixed normal sample."""
+
 import math
 
 import numpy as np
 import pytest
 
-from qtui_core.quant.gaussian.normal import (
-    absmax_nodes,
-    density,
-    distribution,
-    interval_nodes,
-    min_max_nodes,
-    upper_quantile,
-    upper_tail,
-)
+from qtui_core.quant.gaussian import LONGEST, normal_rows, usual_absmax
 
 
-def test_distribution_is_that_of_math():
-    x = np.concatenate([np.linspace(-9, 9, 20_011), [-np.inf, np.inf, 0, 40, -40]])
-    expected = [0.5 * math.erfc(-v / math.sqrt(2)) for v in x]
-    np.testing.assert_allclose(distribution(x), expected, rtol=0, atol=3e-16)
+@pytest.mark.parametrize("length", [0, 1, 7, 64, 1000, LONGEST])
+def test_the_sample_is_standard_normal(length):
+    rows = normal_rows(length)
+    assert rows.shape[1] == length or length == 0
+    assert rows.mean() == pytest.approx(0, abs=1e-6)
+    assert np.square(rows, dtype=np.float64).mean() == pytest.approx(1, rel=2e-3)
+    assert (np.abs(rows) > 2).mean() == pytest.approx(math.erfc(2 / math.sqrt(2)), rel=0.02)
 
 
-def test_density_is_the_derivative():
-    x = np.linspace(-6, 6, 1001)
-    slope = (distribution(x + 1e-4) - distribution(x - 1e-4)) / 2e-4
-    np.testing.assert_allclose(density(x), slope, atol=1e-9)
-    assert density(np.array([np.inf]))[0] == 0
-
-
-@pytest.mark.parametrize("p", [1e-200, 1e-12, 0.01, 0.5, 0.9, 1 - 1e-9])
-def test_quantile_inverts_the_tail(p):
-    assert upper_tail(upper_quantile(p)) == pytest.approx(p, rel=1e-7)
-
-
-def test_interval_nodes_integrate():
-    x, w = interval_nodes(-2, 5, 3)
-    assert (w * x**5).sum() == pytest.approx((5**6 - 2**6) / 6)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 64, 4096, 2**24])
-def test_largest_magnitude_of_a_sample(count):
-    m, weights = absmax_nodes(count, 12)
-    assert weights.sum() == pytest.approx(1)
-    # E[max] = ∫ P(max > t) dt
-    t = np.linspace(0, 12, 200_001)
-    inside = np.array([math.erf(v / math.sqrt(2)) for v in t[::10]])
-    mean = np.trapezoid(1 - inside**count, t[::10])
-    assert weights @ m == pytest.approx(mean, rel=1e-6)
-
-
-@pytest.mark.parametrize("count", [2, 3, 16, 1024])
-def test_smallest_and_largest_of_a_sample(count):
-    low, high, weights = min_max_nodes(count, 6)
-    assert weights.sum() == pytest.approx(1)
-    assert (low < 0).all()
-    assert (high > 0).all()
-    random = np.random.default_rng(0)
-    sample = random.standard_normal((400_000 // count + 4000, count))
-    a, b = sample.min(axis=1), sample.max(axis=1)
-    both = (a < 0) & (b > 0)
-    for ours, theirs in ((low, a), (high, b), (low * high, a * b)):
-        spread = theirs[both].std() / math.sqrt(both.sum())
-        assert weights @ ours == pytest.approx(theirs[both].mean(), abs=5 * spread)
+@pytest.mark.parametrize("count", [64, 1000, 1 << 24])
+def test_groups_reach_as_far_as_so_many_elements_do(count):
+    """Half of them on each side of the median: P(absmax < m) = erf(m / sqrt 2)^count = 1/2."""
+    usual = usual_absmax(count)
+    assert math.erf(usual / math.sqrt(2)) ** count == pytest.approx(0.5, rel=1e-3)
+    beyond = (np.abs(normal_rows(count)).max(axis=1) > usual).mean()
+    assert beyond == pytest.approx(0.5, abs=0.1 if count > 64 else 0.02)

@@ -120,7 +120,7 @@ def test_more_than_bits_and_groups_is_said_where_it_helps():
         "int2": "int2:group64:signed would give a Gaussian 8.1 dB at the same 2.50 bits",
         "int4": "nf4:block64 would give a Gaussian 20.7 dB at the same 4.50 bits",
         "e5m2": "int8:tensor",
-        "bf16": "fp16 would give a Gaussian 73.7 dB at the same 16.00 bits",
+        "bf16": "fp16 would give a Gaussian 73.6 dB at the same 16.00 bits",
     }
     for text, part in better.items():
         assert part in explain(measure(x, Scheme.parse(text)), stats, find_outliers(x, stats))
@@ -158,6 +158,11 @@ def test_a_lossless_alternative_is_named(heavy):
     said = explain_measured(heavy, "int4", "bf16", "nf4")
     assert "nf4:block64 would bring it from 15.2 to 18.1 dB at the same 4.50 bits" in said
     assert "and bf16 would keep it exactly at 16.00 bits" in said
+
+
+def test_decibels_are_weighed_against_the_bits_they_take(heavy):
+    """int5 has 6 dB more for a bit, which is worth as much; nf4 has 3 more for none."""
+    assert "nf4:block64 would bring it" in explain_measured(heavy, "int4", "int5:group64", "nf4")
     # If a tensor is lossless at fewer bits, no other scheme is needed.
     said = explain_measured(heavy, "tf32", "bf16")
     assert said == "tf32 keeps every element of this tensor exactly."
