@@ -63,13 +63,6 @@ PARAGRAPHS = {
         "is by error bought for each parameter; the rules that people publish are points beside "
         "the frontier."
     ),
-    "noise": (
-        "The noise of a batch falls with its size, and a part of a format's error does not. From "
-        "micro batches, their exact and quantized gradients and the products between their errors, "
-        "both parts are taken apart, without a fit; the batch at which the part that stays equals "
-        "the noise of the batch says how large a batch the format can use. The lower end of its "
-        "interval is what one text can say; the upper end is another one with every text."
-    ),
     "lossscale": (
         "A gradient under half of the smallest number of its format becomes zero, and the loss is "
         "scaled so that fewer do. One histogram of exponents answers every format and every scale. "
@@ -105,11 +98,6 @@ PARAGRAPHS = {
         "The precision range test of cyclic precision training: the fewest bits at which the loss "
         "falls at all (B_learn, as published), and the fewest at which it matches float32 "
         "(B_match), which is the one that is wanted; and the cyclic schedule beside a fixed width."
-    ),
-    "adapters": (
-        "LoRA, rsLoRA, DoRA and QLoRA beside full training, by the bytes that train. Full training "
-        "has one learning rate, which may not be its best, and only the ranks named were tried: "
-        "over seeds 0, 1 and 2 LoRA 1, 2, 4 and 8 reach 78, 92, 97 and 102 % of its gain at 3e-4."
     ),
 }
 SURPRISES = (

@@ -85,8 +85,6 @@ OPTIMIZERS: Final = (
     "torchao 4-bit",
     "muon",
 )
-#: Names of adapters in `qtui_core.lab.experiments.adapters`.
-ADAPTERS: Final = ("LoRA", "rsLoRA", "DoRA", "QLoRA")
 STORED: Final = ("bf16", "fp16", "e4m3", "int8")
 #: Floating-point formats in which a term can be stored without a scale.
 _FLOATS: Final = ("bf16", "fp16", "e4m3")
@@ -213,16 +211,6 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         (_SCHEME, *_ON_MODEL),
     ),
     Experiment(
-        "noise",
-        "Up to which batch does a format help?",
-        35,
-        (
-            _SCHEMES.but(("int8 row", "fp8 tensor", "nvfp4")),
-            Setting("micro", "whole", 16, "Micro batches.", 3, 256),
-            *_ON_MODEL,
-        ),
-    ),
-    Experiment(
         "lossscale",
         "Which loss scale do gradients need, and why does a scale fall?",
         30,
@@ -309,30 +297,6 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             LR.but(1e-3),
             SEEDS,
             _TASK,
-            *_ON_MODEL,
-        ),
-    ),
-    Experiment(
-        "adapters",
-        "What do adapters keep of full training, and in how many bytes?",
-        50,
-        (
-            Setting("methods", "several", ADAPTERS, "Adapters to train.", allowed=ADAPTERS),
-            Setting("ranks", "wholes", (8, 64), "Their ranks.", 1, 1024),
-            Setting(
-                "alpha", "number", 16.0, "What their product is scaled by, over rank.", 0, 4096
-            ),
-            STEPS.but(16),
-            LR.but(3e-4, help="The learning rate of full training."),
-            Setting(
-                "adapter_lr",
-                "numbers",
-                (3e-3,),
-                "Learning rates of the adapters, of which each takes its best.",
-                0,
-                1,
-            ),
-            SEEDS,
             *_ON_MODEL,
         ),
     ),

@@ -33,7 +33,7 @@ from qtui_core.threads import thread_limit
 Tell = Callable[[LabEvent], None]
 
 #: The libraries that affect the figures: their versions are reported.
-_LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes", "peft")
+_LIBRARIES: Final = ("torch", "transformers", "torchao", "bitsandbytes")
 #: Less work than this, in seconds, is not worth a second process, which must import torch first.
 _ALONE: Final = 8.0
 #: How many threads PyTorch uses by default in a single process; OMP_NUM_THREADS limits them.

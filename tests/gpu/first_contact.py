@@ -102,7 +102,7 @@ def parts(folder: Path, device: str) -> Iterator[Part]:
     for case in HISTORIES:
         yield own(f"history-{case.name}", 20 << 30)
     yield Part("eval", (*QTUI, "eval", "demo", *_SCHEMES, "--device", device, "--json"))
-    yield Part("lab", (*QTUI, "lab", "adapters", "--device", device, "--json"))
+    yield Part("lab", (*QTUI, "lab", "underflow", "--device", device, "--json"))
     options = ("--method", "qlora", "--seq", "1024", "--steps", "6", "--device", device)
     large = (*QTUI, "train", str(MODELS["Llama-3.1-8B"]), *options)
     record = str(folder / "qlora-8b.jsonl")

@@ -16,7 +16,6 @@ dead = LazyImport("qtui_core.lab.experiments.dead")
 layers = LazyImport("qtui_core.lab.experiments.layers")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
-noise = LazyImport("qtui_core.lab.experiments.noise")
 qat = LazyImport("qtui_core.lab.experiments.qat")
 range_test = LazyImport("qtui_core.lab.experiments.range_test")
 ratchet = LazyImport("qtui_core.lab.experiments.ratchet")
@@ -258,7 +257,7 @@ def test_each_recipe_of_nvfp4_that_was_run_has_its_figure():
     )
 
 
-# --- matmul, survive, layers, noise
+# --- matmul, survive, layers
 
 
 def test_the_way_that_is_nearer_is_told_for_a_weight_by_rows():
@@ -367,50 +366,6 @@ def test_layers_that_are_recommended_are_measured():
     assert foretold == pytest.approx((0.1**2 + 0.1**2) ** 0.5)
     said = concluded("layers", {"layers": found}).verdict
     assert "with a in high precision (4.8% of the weights) it is 15.00%." in said
-
-
-def test_noise_near_the_gradient_is_told_with_the_batch_that_would_do():
-    """|noise|² of n times 512 tokens is fixed + averaged/n, and should be under |gradient|²/3."""
-    settled = {"tokens": 512, "batch": 1.0, "batch_error": 0.0, "fixed_error": 0.0}
-    near = noise.Noise(**settled, fixed=0.5, averaged=2.0, norm=3**0.5)  # 1 is the most
-    calm = noise.Noise(**settled, fixed=0.01, averaged=0.1, norm=3**0.5)
-    never = noise.Noise(**settled, fixed=2.0, averaged=0.1, norm=3**0.5)
-
-    def said(found):
-        told = concluded("noise", {"nvfp4": found}, schemes=("nvfp4",))
-        return " ".join((told.verdict, *told.notes))
-
-    assert "nvfp4 below 2.05 k tokens." in said(near)  # 0.5 + 2/n = 1 at n = 4
-    assert "For more tokens take more steps, at no byte more." in said(near)
-    three = {"int8 row": calm, "fp8 tensor": noise.Noise(**settled, fixed=0.1, averaged=1, norm=9)}
-    told = concluded("noise", three | {"nvfp4": near}, schemes=(*three, "nvfp4")).verdict
-    assert "For more tokens take int8 row (0.44 bytes more a number than nvfp4)." in told
-    assert fits(told, "(0.44 bytes more a number than nvfp4).")
-    assert "stall" not in said(calm)
-    assert "nvfp4 whatever the batch." in said(never)
-
-
-def test_a_format_for_larger_batches_is_one_that_is_seen_to_allow_them():
-    def figures(fixed, error=0.0, batch=1.0, spread=0.0):
-        return noise.Noise(512, batch, spread, fixed, error, 0.01, 9.0)
-
-    bad, clear = figures(0.5, 0.01), figures(0.01, 0.001)
-    rows = (
-        ((bad, clear), "For more tokens take int8 row (0.44 bytes more a number than nvfp4)."),
-        ((bad, figures(0.45, 0.05)), "For more tokens take more steps"),  # the intervals overlap
-        ((bad, figures(-0.01, 0.6)), "For more tokens take more steps"),  # nothing is known of it
-        ((bad, figures(-0.01, 0.001)), "int8 row adds no noise that stays in a large batch"),
-        ((figures(0.5, 0.0, 1.0, 0.6), clear), "hardly differ, or there are too few of them"),
-        ((figures(0.5, batch=0.0), clear), "hardly differ, or there are too few of them"),
-    )
-
-    def check(pair, words):
-        outcomes = dict(zip(("nvfp4", "int8 row"), pair, strict=True))
-        verdict = concluded("noise", outcomes, schemes=("nvfp4", "int8 row")).verdict
-        assert words in verdict
-        assert not faults_of(verdict)
-
-    every(rows, check)
 
 
 def test_a_product_without_errors_chooses_nothing():
