@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
-from qtui_core.quant.verdicts.case import Case
+from qtui_core.quant.verdicts.causes import Case
 from qtui_core.quantities import percent, plural
 
 #: A tensor is mentioned if its SQNR is this far below that of a Gaussian tensor of its shape.

@@ -14,12 +14,9 @@ from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.scan.attribution import Attribution, Kept, attribute_error, keep_columns
 from qtui_core.quant.scan.columns import ColumnMagnitude, ColumnStatistics, column_statistics
 from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
-from qtui_core.quant.scan.histogram import ValueHistogram, histogram
-from qtui_core.quant.scan.map_kinds import MapKind
-from qtui_core.quant.scan.maps import TensorMap, error_map, tensor_map
+from qtui_core.quant.scan.maps import MapKind, Pooling, TensorMap, Window, error_map, tensor_map
 from qtui_core.quant.scan.outliers import find_beyond, find_outliers
-from qtui_core.quant.scan.pooling import Pooling, Window
-from qtui_core.quant.scan.statistics import statistics
+from qtui_core.quant.scan.statistics import ValueHistogram, histogram, statistics
 from qtui_core.quant.segments.injection import Injected
 from qtui_core.quant.segments.parallel import Cancelled
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes

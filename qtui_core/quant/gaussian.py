@@ -22,7 +22,7 @@ from qtui_core.quant.quantized import quantize
 from qtui_core.quant.segments.elements import Float32, ModelExtent
 from qtui_core.quant.segments.grouping import Extent
 from qtui_core.quant.segments.layout import matrix_shape, run_lengths
-from qtui_core.quant.segments.tensor_plan import make_coder
+from qtui_core.quant.segments.process import make_coder
 from qtui_core.schemes.granularity import PerBlock, PerGroup, PerModel, PerRow
 from qtui_core.schemes.scheme import Family, Scheme
 

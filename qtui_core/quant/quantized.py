@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.codebook import unpack_nibbles
+from qtui_core.quant.coding.codebook import NestedScales, unpack_nibbles
 from qtui_core.quant.coding.coder import NO_SCALES, Coder, Codes, GroupScales
 from qtui_core.quant.coding.decomposition import Float16, Int64
-from qtui_core.quant.coding.double_quant import NestedScales
 from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.segments.elements import (
     Elements,
@@ -31,8 +30,7 @@ from qtui_core.quant.segments.layout import (
     scale_shape,
 )
 from qtui_core.quant.segments.parallel import Scratch, Watch, map_segments, thread_count
-from qtui_core.quant.segments.process import Plan, encode, prepare
-from qtui_core.quant.segments.tensor_plan import make_coder
+from qtui_core.quant.segments.process import Plan, encode, make_coder, prepare
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme
 

@@ -23,16 +23,15 @@ from qtui_core.answers.codes import NF4Construction
 from qtui_core.errors import UsageError
 from qtui_core.models.files.safetensors import MAX_SIZE
 from qtui_core.quant import Scheme
-from qtui_core.quant.coding.nf4_construction import construct_nf4
+from qtui_core.quant.coding.codebook import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.scan.occupancy import OccupancyScan
 from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.storage import bit_budget as budget_of
-from qtui_core.quant.verdicts.contest import Contender
-from qtui_core.quant.verdicts.equal_bits import at_equal_bits
-from qtui_core.quant.verdicts.verdict import verdict
+from qtui_core.quant.verdicts.contest import Contender, verdict
+from qtui_core.quant.verdicts.granularities import at_equal_bits
 from qtui_core.schemes.scheme import check_side_by_side
 
 

@@ -33,8 +33,7 @@ from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.injection import Injected
 from qtui_core.quant.segments.parallel import fractions_of, thread_count
-from qtui_core.quant.segments.process import Plan
-from qtui_core.quant.segments.tensor_plan import first_passes, make_plan
+from qtui_core.quant.segments.process import Plan, first_passes, make_plan
 
 CACHED_RESULTS = 64
 #: Cached results about single columns and thresholds: small, many, and often requested again.

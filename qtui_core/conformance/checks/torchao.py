@@ -23,7 +23,7 @@ from qtui_core.conformance.convention import Convention
 from qtui_core.formats import get_format
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme
-from qtui_core.quant.coding.double_quant import dynamic_map
+from qtui_core.quant.coding.codebook import dynamic_map
 from qtui_core.schemes.granularity import PerGroup, PerRow
 
 

@@ -13,8 +13,7 @@ from qtui_core.quant.scan.reducer import read
 from qtui_core.quant.segments.elements import TensorLike, elements_of
 from qtui_core.quant.segments.layout import layout_of
 from qtui_core.quant.segments.parallel import fractions_of, thread_count
-from qtui_core.quant.segments.process import Plan
-from qtui_core.quant.segments.tensor_plan import ExtentScan, first_passes, make_coder
+from qtui_core.quant.segments.process import ExtentScan, Plan, first_passes, make_coder
 from qtui_core.schemes.scheme import Scheme
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.alphabet import Alphabet, alphabet_of
-from qtui_core.quant.coding.levels import Float64
+from qtui_core.quant.coding.levels import Alphabet, Float64, alphabet_of
 from qtui_core.quant.gaussian import Groups, groups_of
 from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.segment_error import sum_of_squares

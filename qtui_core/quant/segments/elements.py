@@ -95,15 +95,6 @@ class Elements:
         """(rows, columns) as `matrix_shape` gives them."""
         return matrix_shape(self.shape)
 
-    @property
-    def in_memory(self) -> npt.NDArray[Any] | None:
-        """The flat values, if they are in memory as float32 or as the words (uint16) of bfloat16;
-        else None."""
-        known = self._flat is not None and (
-            self._flat.dtype == np.float32 or self._convert is from_bfloat16
-        )
-        return self._flat if known else None
-
     def segments(self, multiple: int = 1, target: int = SEGMENT) -> Iterator[Segment]:
         """The elements in order, about `target` at a time. The length of every segment but the last
         is a multiple of `multiple`. Rows of a reader larger than `target` are read whole."""

@@ -1,24 +1,321 @@
-"""A segment quantized and read back, by the plan of its tensor."""
+"""How the segments of one tensor are processed: the coder of its scheme, everything that depends on
+all elements and must be known before the first can be quantized, and a segment quantized and read
+back by that plan."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.coding.coder import LARGEST, NO_SCALES, Codes, GroupScales
-from qtui_core.quant.coding.decomposition import Decomposition
-from qtui_core.quant.coding.double_quant import NestedScales, quantize_scales
-from qtui_core.quant.segments.elements import Float32, Segment
-from qtui_core.quant.segments.extents import extents_of_finite, extents_of_inliers
-from qtui_core.quant.segments.grouping import Extent, group_extents, largest_magnitude
-from qtui_core.quant.segments.layout import Whole
-from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.tensor_plan import (
-    Plan,
+from qtui_core.errors import UsageError
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.coding.codebook import LEVELS, CodebookCoder, NestedScales, quantize_scales
+from qtui_core.quant.coding.coder import LARGEST, NO_SCALES, Coder, Codes, GroupScales
+from qtui_core.quant.coding.decomposition import Decomposition, decompose
+from qtui_core.quant.coding.floats import CastCoder, ScaledFloatCoder
+from qtui_core.quant.coding.integers import (
+    AsymmetricCoder,
+    FloatZeroCoder,
+    SignedCoder,
+    SymmetricCoder,
+    TernaryCoder,
 )
+from qtui_core.quant.coding.microscaling import MicroscalingCoder, TwoLevelCoder
+from qtui_core.quant.scan.columns import ColumnScan
+from qtui_core.quant.scan.reducer import Part, Reducer, read
+from qtui_core.quant.segments.elements import (
+    INFINITE_WORD,
+    Elements,
+    Float32,
+    ModelExtent,
+    Segment,
+    from_bfloat16,
+    largest_word,
+)
+from qtui_core.quant.segments.grouping import (
+    Extent,
+    extents_of_finite,
+    extents_of_inliers,
+    finite_extents,
+    group_extents,
+    largest_magnitude,
+    merge_extents,
+    part_size,
+    partial_sums,
+    segment_multiple,
+)
+from qtui_core.quant.segments.layout import Columns, Layout, Whole, layout_of
+from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.segments.rounding import rounding_of
+from qtui_core.schemes.granularity import PerBlock, PerModel
+from qtui_core.schemes.scheme import Family, Scheme
+
+Float64 = npt.NDArray[np.float64]
+
+
+@lru_cache(maxsize=256)
+def make_coder(scheme: Scheme) -> Coder:
+    """The coder of a scheme's format, scale rule and rounding. Coders hold tables and no
+    state."""
+    rounding = rounding_of(scheme)
+    match scheme.family:
+        case Family.CODEBOOK:
+            assert isinstance(scheme.granularity, PerBlock)
+            return CodebookCoder(LEVELS[scheme.format], scheme.granularity.size)
+        case Family.INTEGER:
+            if scheme.float_zero_point:
+                return FloatZeroCoder(scheme.bits, rounding)
+            if not scheme.symmetric:
+                return AsymmetricCoder(scheme.bits, rounding)
+            if scheme.scale_rule == "signed":
+                return SignedCoder(scheme.bits)
+            decomposed = scheme.outlier_threshold is not None and scheme.scale_rule == "absmax"
+            return SymmetricCoder(scheme.bits, scheme.scale_rule, rounding, decomposed)
+        case Family.MICROSCALING:
+            assert scheme.element is not None
+            return MicroscalingCoder(scheme.element, scheme.scale_rule, rounding)
+        case Family.TWO_LEVEL:
+            return TwoLevelCoder(rounding=rounding)
+        case Family.TERNARY:
+            return TernaryCoder()
+    fmt = get_format(scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    make = CastCoder if scheme.family is Family.CAST else ScaledFloatCoder
+    return make(fmt, rounding, scheme.saturate)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How segments of one tensor are processed.
+
+    `fixed` holds the scales if they are not local to a segment: per tensor, model or column.
+    `offset` is the mean absmax under double quantization. `decomposition` has the columns that are
+    kept in 16 bits, None if there are none.
+    """
+
+    scheme: Scheme
+    coder: Coder
+    layout: Layout
+    fixed: GroupScales | None = None
+    offset: float | None = None
+    decomposition: Decomposition | None = None
+
+    @property
+    def outlier_columns(self) -> int:
+        """How many columns are kept in 16 bits."""
+        return 0 if self.decomposition is None else int(self.decomposition.columns.size)
+
+    @property
+    def multiple(self) -> int:
+        """The length of segments must be a multiple of this."""
+        whole_groups = segment_multiple(self.layout)
+        if self.coder.extent is Extent.ABS_MEAN and isinstance(self.layout, Whole | Columns):
+            return part_size(self.layout)
+        if self.scheme.double_quantization:
+            whole_groups *= self.scheme.nested_block
+        if self.scheme.family is Family.CODEBOOK:
+            whole_groups = math.lcm(whole_groups, 2)
+        return whole_groups
+
+
+@lru_cache(4096)  # the tensors of a model have few shapes
+def unread_plan(scheme: Scheme, shape: tuple[int, ...]) -> Plan:
+    """The part of a plan that is known before an element is read."""
+    return Plan(scheme, make_coder(scheme), layout_of(scheme.granularity, shape))
+
+
+def make_plan(
+    elements: Elements,
+    scheme: Scheme,
+    model_absmax: ModelExtent | None = None,
+    *,
+    threads: int = 1,
+    advance: Callable[[int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Plan:
+    """The plan for a tensor. Reads all elements as often as `first_passes` says.
+
+    Raises UsageError when `model_absmax` is not a magnitude or a (min, max) pair.
+    """
+    plan = unread_plan(scheme, elements.shape)
+    coder = plan.coder
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        assert coder.extent is not None
+        extents = _extents_of_model(coder.extent, model_absmax)
+        return replace(plan, fixed=coder.scales(extents, elements.count))
+
+    def found_by(reducer: Reducer[Any]) -> Any:
+        read(elements, [reducer], threads=threads, advance=advance, cancelled=cancelled)
+        return reducer.result()
+
+    if scheme.outlier_threshold is not None:
+        absmax = found_by(ColumnScan()).absmax
+        kept = decompose(scheme.granularity, scheme.outlier_threshold, absmax)
+        plan = replace(plan, decomposition=kept)
+    if not _shares_widely(scheme, plan.layout):
+        return plan
+    if coder.extent is Extent.ABS_MEAN:
+        return found_by(_MeanScan(plan))
+    return found_by(_OffsetScan(plan) if scheme.double_quantization else ExtentScan(plan))
+
+
+class _PlanReducer(Reducer[Part]):
+    """Determines the part of a plan that depends on all elements. Its result is the plan with
+    it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @property
+    def multiple(self) -> int:
+        return self._plan.multiple
+
+
+class ExtentScan(_PlanReducer[Float32]):
+    """Scales per tensor or column; the scale of the tensor by which scales of blocks are
+    multiplied."""
+
+    def begin(self, elements: Elements) -> None:
+        self._count = elements.count
+        self._merged: Float32 | None = None
+
+    def take(self, segment: Segment, scratch: Scratch) -> Float32:
+        found = _extent_of_words(self._plan, segment)
+        if found is not None:
+            return found
+        scratch.start = segment.start
+        if isinstance(self._plan.coder, TwoLevelCoder):
+            return finite_extents(Extent.ABSMAX, Whole(), segment.float32(), scratch)
+        return extents_of(self._plan, segment.float32(), scratch)
+
+    def add(self, part: Float32) -> None:
+        kind = self._plan.coder.extent
+        assert kind is not None
+        self._merged = merge_extents(kind, self._merged, part)
+
+    def result(self) -> Plan:
+        plan, coder = self._plan, self._plan.coder
+        merged = None if self._merged is None else np.nan_to_num(self._merged)
+        if isinstance(coder, TwoLevelCoder):
+            coder = coder.for_tensor(0.0 if merged is None else float(merged[0, 0]))
+            plan = replace(plan, coder=coder)
+            if not isinstance(plan.layout, Whole):
+                return plan
+        if merged is None:
+            return plan
+        return replace(plan, fixed=coder.scales(merged, self._count))
+
+
+class _MeanScan(_PlanReducer["tuple[Float64, Float64]"]):
+    """Scales per tensor or column that are means of magnitudes."""
+
+    def begin(self, elements: Elements) -> None:
+        self._count = elements.count
+        self._parts: list[tuple[Float64, Float64]] = []
+
+    def take(self, segment: Segment, scratch: Scratch) -> tuple[Float64, Float64]:
+        return partial_sums(self._plan.layout, segment.float32(), scratch)
+
+    def add(self, part: tuple[Float64, Float64]) -> None:
+        self._parts.append(part)
+
+    def result(self) -> Plan:
+        if not self._parts:
+            return self._plan
+        sums, counts = (np.concatenate(p).sum(axis=0) for p in zip(*self._parts, strict=True))
+        means = (sums / np.maximum(counts, 1)).astype(np.float32)
+        return replace(self._plan, fixed=self._plan.coder.scales(means[None], self._count))
+
+
+class _OffsetScan(_PlanReducer[Float32]):
+    """The offset of double quantization: the mean of the scales without double quantization."""
+
+    def begin(self, elements: Elements) -> None:
+        self._total = self._count = 0.0
+
+    def take(self, segment: Segment, scratch: Scratch) -> Float32:
+        scratch.start = segment.start
+        extents = np.nan_to_num(extents_of(self._plan, segment.float32(), scratch))
+        return self._plan.coder.scales(extents, segment.size).scale
+
+    def add(self, part: Float32) -> None:
+        # In float64, so that the mean does not depend on the segments.
+        self._total += float(part.sum(dtype=np.float64))
+        self._count += part.size
+
+    def result(self) -> Plan:
+        offset = float(np.float32(self._total / self._count)) if self._count else 0.0
+        return replace(self._plan, offset=offset)
+
+
+def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
+    """Extents `[width, groups]` of the groups of a segment that begins at `scratch.start`, over the
+    elements that count: the finite ones that are not left out as outliers."""
+    kind, kept = plan.coder.extent, plan.decomposition
+    assert kind is not None
+    if kept is not None:
+        return extents_of_inliers(kind, plan.layout, kept, values, scratch)
+    return finite_extents(kind, plan.layout, values, scratch)
+
+
+def _extent_of_words(plan: Plan, segment: Segment) -> Float32 | None:
+    """The extent `[1, 1]` of a bfloat16 segment if it can be read from the words; None if some
+    elements do not count."""
+    if segment.convert is not from_bfloat16 or plan.decomposition is not None:
+        return None
+    if plan.coder.extent is not Extent.ABSMAX or not isinstance(plan.layout, Whole):
+        return None
+    largest = largest_word(segment.raw)
+    if largest >= INFINITE_WORD:
+        return None
+    return from_bfloat16(np.array([[largest]], np.uint16))
+
+
+def first_passes(
+    scheme: Scheme, shape: tuple[int, ...], model_absmax: ModelExtent | None = None
+) -> int:
+    """How often all elements must be read before the first can be quantized: once for the columns
+    that are kept in 16 bits, and once for scales that depend on all elements."""
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        return 0
+    columns = scheme.outlier_threshold is not None
+    return columns + _shares_widely(scheme, layout_of(scheme.granularity, shape))
+
+
+def _shares_widely(scheme: Scheme, layout: Layout) -> bool:
+    """Whether scales depend on elements that may be far apart."""
+    if scheme.family is Family.CAST:
+        return False
+    if scheme.family is Family.TWO_LEVEL:
+        return True
+    return scheme.double_quantization or isinstance(layout, Whole | Columns)
+
+
+def _extents_of_model(kind: Extent, extent: ModelExtent) -> Float32:
+    low, high = extent if isinstance(extent, tuple) else (-extent, extent)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise UsageError(
+            f"The extent of a model is its largest magnitude or its (min, max), finite "
+            f"numbers; got {extent!r}."
+        )
+    match kind:
+        case Extent.ABSMAX:
+            return np.array([[max(abs(low), abs(high))]], np.float32)
+        case Extent.MIN_MAX:
+            return np.array([[min(low, 0.0), max(high, 0.0)]], np.float32).T.copy()
+        case Extent.RANGE:
+            return np.array([[low], [high]], np.float32)
+        case Extent.SIGNED:
+            return np.array([[low if abs(low) > abs(high) else high]], np.float32)
+        case Extent.ABS_MEAN:
+            raise AssertionError("a scheme with a mean has no scale of the model")
 
 
 @dataclass(frozen=True)

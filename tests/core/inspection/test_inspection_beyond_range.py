@@ -28,8 +28,7 @@ from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme, measure
-from qtui_core.quant.verdicts.contest import Contender
-from qtui_core.quant.verdicts.verdict import verdict
+from qtui_core.quant.verdicts.contest import Contender, verdict
 
 NORMAL = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
 

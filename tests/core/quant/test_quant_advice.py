@@ -13,8 +13,7 @@ from qtui_core.errors import UsageError
 from qtui_core.models import open_model
 from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme, bits_per_parameter, explain, find_outliers, measure, statistics
-from qtui_core.quant.verdicts.contest import Contender
-from qtui_core.quant.verdicts.verdict import verdict
+from qtui_core.quant.verdicts.contest import Contender, verdict
 
 SCHEMES = [
     Scheme.parse(text)

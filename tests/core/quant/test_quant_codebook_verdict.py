@@ -10,9 +10,8 @@ from shorthands import code_occupancy
 from told_truly import faults_of
 
 from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
-from qtui_core.quant.verdicts.contest import Contender
-from qtui_core.quant.verdicts.equal_bits import at_equal_bits
-from qtui_core.quant.verdicts.verdict import REMEDY, UNEQUAL, verdict
+from qtui_core.quant.verdicts.contest import REMEDY, UNEQUAL, Contender, verdict
+from qtui_core.quant.verdicts.granularities import at_equal_bits
 
 #: Rows whose length is a multiple of 64 and of 72.
 SHAPE = (128, 576)

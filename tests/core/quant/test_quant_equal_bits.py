@@ -9,7 +9,7 @@ from every import in_parts, left_out, over
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
 from qtui_core.quant.storage import bit_budget
-from qtui_core.quant.verdicts.equal_bits import TOLERANCE, at_equal_bits
+from qtui_core.quant.verdicts.granularities import TOLERANCE, at_equal_bits
 from qtui_core.schemes.granularity import PerBlock, PerGroup
 
 LARGE = (4096, 4096)

@@ -10,9 +10,8 @@ from every import over
 from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
-from qtui_core.quant.verdicts.alternatives import finer_schemes, same_bits
-from qtui_core.quant.verdicts.case import Case
-from qtui_core.quant.verdicts.causes import find_cause
+from qtui_core.quant.verdicts.causes import Case, find_cause
+from qtui_core.quant.verdicts.explain import finer_schemes, same_bits
 from qtui_core.schemes.scheme import SCHEME_FORMATS
 
 SCHEMES = ["mxfp4", "mxfp6-e3m2:even", "mxfp8-e4m3", "mxint8:ceil", "nvfp4", "ternary", "e3m0"]

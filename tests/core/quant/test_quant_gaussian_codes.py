@@ -6,7 +6,7 @@ from every import in_parts, left_out, over
 from shorthands import code_occupancy
 
 from qtui_core.quant import Scheme
-from qtui_core.quant.coding.alphabet import alphabet_of
+from qtui_core.quant.coding.levels import alphabet_of
 from qtui_core.quant.scan.occupancy import expected_shares
 
 SHAPE = (1024, 512)

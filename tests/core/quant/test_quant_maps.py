@@ -217,7 +217,7 @@ def test_a_reader_is_asked_for_the_rows_of_the_window_only(text, shape, monkeypa
 
 def test_plans_spare_the_first_pass():
     from qtui_core.quant.segments.elements import elements_of
-    from qtui_core.quant.segments.tensor_plan import make_plan
+    from qtui_core.quant.segments.process import make_plan
 
     x, scheme = tensor((64, 50)), Scheme.parse("int8:tensor")
     plan = make_plan(elements_of(x), scheme)

@@ -11,7 +11,7 @@ from shorthands import code_occupancy
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
-from qtui_core.quant.coding.alphabet import alphabet_of
+from qtui_core.quant.coding.levels import alphabet_of
 from qtui_core.quant.scan.occupancy import entropy
 
 LOCAL = [

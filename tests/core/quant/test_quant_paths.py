@@ -13,8 +13,7 @@ from qtui_core.quant.segments import elements as elements_module
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.layout import matrix_shape
 from qtui_core.quant.segments.parallel import Cancelled, Scratch, map_segments
-from qtui_core.quant.segments.process import prepare, round_trip
-from qtui_core.quant.segments.tensor_plan import make_plan
+from qtui_core.quant.segments.process import make_plan, prepare, round_trip
 
 SCHEMES = [
     "nf4",

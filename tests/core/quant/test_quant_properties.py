@@ -17,8 +17,7 @@ from qtui_core.quant.segments import grouping as grouping_module
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.layout import scale_index
 from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.process import prepare, round_trip
-from qtui_core.quant.segments.tensor_plan import make_plan
+from qtui_core.quant.segments.process import make_plan, prepare, round_trip
 
 SHAPE = (31, 70)
 EXTRA = [

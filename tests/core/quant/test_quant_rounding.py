@@ -73,7 +73,7 @@ def test_not_saturating_is_what_ml_dtypes_does(name):
     numbers = np.isfinite(expected.astype(np.float32))
     np.testing.assert_array_equal(found[numbers], expected.view(width)[numbers])
     scheme = Scheme.parse(name if name in ("bf16", "fp16") else f"{name}:model")
-    from qtui_core.quant.segments.tensor_plan import make_coder
+    from qtui_core.quant.segments.process import make_coder
 
     back = np.empty(found.size, np.float32)
     make_coder(scheme)._values(found, back)
