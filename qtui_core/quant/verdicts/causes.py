@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
 from functools import cached_property
+from typing import TypeVar
 
 from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
@@ -36,6 +37,16 @@ HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
 #: If the mean is this many standard deviations from zero, few values use the levels on the other
 #: side.
 OFF_CENTRE = 1.0
+
+
+Fact = TypeVar("Fact")
+#: (whether a rule applies, what is then said), in the order in which they are tried.
+Rules = tuple[tuple[Callable[[Fact], bool], Callable[[Fact], str]], ...]
+
+
+def first_rule(rules: Rules[Fact], fact: Fact) -> str:
+    """What the first rule that applies says."""
+    return next(says(fact) for applies, says in rules if applies(fact))
 
 
 def nonfinite_sentence(report: ErrorReport) -> str:
@@ -127,6 +138,26 @@ class Case:
         if self.outliers is None or self.stats is None or self.stats.kurtosis is None:
             return False
         return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
+
+    @property
+    def few_hold_the_energy(self) -> bool:
+        """Whether outliers hold half the sum of squares or more."""
+        return self.outliers is not None and self.outliers.energy_share >= 0.5
+
+    @property
+    def holders(self) -> str:
+        """What share of the sum of squares the outliers hold, in words."""
+        found = self.outliers
+        assert found is not None
+        held, verb = plural(found.count, "element"), "holds" if found.count == 1 else "hold"
+        share = percent(found.energy_share)
+        return f"{held} beyond {found.sigma:g} sigma {verb} {share} of its energy"
+
+    @property
+    def zero_share(self) -> float:
+        """The share of zeros among finite elements; 0.0 without statistics."""
+        stats = self.stats
+        return stats.zeros / stats.finite if stats is not None and stats.finite else 0.0
 
     @property
     def offset(self) -> float | None:
@@ -388,15 +419,11 @@ def _cut_off(case: Case) -> Cause | None:
 
 
 def _few_hold_the_energy(case: Case) -> Cause | None:
-    outliers = case.outliers
-    if outliers is None or outliers.energy_share < 0.5:
+    if case.outliers is None or not case.few_hold_the_energy:
         return None
-    held = plural(outliers.count, "element")
-    verb, what = ("holds", "it is") if outliers.count == 1 else ("hold", "they are")
+    what = "it is" if case.outliers.count == 1 else "they are"
     return Cause(
-        CauseKind.LEVELS,
-        f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "
-        f"its energy, and {what} kept less well than Gaussian values",
+        CauseKind.LEVELS, f"{case.holders}, and {what} kept less well than Gaussian values"
     )
 
 
@@ -497,52 +524,21 @@ WORSE: tuple[Callable[[Case], Cause | None], ...] = (
 
 def find_advantage(case: Case) -> Cause:
     """Why the scheme does better on this tensor than on Gaussian values."""
-    text = next(text for test in BETTER if (text := test(case)) is not None)
-    return Cause(CauseKind.LUCK, text)
+    return Cause(CauseKind.LUCK, first_rule(BETTER, case))
 
 
-def _columns_are_kept(case: Case) -> str | None:
+def _kept(case: Case) -> str:
     columns = case.report.outlier_columns
-    if not columns:
-        return None
-    kept, verb = plural(columns, "column"), "is" if columns == 1 else "are"
-    return f"{kept} of {matrix_shape(case.report.shape)[1]:,} {verb} kept in 16 bits"
-
-
-def _near_numbers_of_a_cast(case: Case) -> str | None:
-    return _near_numbers(case) if case.scheme.family is Family.CAST else None
-
-
-def _few_are_measured(case: Case) -> str | None:
-    outliers = case.outliers
-    if outliers is None or outliers.energy_share < 0.5:
-        return None
-    held = plural(outliers.count, "element")
-    verb, them = ("holds", "it") if outliers.count == 1 else ("hold", "them")
-    return (
-        f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "
-        f"its energy, so this figure is mostly about {them}"
-    )
-
-
-def _near_numbers_of_a_float(case: Case) -> str | None:
-    return _near_numbers(case) if is_wide_float(case) else None
+    verb = "is" if columns == 1 else "are"
+    of_all = f"of {matrix_shape(case.report.shape)[1]:,}"
+    return f"{plural(columns, 'column')} {of_all} {verb} kept in 16 bits"
 
 
 def _near_numbers(case: Case) -> str:
     return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
 
 
-def _zeros(case: Case) -> str | None:
-    stats = case.stats
-    if stats is None or not stats.finite or stats.zeros <= 0.1 * stats.finite:
-        return None
-    return f"{stats.zeros / stats.finite:.0%} of its elements are zero, which costs nothing"
-
-
-def _far_from_zero(case: Case) -> str | None:
-    if case.offset is None or case.offset < OFF_CENTRE:
-        return None
+def _far_from_zero(case: Case) -> str:
     if case.offset == math.inf:
         return "its one value lies close to a level"
     return (
@@ -551,23 +547,28 @@ def _far_from_zero(case: Case) -> str | None:
     )
 
 
-def _no_tails(case: Case) -> str | None:
-    if case.kurtosis is None or case.kurtosis >= LIGHT_TAILS:
-        return None
-    return f"it has almost no tails (kurtosis {case.kurtosis:.1f}, a Gaussian has 3)"
-
-
-def _near_levels(case: Case) -> str:
-    return "its values lie closer to the levels of their groups than Gaussian ones"
-
-
-BETTER: tuple[Callable[[Case], str | None], ...] = (
-    _columns_are_kept,
-    _near_numbers_of_a_cast,
-    _few_are_measured,
-    _near_numbers_of_a_float,
-    _zeros,
-    _far_from_zero,
-    _no_tails,
-    _near_levels,
+BETTER: Rules[Case] = (
+    (lambda case: case.report.outlier_columns > 0, _kept),
+    (lambda case: case.scheme.family is Family.CAST, _near_numbers),
+    (
+        lambda case: case.few_hold_the_energy,
+        lambda case: (
+            f"{case.holders}, so this figure is mostly about "
+            f"{'it' if case.outliers and case.outliers.count == 1 else 'them'}"
+        ),
+    ),
+    (is_wide_float, _near_numbers),
+    (
+        lambda case: case.zero_share > 0.1,
+        lambda case: f"{case.zero_share:.0%} of its elements are zero, which costs nothing",
+    ),
+    (lambda case: case.offset is not None and case.offset >= OFF_CENTRE, _far_from_zero),
+    (
+        lambda case: case.kurtosis is not None and case.kurtosis < LIGHT_TAILS,
+        lambda case: f"it has almost no tails (kurtosis {case.kurtosis:.1f}, a Gaussian has 3)",
+    ),
+    (
+        lambda case: True,
+        lambda case: "its values lie closer to the levels of their groups than Gaussian ones",
+    ),
 )

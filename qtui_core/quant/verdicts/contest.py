@@ -5,7 +5,7 @@ The rules of `RULES` are tried in order; the first that applies gives the senten
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.occupancy import Occupancy
 from qtui_core.quant.segments.process import make_coder
 from qtui_core.quant.storage import bit_budget
-from qtui_core.quant.verdicts.causes import EXACT_DB, nonfinite_sentence
+from qtui_core.quant.verdicts.causes import EXACT_DB, Rules, first_rule, nonfinite_sentence
 from qtui_core.quant.verdicts.explain import DB_PER_BIT
 from qtui_core.quant.verdicts.granularities import TOLERANCE, at_equal_bits
 from qtui_core.quantities import db_text, phrase, plural
@@ -217,27 +217,11 @@ def verdict(
     """
     if not contenders:
         return "No scheme is chosen: type some, for example nf4 int4 fp4."
-    return _verdict(Contest(tuple(contenders), stats, resized, stored_bits))
+    return first_rule(RULES, Contest(tuple(contenders), stats, resized, stored_bits))
 
 
-def _verdict(contest: Contest) -> str:
-    return next(said for rule in RULES if (said := rule(contest)) is not None)
-
-
-def _empty(contest: Contest) -> str | None:
-    if contest.first.report.count:
-        return None
-    return "This tensor has no elements, so there are no codes to count."
-
-
-def _not_finite(contest: Contest) -> str | None:
-    return nonfinite_sentence(contest.first.report) or None
-
-
-def _overflowed(contest: Contest) -> str | None:
-    lost = next((c for c in contest.contenders if c.report.overflowed), None)
-    if lost is None:
-        return None
+def _overflowed(contest: Contest) -> str:
+    lost = next(c for c in contest.contenders if c.report.overflowed)
     many = plural(lost.report.overflowed, "element")
     return (
         f"{lost.name} turns {many} into infinity or NaN, and its decibels are of the others "
@@ -245,36 +229,24 @@ def _overflowed(contest: Contest) -> str | None:
     )
 
 
-def _all_zero(contest: Contest) -> str | None:
-    if contest.first.report.relative_mse is not None:
-        return None
-    return "Every element is zero, which every scheme keeps exactly."
-
-
-def _none_saves(contest: Contest) -> str | None:
-    if contest.saving:
-        return None
+def _none_saves(contest: Contest) -> str:
     return (
         f"None of them takes less than the {contest.stored_bits:.4g} bits that are stored (the "
         f"least is {min(c.bits for c in contest.contenders):.3f}), so leave this tensor as it is."
     )
 
 
-def _some_save_nothing(contest: Contest) -> str | None:
+def _some_save_nothing(contest: Contest) -> str:
     count = len(contest.contenders) - len(contest.saving)
-    if not count:
-        return None
     what = "1 scheme takes" if count == 1 else f"{count} schemes take"
     rest = Contest(contest.saving, contest.stats, contest.resized, math.inf)
     return (
         f"{what} as many bits as are stored ({contest.stored_bits:.4g}) or more. Of the rest: "
-        f"{_verdict(rest)}"
+        f"{first_rule(RULES, rest)}"
     )
 
 
-def _nothing_left(contest: Contest) -> str | None:
-    if max(c.db for c in contest.contenders) >= SAME_DB:
-        return None
+def _nothing_left(contest: Contest) -> str:
     if is_too_small(contest.first):
         return (
             "Nothing of this tensor is left under any of them: its values are too small for a "
@@ -283,9 +255,7 @@ def _nothing_left(contest: Contest) -> str | None:
     return "Nothing of this tensor is left under any of them: take more bits or smaller groups."
 
 
-def _alone(contest: Contest) -> str | None:
-    if len(contest.contenders) > 1:
-        return None
+def _alone(contest: Contest) -> str:
     only = contest.first
     if only.db > EXACT_DB:
         return _exactly([only])
@@ -301,10 +271,8 @@ def _alone(contest: Contest) -> str | None:
     )
 
 
-def _unequal(contest: Contest) -> str | None:
+def _unequal(contest: Contest) -> str:
     """If bits differ: which scheme gives the most decibels, and whether they are worth its bits."""
-    if len(contest.equal) > 1:
-        return None
     best, second, *_ = sorted(contest.contenders, key=lambda c: -c.db)
     if best.db > EXACT_DB:
         return _exactly([best])
@@ -353,9 +321,7 @@ def _worth(better: Contender, other: Contender) -> str:
     )
 
 
-def _exact(contest: Contest) -> str | None:
-    if contest.best.db <= EXACT_DB:
-        return None
+def _exact(contest: Contest) -> str:
     alike = [c for c in contest.equal if c.db > EXACT_DB]
     return f"{_exactly([c for c in alike if c.db == math.inf] or alike)}{_left_out(contest)}"
 
@@ -372,10 +338,17 @@ def _exactly(contenders: Sequence[Contender]) -> str:
     )
 
 
-def _integers_win(contest: Contest) -> str | None:
+def _do_integers_win(contest: Contest) -> bool:
+    integer, normal = contest.integer, contest.normal
+    if integer is not contest.best or normal is None:
+        return False
+    return integer.db - normal.db >= SAME_DB
+
+
+def _integers_win(contest: Contest) -> str:
     best, integer, normal = contest.best, contest.integer, contest.normal
-    if integer is not best or normal is None or integer.db - normal.db < SAME_DB:
-        return None
+    assert integer is not None
+    assert normal is not None
     return (
         f"INT4 beats NF4 here: at equal bits ({best.bits:.3f}) {integer.name} has "
         f"{db_text(integer.db)} dB, {integer.db - normal.db:.1f} dB more than {normal.name}"
@@ -384,9 +357,7 @@ def _integers_win(contest: Contest) -> str | None:
     )
 
 
-def _level(contest: Contest) -> str | None:
-    if contest.lead >= SAME_DB:
-        return None
+def _level(contest: Contest) -> str:
     best, second, *_ = contest.by_quality
     return (
         f"At equal bits ({best.bits:.3f}) {best.name} and {second.name} are level, "
@@ -404,20 +375,29 @@ def _wins(contest: Contest) -> str:
     )
 
 
-RULES: tuple[Callable[[Contest], str | None], ...] = (
-    _empty,
-    _not_finite,
-    _overflowed,
-    _all_zero,
-    _none_saves,
-    _some_save_nothing,
-    _nothing_left,
-    _alone,
-    _unequal,
-    _exact,
-    _integers_win,
-    _level,
-    _wins,
+RULES: Rules[Contest] = (
+    (
+        lambda contest: contest.first.report.count == 0,
+        lambda contest: "This tensor has no elements, so there are no codes to count.",
+    ),
+    (
+        lambda contest: contest.first.report.nonfinite > 0,
+        lambda contest: nonfinite_sentence(contest.first.report),
+    ),
+    (lambda contest: any(c.report.overflowed for c in contest.contenders), _overflowed),
+    (
+        lambda contest: contest.first.report.relative_mse is None,
+        lambda contest: "Every element is zero, which every scheme keeps exactly.",
+    ),
+    (lambda contest: not contest.saving, _none_saves),
+    (lambda contest: len(contest.saving) < len(contest.contenders), _some_save_nothing),
+    (lambda contest: max(c.db for c in contest.contenders) < SAME_DB, _nothing_left),
+    (lambda contest: len(contest.contenders) == 1, _alone),
+    (lambda contest: len(contest.equal) == 1, _unequal),
+    (lambda contest: contest.best.db > EXACT_DB, _exact),
+    (_do_integers_win, _integers_win),
+    (lambda contest: contest.lead < SAME_DB, _level),
+    (lambda contest: True, _wins),
 )
 
 

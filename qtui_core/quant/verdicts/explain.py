@@ -26,8 +26,10 @@ from qtui_core.quant.verdicts.causes import (
     Case,
     Cause,
     CauseKind,
+    Rules,
     find_advantage,
     find_cause,
+    first_rule,
     nonfinite_sentence,
 )
 from qtui_core.quantities import db_text, plural, power_text
@@ -533,7 +535,7 @@ def explain(
     # Schemes with overflowed elements are left out: their errors are over the other elements only.
     usable = tuple(o for o in others if not o.overflowed and o.bits_per_parameter < stored_bits)
     case = Case(report, stats, outliers, usable, stored_bits)
-    sentence = next(said for rule in RULES if (said := rule(case)) is not None)
+    sentence = first_rule(RULES, case)
     if report.scheme.rounding == "stochastic" and report.scheme.clips and report.mse:
         return (
             f"{sentence.removesuffix('.')}; stochastic rounding keeps the mean of values between "
@@ -543,19 +545,7 @@ def explain(
     return sentence
 
 
-def _empty(case: Case) -> str | None:
-    if case.report.count:
-        return None
-    return "This tensor has no elements, so there is nothing to quantize."
-
-
-def _not_finite(case: Case) -> str | None:
-    return nonfinite_sentence(case.report) or None
-
-
-def _overflowed(case: Case) -> str | None:
-    if not case.report.overflowed:
-        return None
+def _overflowed(case: Case) -> str:
     became = "infinite" if get_format(case.scheme.format).has_infinity else "NaN"
     return (
         f"{plural(case.report.overflowed, 'element lies', 'elements lie')} beyond the largest "
@@ -563,15 +553,7 @@ def _overflowed(case: Case) -> str | None:
     )
 
 
-def _all_zero(case: Case) -> str | None:
-    if case.report.relative_mse is not None:
-        return None
-    return f"Every element is zero, and {case.scheme} keeps zero exactly."
-
-
-def _saturated(case: Case) -> str | None:
-    if not case.report.saturated:
-        return None
+def _saturated(case: Case) -> str:
     kept = case.report.outlier_columns > 0
     what = "fp16, in which outlier columns are kept," if kept else str(case.scheme)
     return (
@@ -580,15 +562,7 @@ def _saturated(case: Case) -> str | None:
     )
 
 
-def _exact(case: Case) -> str | None:
-    if case.relative_mse:
-        return None
-    return f"{case.scheme} keeps every element of this tensor exactly."
-
-
-def _few_are_measured(case: Case) -> str | None:
-    if case.db <= EXACT_DB or not case.few_weigh_all:
-        return None
+def _few_are_measured(case: Case) -> str:
     outliers = case.outliers
     largest = plural(outliers.count if outliers else 1, "element weighs", "elements weigh")
     return (
@@ -598,18 +572,7 @@ def _few_are_measured(case: Case) -> str | None:
     )
 
 
-def _exact_but_for_float32(case: Case) -> str | None:
-    if case.db <= EXACT_DB:
-        return None
-    return (
-        f"{case.scheme} keeps every element of this tensor to within the rounding of float32 "
-        f"({db_text(case.db)} dB)."
-    )
-
-
-def _worse_than_gaussian(case: Case) -> str | None:
-    if case.worse <= NOTICEABLE_DB:
-        return None
+def _worse_than_gaussian(case: Case) -> str:
     worse = f"{case.scheme} is {case.worse:.1f} dB worse here than on Gaussian values"
     if math.isinf(case.ordinary_db):
         worse = (
@@ -620,9 +583,7 @@ def _worse_than_gaussian(case: Case) -> str | None:
     return f"{worse}: {cause.text}; {remedy_of(case, cause)}."
 
 
-def _better_than_gaussian(case: Case) -> str | None:
-    if case.worse >= -NOTICEABLE_DB:
-        return None
+def _better_than_gaussian(case: Case) -> str:
     cause = find_advantage(case)
     return (
         f"{case.scheme} gives {db_text(case.db)} dB, {-case.worse:.1f} dB better than on Gaussian "
@@ -638,16 +599,31 @@ def _as_gaussian(case: Case) -> str:
     )
 
 
-RULES: tuple[Callable[[Case], str | None], ...] = (
-    _empty,
-    _not_finite,
-    _overflowed,
-    _all_zero,
-    _saturated,
-    _exact,
-    _few_are_measured,
-    _exact_but_for_float32,
-    _worse_than_gaussian,
-    _better_than_gaussian,
-    _as_gaussian,
+RULES: Rules[Case] = (
+    (
+        lambda case: case.report.count == 0,
+        lambda case: "This tensor has no elements, so there is nothing to quantize.",
+    ),
+    (lambda case: case.report.nonfinite > 0, lambda case: nonfinite_sentence(case.report)),
+    (lambda case: case.report.overflowed > 0, _overflowed),
+    (
+        lambda case: case.report.relative_mse is None,
+        lambda case: f"Every element is zero, and {case.scheme} keeps zero exactly.",
+    ),
+    (lambda case: case.report.saturated > 0, _saturated),
+    (
+        lambda case: case.relative_mse == 0,
+        lambda case: f"{case.scheme} keeps every element of this tensor exactly.",
+    ),
+    (lambda case: case.db > EXACT_DB and case.few_weigh_all, _few_are_measured),
+    (
+        lambda case: case.db > EXACT_DB,
+        lambda case: (
+            f"{case.scheme} keeps every element of this tensor to within the rounding of "
+            f"float32 ({db_text(case.db)} dB)."
+        ),
+    ),
+    (lambda case: case.worse > NOTICEABLE_DB, _worse_than_gaussian),
+    (lambda case: case.worse < -NOTICEABLE_DB, _better_than_gaussian),
+    (lambda case: True, _as_gaussian),
 )
