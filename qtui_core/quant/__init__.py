@@ -11,9 +11,15 @@ from qtui_core.quant.coding.levels import levels
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import measure
 from qtui_core.quant.quantized import QuantizedTensor, quantize
-from qtui_core.quant.scan.attribution import Attribution, Kept, attribute_error, keep_columns
+from qtui_core.quant.scan.attribution import (
+    Attribution,
+    Kept,
+    SweepPoint,
+    attribute_error,
+    decomposition_sweep,
+    keep_columns,
+)
 from qtui_core.quant.scan.columns import ColumnMagnitude, ColumnStatistics, column_statistics
-from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
 from qtui_core.quant.scan.maps import MapKind, Pooling, TensorMap, Window, error_map, tensor_map
 from qtui_core.quant.scan.outliers import find_beyond, find_outliers
 from qtui_core.quant.scan.statistics import ValueHistogram, histogram, statistics

@@ -27,8 +27,8 @@ from qtui_core.quant.coding.codebook import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.scan.occupancy import OccupancyScan
-from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.statistics import StatisticsScan
+from qtui_core.quant.segments.parallel import Reducer
 from qtui_core.quant.storage import bit_budget as budget_of
 from qtui_core.quant.verdicts.contest import Contender, verdict
 from qtui_core.quant.verdicts.granularities import at_equal_bits

@@ -37,9 +37,9 @@ from qtui_core.quant import explain as explain_reports
 from qtui_core.quant import histogram as histogram_of
 from qtui_core.quant import measure as measure_elements
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.segments.parallel import Reducer
 
 OUTLIER_COLUMNS_SENT = 256
 

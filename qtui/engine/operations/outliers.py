@@ -38,12 +38,13 @@ from qtui_core.quant import Scheme
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.attribution import (
     Kept,
+    SweepPoint,
     attribute_error,
+    decomposition_sweep,
     keep_columns,
     suspects,
 )
 from qtui_core.quant.scan.columns import ColumnStatistics, threshold_ladder
-from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
 from qtui_core.quant.verdicts.granularities import granularity_error, schemes_by_granularity
 from qtui_core.schemes.stepping import FIRST_THRESHOLD
 

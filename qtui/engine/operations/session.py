@@ -27,12 +27,11 @@ from qtui_core.quant import (
     statistics,
 )
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.injection import Injected
-from qtui_core.quant.segments.parallel import fractions_of, thread_count
+from qtui_core.quant.segments.parallel import Reducer, fractions_of, thread_count
 from qtui_core.quant.segments.process import Plan, first_passes, make_plan
 
 CACHED_RESULTS = 64

@@ -11,10 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.scan.reducer import Reducer, read
 from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
 from qtui_core.quant.segments.layout import rectangles
-from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, thread_count
+from qtui_core.quant.segments.parallel import (
+    Reducer,
+    Scratch,
+    Watch,
+    fractions_of,
+    read,
+    thread_count,
+)
 
 #: A column stands out if its largest magnitude or its root mean square is more than this many times
 #: that of the median column. One Gaussian column in 10^7 does so by chance if columns have MIN_ROWS

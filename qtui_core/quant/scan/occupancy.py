@@ -16,8 +16,8 @@ import numpy.typing as npt
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.coding.levels import Alphabet, Float64, alphabet_of
 from qtui_core.quant.gaussian import Groups, groups_of
+from qtui_core.quant.measure import sum_of_squares
 from qtui_core.quant.scan.scan import SchemeReducer, scan
-from qtui_core.quant.scan.segment_error import sum_of_squares
 from qtui_core.quant.segments.elements import Elements, Float32, Segment
 from qtui_core.quant.segments.grouping import group_views
 from qtui_core.quant.segments.layout import Layout

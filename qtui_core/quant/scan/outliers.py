@@ -18,11 +18,10 @@ from qtui_core.answers.tensors import (
 )
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import statistics
 from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Scratch, Watch
+from qtui_core.quant.segments.parallel import Reducer, Scratch, Watch
 
 #: A column is crowded if chance would give fewer than this many columns as many outliers.
 CHANCE = 0.01

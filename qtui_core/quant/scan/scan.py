@@ -12,9 +12,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from qtui_core.quant.scan.reducer import Part, Reducer, read
 from qtui_core.quant.segments.elements import Elements, ModelExtent, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Watch, fractions_of, thread_count
+from qtui_core.quant.segments.parallel import Part, Reducer, Watch, fractions_of, read, thread_count
 from qtui_core.quant.segments.process import Plan, first_passes, make_plan, unread_plan
 from qtui_core.schemes.scheme import Scheme
 

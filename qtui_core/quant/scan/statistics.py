@@ -11,10 +11,9 @@ import numpy.typing as npt
 from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.segments.elements import Elements, Float32, Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, progress_of
+from qtui_core.quant.segments.parallel import Reducer, Scratch, Watch, fractions_of, progress_of
 
 #: If all magnitudes are within these bounds, the fourth powers of distances to the mean, which are
 #: at most twice as large, sum to a float32 over a segment: 2^19 (2 x 5e7)^4 = 5e37.

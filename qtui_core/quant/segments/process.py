@@ -29,7 +29,6 @@ from qtui_core.quant.coding.integers import (
 )
 from qtui_core.quant.coding.microscaling import MicroscalingCoder, TwoLevelCoder
 from qtui_core.quant.scan.columns import ColumnScan
-from qtui_core.quant.scan.reducer import Part, Reducer, read
 from qtui_core.quant.segments.elements import (
     INFINITE_WORD,
     Elements,
@@ -52,7 +51,7 @@ from qtui_core.quant.segments.grouping import (
     segment_multiple,
 )
 from qtui_core.quant.segments.layout import Columns, Layout, Whole, layout_of
-from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.segments.parallel import Part, Reducer, Scratch, read
 from qtui_core.quant.segments.rounding import rounding_of
 from qtui_core.schemes.granularity import PerBlock, PerModel
 from qtui_core.schemes.scheme import Family, Scheme
