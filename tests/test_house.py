@@ -29,7 +29,7 @@ CEILINGS = {
     "qtui_core/lab": 7774,
     "qtui_core/memory": 16943,
     "qtui_core/models, loading, packed": 6104,
-    "qtui_core/quant": 8386,
+    "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5242,
     "the rest": 5958,

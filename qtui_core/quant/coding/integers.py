@@ -147,6 +147,14 @@ class SignedCoder(IntegerCoder):
         out -= np.float32(self.half)
 
 
+def steps_of_range(low: Float32, high: Float32, steps: np.float32) -> Float32:
+    """The scales `[groups]` that cut the ranges from `low` to `high` into so many steps."""
+    scale = (high - low) / steps
+    # A range wider than float32 can hold is divided before it is subtracted.
+    scale = np.where(np.isfinite(scale), scale, high / steps - low / steps)
+    return np.maximum(scale, SMALLEST_NORMAL).astype(np.float32)
+
+
 class AsymmetricCoder(IntegerCoder):
     """Codes 0 to 2^b - 1 over a range that is extended to include 0: scale = (max - min) / (2^b -
     1), zero point = round(-min / scale), q = round(x * (1/scale)) + zero point. Rounding is by
@@ -162,11 +170,7 @@ class AsymmetricCoder(IntegerCoder):
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         low, high = np.minimum(extents[0], 0), np.maximum(extents[1], 0)
-        steps = np.float32(self.highest)
-        scale = (high - low) / steps
-        # A range wider than float32 can hold is divided before it is subtracted.
-        scale = np.where(np.isfinite(scale), scale, high / steps - low / steps)
-        scale = np.maximum(scale, SMALLEST_NORMAL).astype(np.float32)
+        scale = steps_of_range(low, high, np.float32(self.highest))
         zero_point = np.clip(-np.rint(low / scale), 0, self.highest)
         return GroupScales(scale, zero_point.astype(np.uint8))
 
@@ -206,11 +210,7 @@ class FloatZeroCoder(IntegerCoder):
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         low, high = extents
-        steps = np.float32(self.highest)
-        scale = (high - low) / steps
-        # A range wider than float32 can hold is divided before it is subtracted.
-        scale = np.where(np.isfinite(scale), scale, high / steps - low / steps)
-        scale = np.maximum(scale, SMALLEST_NORMAL).astype(np.float32)
+        scale = steps_of_range(low, high, np.float32(self.highest))
         zero_point = low + scale * self.middle
         half = np.float32(0.5)
         wide = np.float32(2) * (half * low + scale * (half * self.middle))

@@ -33,7 +33,7 @@ from qtui_core.quant.segments.elements import (
 from qtui_core.quant.segments.injection import Without
 from qtui_core.quant.segments.layout import layout_of, rectangles
 from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, read, thread_count
-from qtui_core.quant.segments.process import ExtentScan, Plan, first_passes, make_coder
+from qtui_core.quant.segments.process import Plan, PlanScan, first_passes, make_coder
 from qtui_core.schemes.scheme import Scheme
 
 Float64 = npt.NDArray[np.float64]
@@ -335,7 +335,7 @@ def decomposition_sweep(
         by_what.setdefault(keys[-1], Plan(one, make_coder(one), layout, decomposition=found))
     plans = list(by_what.values())
     if reads > 2:
-        extents = [ExtentScan(plan) for plan in plans]
+        extents = [PlanScan(plan) for plan in plans]
         read(elements, extents, threads=count, advance=advance, cancelled=cancelled)
         plans = [each.result() for each in extents]
 

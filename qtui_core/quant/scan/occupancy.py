@@ -8,6 +8,7 @@ well below their bits, the difference is what compression, or better placed leve
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
@@ -109,13 +110,7 @@ class _Counts:
     squared: float = 0.0
 
     def __add__(self, later: _Counts) -> _Counts:
-        return _Counts(
-            self.patterns + later.patterns,
-            self.density + later.density,
-            self.beyond + later.beyond,
-            self.nonfinite + later.nonfinite,
-            self.squared + later.squared,
-        )
+        return _Counts(*(getattr(self, f.name) + getattr(later, f.name) for f in fields(self)))
 
 
 class OccupancyScan(SchemeReducer[_Counts]):

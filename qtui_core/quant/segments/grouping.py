@@ -284,10 +284,8 @@ def _tile_by_tile(view: Array) -> Array:
     return view.transpose(0, 2, 1, 3).reshape(down, across, tall * wide)
 
 
-def merge_extents(kind: Extent, first: Float32 | None, second: Float32) -> Float32:
+def merge_extents(kind: Extent, first: Float32, second: Float32) -> Float32:
     """Extents of groups from two parts, of which the first is earlier in the tensor."""
-    if first is None:
-        return second
     match kind:
         case Extent.ABSMAX:
             return np.maximum(first, second)

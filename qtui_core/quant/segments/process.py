@@ -51,7 +51,7 @@ from qtui_core.quant.segments.grouping import (
     segment_multiple,
 )
 from qtui_core.quant.segments.layout import Columns, Layout, Whole, layout_of
-from qtui_core.quant.segments.parallel import Part, Reducer, Scratch, read
+from qtui_core.quant.segments.parallel import Reducer, Scratch, read
 from qtui_core.quant.segments.rounding import rounding_of
 from qtui_core.schemes.granularity import PerBlock, PerModel
 from qtui_core.schemes.scheme import Family, Scheme
@@ -160,98 +160,65 @@ def make_plan(
         plan = replace(plan, decomposition=kept)
     if not _shares_widely(scheme, plan.layout):
         return plan
-    if coder.extent is Extent.ABS_MEAN:
-        return found_by(_MeanScan(plan))
-    return found_by(_OffsetScan(plan) if scheme.double_quantization else ExtentScan(plan))
+    return found_by(PlanScan(plan))
 
 
-class _PlanReducer(Reducer[Part]):
-    """Determines the part of a plan that depends on all elements. Its result is the plan with
+class PlanScan(Reducer[tuple[npt.NDArray[Any], ...]]):
+    """Determines what a plan needs of all elements. Its result is the plan with it: scales per
+    tensor or column, from extents or means of magnitudes; the scale of the tensor by which those of
+    blocks are multiplied; or the offset of double quantization, the mean of the scales without
     it."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._plan, self._kind = plan, plan.coder.extent
+        self._of_means = self._kind is Extent.ABS_MEAN or plan.scheme.double_quantization
 
     @property
     def multiple(self) -> int:
         return self._plan.multiple
 
-
-class ExtentScan(_PlanReducer[Float32]):
-    """Scales per tensor or column; the scale of the tensor by which scales of blocks are
-    multiplied."""
-
     def begin(self, elements: Elements) -> None:
         self._count = elements.count
-        self._merged: Float32 | None = None
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
 
-    def take(self, segment: Segment, scratch: Scratch) -> Float32:
-        found = _extent_of_words(self._plan, segment)
-        if found is not None:
-            return found
-        scratch.start = segment.start
-        if isinstance(self._plan.coder, TwoLevelCoder):
-            return finite_extents(Extent.ABSMAX, Whole(), segment.float32(), scratch)
-        return extents_of(self._plan, segment.float32(), scratch)
+    def take(self, segment: Segment, scratch: Scratch) -> tuple[npt.NDArray[Any], ...]:
+        """Extents, or sums and what to divide them by."""
+        plan, scratch.start = self._plan, segment.start
+        if self._kind is Extent.ABS_MEAN:
+            return partial_sums(plan.layout, segment.float32(), scratch)
+        if plan.scheme.double_quantization:
+            extents = np.nan_to_num(extents_of(plan, segment.float32(), scratch))
+            scale = plan.coder.scales(extents, segment.size).scale
+            # In float64, so that the mean does not depend on the segments.
+            return scale.sum(dtype=np.float64).reshape(1, 1), np.full((1, 1), scale.size)
+        extent = _extent_of_words(plan, segment)
+        if extent is not None:
+            return (extent,)
+        if isinstance(plan.coder, TwoLevelCoder):
+            return (finite_extents(Extent.ABSMAX, Whole(), segment.float32(), scratch),)
+        return (extents_of(plan, segment.float32(), scratch),)
 
-    def add(self, part: Float32) -> None:
-        kind = self._plan.coder.extent
-        assert kind is not None
-        self._merged = merge_extents(kind, self._merged, part)
-
-    def result(self) -> Plan:
-        plan, coder = self._plan, self._plan.coder
-        merged = None if self._merged is None else np.nan_to_num(self._merged)
-        if isinstance(coder, TwoLevelCoder):
-            coder = coder.for_tensor(0.0 if merged is None else float(merged[0, 0]))
-            plan = replace(plan, coder=coder)
-            if not isinstance(plan.layout, Whole):
-                return plan
-        if merged is None:
-            return plan
-        return replace(plan, fixed=coder.scales(merged, self._count))
-
-
-class _MeanScan(_PlanReducer["tuple[Float64, Float64]"]):
-    """Scales per tensor or column that are means of magnitudes."""
-
-    def begin(self, elements: Elements) -> None:
-        self._count = elements.count
-        self._parts: list[tuple[Float64, Float64]] = []
-
-    def take(self, segment: Segment, scratch: Scratch) -> tuple[Float64, Float64]:
-        return partial_sums(self._plan.layout, segment.float32(), scratch)
-
-    def add(self, part: tuple[Float64, Float64]) -> None:
+    def add(self, part: tuple[npt.NDArray[Any], ...]) -> None:
+        if self._parts and not self._of_means:
+            assert self._kind is not None
+            part = (merge_extents(self._kind, self._parts.pop()[0], part[0]),)
         self._parts.append(part)
 
     def result(self) -> Plan:
-        if not self._parts:
-            return self._plan
-        sums, counts = (np.concatenate(p).sum(axis=0) for p in zip(*self._parts, strict=True))
-        means = (sums / np.maximum(counts, 1)).astype(np.float32)
-        return replace(self._plan, fixed=self._plan.coder.scales(means[None], self._count))
-
-
-class _OffsetScan(_PlanReducer[Float32]):
-    """The offset of double quantization: the mean of the scales without double quantization."""
-
-    def begin(self, elements: Elements) -> None:
-        self._total = self._count = 0.0
-
-    def take(self, segment: Segment, scratch: Scratch) -> Float32:
-        scratch.start = segment.start
-        extents = np.nan_to_num(extents_of(self._plan, segment.float32(), scratch))
-        return self._plan.coder.scales(extents, segment.size).scale
-
-    def add(self, part: Float32) -> None:
-        # In float64, so that the mean does not depend on the segments.
-        self._total += float(part.sum(dtype=np.float64))
-        self._count += part.size
-
-    def result(self) -> Plan:
-        offset = float(np.float32(self._total / self._count)) if self._count else 0.0
-        return replace(self._plan, offset=offset)
+        plan, coder, extents = self._plan, self._plan.coder, None
+        if self._parts and self._of_means:
+            sums, counts = (np.concatenate(p).sum(axis=0) for p in zip(*self._parts, strict=True))
+            extents = (sums / np.maximum(counts, 1)).astype(np.float32)[None]
+        elif self._parts:
+            extents = np.nan_to_num(self._parts[0][0])
+        if plan.scheme.double_quantization:
+            return replace(plan, offset=0.0 if extents is None else float(extents[0, 0]))
+        if isinstance(coder, TwoLevelCoder):
+            coder = coder.for_tensor(0.0 if extents is None else float(extents[0, 0]))
+            plan = replace(plan, coder=coder)
+            if not isinstance(plan.layout, Whole):
+                return plan
+        return plan if extents is None else replace(plan, fixed=coder.scales(extents, self._count))
 
 
 def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
