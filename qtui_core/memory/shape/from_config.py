@@ -44,7 +44,7 @@ def of_named_class(shape: ModelShape, config: Config) -> ModelShape:
     If config.json names another language model than the one counted, a note says so and the basis
     is no longer exact. Raises UnknownFamily for a class with another head.
     """
-    named = config.words("architectures") or ()
+    named = config.listed("architectures", str) or ()
     if not named or shape.architecture in named:
         return shape
     name, title = named[0], shape.architecture

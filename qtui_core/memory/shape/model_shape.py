@@ -246,6 +246,7 @@ class LatentAttention:
     query_down: Linear | None = None
     query_norm: Norm | None = None
     dropout: float = 0.0
+    residual_dropout: float = 0.0
     interleaved: bool = True
     style: str = "deepseek_v3"
     extra: tuple[Parameter, ...] = ()
@@ -305,6 +306,7 @@ class Moe:
     stacked: tuple[Parameter, ...]
     biases: tuple[Parameter, ...] = ()
     activation: str = "silu"
+    dropout: float = 0.0
     shared: Mlp | None = None
     shared_gate: Linear | None = None
     extra: tuple[Parameter, ...] = ()

@@ -21,7 +21,6 @@ from qtui_core.memory.shape.config_reader import (
     Flag,
     Keys,
     flag,
-    kinds_of_layers,
     stored_dtype,
 )
 from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers, rotated
@@ -269,7 +268,7 @@ def layers_of(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     if slides is None:
         return [replace(layer, attention=replace(attend, window=window))] * sizes.layers
     usual = ("sliding_attention" if slides(config, i) else "" for i in range(sizes.layers))
-    kinds = kinds_of_layers(config, sizes.layers, usual)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
     slide = [kind == "sliding_attention" for kind in kinds]
     made = {
         each: replace(

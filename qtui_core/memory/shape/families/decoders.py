@@ -12,7 +12,6 @@ from qtui_core.memory.shape.config_reader import (
     LARGEST_COUNT,
     Config,
     UnknownFamily,
-    kinds_of_layers,
     stored_dtype,
 )
 from qtui_core.memory.shape.families import deepseek, delta
@@ -131,7 +130,7 @@ def _gemma4_layers(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator
     if config.text("use_bidirectional_attention", "") == "all":
         raise UnknownFamily("Gemma 4 with attention in both directions is not built in.")
     usual = ("sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(sizes.layers))
-    kinds = (*kinds_of_layers(config, sizes.layers, usual)[:-1], "full_attention")
+    kinds = (*config.each("layer_types", str, sizes.layers, usual)[:-1], "full_attention")
     own = sizes.layers - config.size("num_kv_shared_layers", 0, least=0, most=sizes.layers)
     if own < sizes.layers and set(kinds[:own]) != set(kinds):
         raise config.refuse("layers share keys (num_kv_shared_layers) that none before them has.")
@@ -200,7 +199,7 @@ def _late(config: Config, index: int) -> bool:
 def _sparse(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator[Layer]:
     """Experts in each decoder_sparse_step-th layer that mlp_only_layers does not name."""
     step = config.size("decoder_sparse_step", 1, most=LARGEST_COUNT)
-    dense = config.indices("mlp_only_layers") or ()
+    dense = config.listed("mlp_only_layers", int) or ()
     for index, layer in enumerate(layers_of(row, config, sizes)):
         sparse = index not in dense and (index + 1) % step == 0
         yield layer if sparse else replace(layer, mlp=gated_mlp(sizes))
@@ -233,14 +232,9 @@ def _unrotated(attend: Attention) -> Attention:
 def _rotating(config: Config, layers: int) -> tuple[int, ...]:
     """Whether each layer rotates queries and keys: all but each no_rope_layer_interval-th."""
     period = config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT)
-    rotating = config.indices("no_rope_layers") or tuple(
-        int((index + 1) % period != 0) for index in range(layers)
-    )
-    if len(rotating) != layers:
-        raise config.refuse(
-            f"no_rope_layers speaks of {len(rotating):,} layers, num_hidden_layers is {layers:,}."
-        )
-    return rotating
+    usual = tuple(int((index + 1) % period != 0) for index in range(layers))
+    given = config.values.get("no_rope_layers")
+    return usual if given == [] else config.each("no_rope_layers", int, layers, usual)
 
 
 def _smollm3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
@@ -261,7 +255,7 @@ def _llama4(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterable[Layer]
     """
     rotating = _rotating(config, sizes.layers)
     usual = ("chunked_attention" if rotates else "" for rotates in rotating)
-    kinds = kinds_of_layers(config, sizes.layers, usual)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
     chunk = config.optional_size("attention_chunk_size", 8192)
     unit_norm = config.flag("use_qk_norm", True)
     tuned = config.flag("attn_temperature_tuning", True)
@@ -273,7 +267,7 @@ def _llama4(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterable[Layer]
     experts = replace(layer.mlp, shared=shared)
     dense = gated_mlp(sizes, config.size("intermediate_size_mlp", 16384), "feed_forward")
     step = config.size("interleave_moe_layer_step", 1, most=LARGEST_COUNT)
-    named = config.indices("moe_layers")
+    named = config.listed("moe_layers", int)
     sparse = range(step - 1, sizes.layers, step) if named is None else named
     for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True)):
         chunked = kind == "chunked_attention"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, kinds_of_layers
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config
 from qtui_core.memory.shape.families.decoder import DecoderFamily, sizes_of, with_attention
 from qtui_core.memory.shape.families.sizes import Sizes
 from qtui_core.memory.shape.model_shape import (
@@ -51,7 +51,7 @@ def layers_of(
         "linear_attention" if (index + 1) % period else "full_attention"
         for index in range(sizes.layers)
     )  # fmt: skip
-    kinds = kinds_of_layers(config, sizes.layers, usual)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
     given = list(usual_layers(row, config, sizes))
     net = _delta_net(config, sizes, apart=apart)
     near = with_attention(given, lambda _: net)

@@ -265,18 +265,11 @@ ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] =
     **dict.fromkeys(("llama", "gemma2", "seed_oss"), llama),
     **dict.fromkeys(("gemma3", "glm4_moe", "cohere", "gpt_oss"), gemma3),
     "gemma4": gemma4,
-    "ministral3": ministral3,
-    "qwen3_next": qwen3_next,
-    "olmo2": olmo2,
-    "phi3": phi3,
-    "stablelm": stablelm,
     **dict.fromkeys(("llama4", "llama4-tuned"), llama4),
     **dict.fromkeys(("gpt2", "gpt_bigcode"), gpt2),
-    "gpt_neox": gpt_neox,
-    "phi": phi,
-    "opt": opt,
-    "bert": bert,
-}
+    "ministral3": ministral3, "qwen3_next": qwen3_next, "olmo2": olmo2, "phi3": phi3,
+    "stablelm": stablelm, "gpt_neox": gpt_neox, "phi": phi, "opt": opt, "bert": bert,
+}  # fmt: skip
 
 # ---------------------------------------------------------------------- their parts
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.shape.model_shape import Attention, Layer, Mlp, Moe
+from qtui_core.memory.shape.model_shape import Layer, Mlp, Moe
 from qtui_core.memory.tape.blocks import experts, fused_kernels
 from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended
 from qtui_core.memory.tape.blocks.delta import delta_net
@@ -117,7 +117,7 @@ def parallel(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
     hidden = normalize(weights, layer.norms[0], hidden)
     attended, _weights = attention_of(weights, layer, hidden, state)
     fed = feed_forward_of(weights, layer, hidden)
-    fed = fed.dropout(_after_mlp(layer))
+    fed = fed.dropout(layer.mlp.dropout)
     return residual + attended + fed
 
 
@@ -127,11 +127,11 @@ def phi3(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
     residual = hidden
     hidden = normalize(weights, layer.norms[0], hidden)
     hidden, _weights = attention_of(weights, layer, hidden, state)
-    hidden = residual + hidden.dropout(_after_attention(layer))
+    hidden = residual + hidden.dropout(layer.attention.residual_dropout)
     residual = hidden
     hidden = normalize(weights, layer.norms[1], hidden)
     hidden = feed_forward_of(weights, layer, hidden)
-    return residual + hidden.dropout(_after_mlp(layer))
+    return residual + hidden.dropout(layer.mlp.dropout)
 
 
 def stablelm(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -144,7 +144,7 @@ def stablelm(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
     attended, _weights = attention_of(weights, layer, hidden, state)
     residual = residual + attended
     fed = feed_forward_of(weights, layer, normalize(weights, layer.norms[1], residual))
-    fed = fed.dropout(_after_mlp(layer))
+    fed = fed.dropout(layer.mlp.dropout)
     return residual + fed
 
 
@@ -176,7 +176,7 @@ def gpt_neox(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tens
     sequential."""
     before, after = spec.norms
     attended, _weights = attention_of(weights, spec, normalize(weights, before, hidden), state)
-    attended = attended.dropout(_after_attention(spec))
+    attended = attended.dropout(spec.attention.residual_dropout)
     if spec.arrangement == "parallel":
         fed = feed_forward_of(weights, spec, normalize(weights, after, hidden))
         return fed + attended + hidden
@@ -202,7 +202,7 @@ def phi(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     residual = hidden
     hidden = normalize(weights, spec.norms[0], hidden)
     attended, _weights = attention_of(weights, spec, hidden, state)
-    attended = attended.dropout(_after_attention(spec))
+    attended = attended.dropout(spec.attention.residual_dropout)
     fed = feed_forward_of(weights, spec, hidden)
     return attended + fed + residual
 
@@ -213,7 +213,7 @@ def bert(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     assert isinstance(spec.mlp, Mlp)
     context, _weights = attention_of(weights, spec, hidden, state)
     output = project(weights, spec.attention.out, context)
-    output = output.dropout(_after_attention(spec))
+    output = output.dropout(spec.attention.residual_dropout)
     attended = normalize(weights, spec.norms[0], output + hidden)
     del output, context
     intermediate = project(weights, spec.mlp.up, attended)
@@ -234,7 +234,7 @@ def opt(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     if before:
         hidden = normalize(weights, first, hidden)
     hidden, _weights = attention_of(weights, spec, hidden, state)
-    hidden = hidden.dropout(_after_attention(spec))
+    hidden = hidden.dropout(spec.attention.residual_dropout)
     hidden = residual + hidden
     if not before:
         hidden = normalize(weights, first, hidden)
@@ -252,18 +252,6 @@ def opt(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     if not before:
         hidden = normalize(weights, second, hidden)
     return hidden
-
-
-def _after_attention(layer: Layer) -> float:
-    """The probability of the dropout of the attention's output."""
-    assert isinstance(layer.attention, Attention)
-    return layer.attention.residual_dropout
-
-
-def _after_mlp(layer: Layer) -> float:
-    """The same of the feed-forward part."""
-    assert isinstance(layer.mlp, Mlp)
-    return layer.mlp.dropout
 
 
 #: The function of each arrangement, and of each style of attention whose class has an order of its

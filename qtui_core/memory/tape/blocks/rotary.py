@@ -72,16 +72,11 @@ def rotate(q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
 
 
 def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """`x * cos + rotate_half(x) * sin`."""
-    return x * cosines + _rotate_half(x) * sines
-
-
-def _rotate_half(x: Tensor) -> Tensor:
-    """`cat((-x2, x1), dim=-1)`; Cohere's `stack([-x2, x1], dim=-1).flatten(-2)` of every second
-    element takes as much."""
-    x1 = x.part(x.elements // 2)
-    x2 = x.part(x.elements // 2)
-    return cat(-x2, x1)
+    """`x * cos + cat((-x2, x1), dim=-1) * sin`; Cohere's `stack([-x2, x1], dim=-1).flatten(-2)` of
+    every second element takes as much."""
+    product = x * cosines
+    x1, x2 = (x.part(x.elements // 2) for _ in range(2))
+    return product + cat(-x2, x1) * sines
 
 
 def rotate_halves(q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
