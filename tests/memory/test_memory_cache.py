@@ -53,7 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": WINDOW},
     "gemma3_text": PAIRS,
     "gemma3n_text": {
-        **PAIRS, **PER_LAYER, "num_kv_shared_layers": 2, "laurel_rank": 4, "altup_num_inputs": 2,
+        **PAIRS, **PER_LAYER, "num_kv_shared_layers": 2, "laurel_rank": 4, "altup_num_inputs": 3,
         "activation_sparsity_pattern": [0.0] * 4,
     },
     "gemma4_text": {

@@ -233,6 +233,9 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
         ((stages > 1 or plan.reentrant) and any(layer.gates for layer in shape.layers[:1]),
          "Embeddings of each layer are not built in for pipeline parallelism, nor for reentrant "
          "checkpointing; leave these out."),
+        (plan.trains and plan.quantized and "gemma3n" in styles,
+         f"{title} clips weights of AltUp in training, which packed ones do not allow; use "
+         "--method lora or full with --quant none, or --method inference."),
         (plan.kernels == "fused" and styles != {"llama"},
          f"Fused kernels are made for layers of Llama's kind, and {title} has others; use "
          "--kernels torch."),
@@ -278,8 +281,8 @@ def _undivided(shape: ModelShape, ways: int) -> Iterator[_Refusal]:
     for layer in {id(layer): layer for layer in shape.layers}.values():
         attention, mlp = layer.attention, layer.mlp
         yield (
-            ways > 1 and attention.style in ("delta", "gemma4"),
-            "How GPUs share a layer of linear attention, or of Gemma 4, is not built in; use "
+            ways > 1 and attention.style in ("delta", "gemma3n", "gemma4"),
+            "How GPUs share a layer of linear attention, or of Gemma 3n or 4, is not built in; use "
             "--tensor-parallel 1, or pipeline parallelism.",
         )
         counts = {"attention heads": attention.heads}

@@ -24,13 +24,16 @@ class Linear:
     """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` if `transposed`
     (GPT-2's Conv1D). `bias_apart`: the bias is added after the product in an operation of its own
     (a head that gets tokens apart in memory). `layout` is how the checkpoint packs the weight, None
-    if it does not."""
+    if it does not. `clipped`: training takes the weight clipped, without an adapter (AltUp).
+    `last`: bitsandbytes leaves it unpacked, as the last of a tied model."""
 
     name: str
     inputs: int
     outputs: int
     bias: bool = False
     transposed: bool = False
+    clipped: bool = False
+    last: bool = False
     bias_apart: bool = False
     layout: Layout | None = None
 
@@ -316,7 +319,7 @@ class Moe:
     chosen_groups: int = 0
 
 
-Arrangement = Literal["pre", "parallel", "sandwich", "post", "post-add"]
+Arrangement = Literal["pre", "parallel", "sandwich", "post", "post-add", "altup"]
 
 
 @dataclass(frozen=True)
@@ -326,9 +329,11 @@ class Layer:
     Attributes:
         arrangement: "pre" (norm, attention, add, norm, mlp, add), "parallel" (attention and mlp
             both on the layer's input), "sandwich" (norms before and after each: Gemma 2, 3), "post"
-            (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT).
+            (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT), "altup" (on one of
+            several streams: Gemma 3n).
         norms: in the order of their use.
-        gates: of a part that multiplies an embedding of the layer's own: into its width, and back.
+        gates: of a part that multiplies an embedding of the layer's own: into its width, and back;
+            of "altup" also a product of low rank, and those of its coefficients.
     """
 
     attention: Attention | LatentAttention

@@ -208,6 +208,7 @@ class WeightStorage:
         return (
             self.plan.quantized
             and isinstance(module, Linear)
+            and not module.last
             and not (self.shape.head is not None and name.endswith(self.shape.head.name))
         )
 
@@ -324,7 +325,8 @@ class WeightStorage:
                 *experts, outputs, inputs = module.shape
                 rank *= experts[0] if experts else 1
         dtype = self.plan.adapter_dtype or "fp32"
+        asks = not (isinstance(module, Linear) and module.clipped)
         for suffix, sizes in ((first, (rank, inputs)), (second, (outputs, rank))):
             yield StoredTensor(
-                f"{name}.{suffix}", sizes, dtype, Component.ADAPTERS, "adapter", True, None, dtype
+                f"{name}.{suffix}", sizes, dtype, Component.ADAPTERS, "adapter", asks, None, dtype
             )

@@ -161,7 +161,8 @@ def _run(tape: Tape, node: Node, slots: Slots) -> Slots:
         if gradient is None:
             continue
         if gradient.elements > edge[2]:
-            gradient = results[position] = tape.new(edge[2], gradient.dtype, "sum")
+            leaf = type(edge[0]) is Tensor  # sum_to drops dimensions before those of a weight
+            gradient = results[position] = tape.new(edge[2], gradient.dtype, "sum", leaf)
         if gradient.dtype != edge[3]:
             results[position] = tape.new(edge[2], edge[3], "_to_copy")
     node.saved = []

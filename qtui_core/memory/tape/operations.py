@@ -3,6 +3,7 @@ layers send each other."""
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final
 
 from qtui_core.memory.replay.record import Component, Label
@@ -163,12 +164,13 @@ def cat(*parts: Tensor) -> Tensor:
         return tuple(Tensor(elements, dtype, buffer, view=True) for elements in sizes)
 
     node = tape.node("cat", parts, backward)
-    return tape.output(node, tape.new(sum(sizes), parts[0].dtype, "cat"))
+    dtype = reduce(wider, (x.dtype for x in parts))
+    return tape.output(node, tape.new(sum(sizes), dtype, "cat"))
 
 
-def write(base: Tensor, source: Tensor, elements: int) -> Tensor:
-    """`base[..., a:b].copy_(source)`, a part of `elements`, to which `source` is broadcast. Returns
-    the base with its new history.
+def write(base: Tensor, source: Tensor, elements: int, *, adds: bool = False) -> Tensor:
+    """`base[..., a:b].copy_(source)`, or `add_`, a part of `elements`, to which `source` is
+    broadcast. Returns the base with its new history.
 
     Its backward function copies the whole gradient, clones the source's part, makes zeros for the
     overwritten part of the base, if the base had a history, and casts that of the source
@@ -180,9 +182,9 @@ def write(base: Tensor, source: Tensor, elements: int) -> Tensor:
     def backward(gradient: Tensor) -> Gradients:
         result = tape.new(full, gradient.dtype, "new_empty_strided")
         of_source = tape.new(elements, gradient.dtype, "clone")
-        if base_wanted:
+        if base_wanted and not adds:
             _overwritten = tape.new(elements, gradient.dtype, "zeros_like")
-        if given != gradient.dtype:
+        if given != gradient.dtype and not adds:
             of_source = tape.new(elements, given, "_to_copy")
         return result if base_wanted else None, of_source
 

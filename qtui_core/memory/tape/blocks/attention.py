@@ -85,7 +85,8 @@ def gemma3(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> At
 
 def gemma4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """Gemma4TextAttention.forward: a norm of values too, which in some layers are the product of
-    keys. Queries and keys are rotated before heads come first, so that no gradient is copied."""
+    keys. Queries and keys are rotated before heads come first, so that no gradient is copied. In
+    Gemma 3n values are made after the keys."""
     query = project(weights, spec.query, hidden)
     query = normalize(weights, spec.query_norm, query)
     query = rotated(query, *state.tables[spec.table])
@@ -94,10 +95,15 @@ def gemma4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> At
         return _finished(weights, spec, query, key, value, state)
     repeated = repeats(spec, state, query.dtype)
     key = project(weights, spec.key, hidden)
-    value = key if spec.value is None else project(weights, spec.value, hidden)
-    value = heads(state, value, spec.kv_heads, repeated)
-    key = normalize(weights, spec.key_norm, value if spec.value is None else key)
-    key = rotated(key, *state.tables[spec.table])
+    if spec.style == "gemma3n":
+        key = normalize(weights, spec.key_norm, key)
+        key = rotated(key, *state.tables[spec.table])
+        value = heads(state, project(weights, spec.value, hidden), spec.kv_heads, repeated)
+    else:
+        value = key if spec.value is None else project(weights, spec.value, hidden)
+        value = heads(state, value, spec.kv_heads, repeated)
+        key = normalize(weights, spec.key_norm, value if spec.value is None else key)
+        key = rotated(key, *state.tables[spec.table])
     value = normalize(weights, spec.value_norm, value)
     if spec.shares == 0:
         state.shared[spec.table] = key, value
@@ -264,7 +270,7 @@ def bert(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Atte
 ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] = {
     **dict.fromkeys(("llama", "gemma2", "seed_oss"), llama),
     **dict.fromkeys(("gemma3", "glm4_moe", "cohere", "gpt_oss"), gemma3),
-    "gemma4": gemma4,
+    **dict.fromkeys(("gemma3n", "gemma4"), gemma4),
     **dict.fromkeys(("llama4", "llama4-tuned"), llama4),
     **dict.fromkeys(("gpt2", "gpt_bigcode"), gpt2),
     "ministral3": ministral3, "qwen3_next": qwen3_next, "olmo2": olmo2, "phi3": phi3,

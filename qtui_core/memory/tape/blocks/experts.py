@@ -94,7 +94,7 @@ def route_gemma4(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     scores = project(weights, spec.router, hidden)
     probabilities = softmax(scores)
     values, index = probabilities.top_k(tokens * spec.top_k)
-    values = values.div_(values.summed(tokens))
+    values = values.div(values.summed(tokens), inside=True)
     values = values * expert_scale.lookup(index, index.elements)
     return probabilities, values, index
 
@@ -123,7 +123,7 @@ def _route(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
         probabilities = softmax(logits)
         values, index = probabilities.top_k(chosen)
         if spec.normalized:
-            values = values.div_(values.summed(tokens))
+            values = values.div(values.summed(tokens), inside=True)
         if spec.style != "mixtral":
             values = values.to(logits.dtype)
     tape.path = before
@@ -295,7 +295,7 @@ def _v3(spec: Moe, logits: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     values = scores.lookup(index, index.elements)
     if spec.normalized:
         denominator = values.total(tokens) + EPS
-        values = values.div_(denominator)
+        values = values.div(denominator, inside=True)
     return values * SCALE, index
 
 

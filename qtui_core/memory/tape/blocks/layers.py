@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.shape.model_shape import Layer, Mlp, Moe
+from qtui_core.memory.shape.model_shape import Layer, Mlp, Moe, Norm
 from qtui_core.memory.tape.blocks import experts, fused_kernels
 from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended
 from qtui_core.memory.tape.blocks.delta import delta_net
@@ -16,6 +16,7 @@ from qtui_core.memory.tape.blocks.mlp import MLPS, activation, gated
 from qtui_core.memory.tape.blocks.norms import normalize
 from qtui_core.memory.tape.blocks.state import Pass
 from qtui_core.memory.tape.blocks.weights import Weights
+from qtui_core.memory.tape.operations import bmm, linear, write
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 Runner = Callable[[Weights, Layer, Tensor, Pass], Tensor]
@@ -85,17 +86,76 @@ def sandwich(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
     hidden = normalize(weights, next(norms), hidden)
     hidden = residual + hidden
     if state.own is not None:
-        gate, back = layer.gates
         residual = hidden
-        hidden = project(weights, gate, hidden)
-        hidden = activation(layer.mlp.activation, hidden)
-        hidden = hidden * state.own
-        hidden = project(weights, back, hidden)
-        hidden = normalize(weights, next(norms), hidden)
-        hidden = residual + hidden
+        hidden = residual + _own_part(weights, layer, hidden, state, next(norms))
     if layer.attention.style != "gemma4":
         return hidden
     return hidden.op("mul_", "mul", saved=weights[f"{layer.norms[0].name}.weight"], view=True)
+
+
+def altup(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Gemma3nTextDecoderLayer.forward: works on one of the streams in `hidden`, from which all are
+    predicted before, and corrected by its result. In training the weight of the coefficients of
+    that is clipped, without its adapter."""
+    left, right, correction, prediction, router = layer.gates[2:]
+    first, second, third, fourth, router_norm, laurel_norm, last = layer.norms
+    (scale,) = layer.attention.extra
+    factor, streams = weights[scale.name], prediction.inputs
+    size = hidden.elements // streams
+
+    def modalities(x: Tensor) -> Tensor:
+        """compute_router_modalities; what it multiplies by is a buffer, saved as a weight is."""
+        inputs = normalize(weights, router_norm, x).op("mul", "mul", saved=factor)
+        routed = project(weights, router, inputs)
+        return routed.to("fp32").tanh().to(x.dtype)
+
+    of = modalities(hidden.part(size))
+    coefs = project(weights, prediction, of).transposed()
+    predictions = bmm(hidden, coefs, hidden.elements)
+    predictions = write(predictions, hidden, hidden.elements, adds=True)
+    predictions = predictions.clone().to(hidden.dtype)
+    del of, coefs
+    active = predictions.part(size)
+    normed = normalize(weights, first, active)
+    product = project(weights, right, project(weights, left, normed))
+    laurel_output = normed + normalize(weights, laurel_norm, product)
+    del product
+    attended, _weights = attention_of(weights, layer, normed, state)
+    attended = normalize(weights, second, attended)
+    attended_gated = active + attended
+    attended_laurel = (attended_gated + laurel_output) * SCALE
+    attended_normed = normalize(weights, third, attended_laurel)
+    fed = feed_forward_of(weights, layer, attended_normed)
+    fed_normed = normalize(weights, fourth, fed)
+    activated = attended_laurel + fed_normed
+    of = modalities(activated)
+    innovation = (activated - predictions.part(size)).op("repeat", "sum", hidden.elements)
+    weight = weights[f"{correction.name}.weight"].clamp(2) if weights.plan.trains else None
+    if weight is None:
+        coefs = project(weights, correction, of) + 1.0
+    else:
+        coefs = linear(of, weight, None, streams, streams) + 1.0
+    corrected = (innovation * coefs).add_(predictions).to(activated.dtype)
+    del of, innovation, coefs, weight
+    own = _own_part(weights, layer, corrected.part(size).clone(), state, last, factor)
+    others = corrected.elements - size
+    corrected = write(corrected, own, others, adds=True)
+    return write(corrected, corrected.part(others), others)
+
+
+def _own_part(
+    weights: Weights, layer: Layer, x: Tensor, state: Pass, norm: Norm, factor: Tensor | None = None
+) -> Tensor:
+    """What multiplies an embedding of the layer's own, of `x` times the factor."""
+    assert state.own is not None
+    gate, back = layer.gates[:2]
+    if factor is not None:
+        x = (x.to(factor.dtype) * factor).to(x.dtype)
+    x = project(weights, gate, x)
+    x = activation(layer.mlp.activation, x)
+    x = x * state.own
+    x = project(weights, back, x)
+    return normalize(weights, norm, x)
 
 
 def post(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -256,7 +316,9 @@ def opt(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
 
 #: The function of each arrangement, and of each style of attention whose class has an order of its
 #: own.
-_BY_ARRANGEMENT: Final = {"pre": pre, "sandwich": sandwich, "post": post, "parallel": parallel}
+_BY_ARRANGEMENT: Final = {
+    "pre": pre, "sandwich": sandwich, "post": post, "parallel": parallel, "altup": altup,
+}  # fmt: skip
 _BY_STYLE: Final[dict[str, Runner]] = {
     "phi3": phi3, "stablelm": stablelm, "llama4": llama4, "llama4-tuned": llama4, "gpt2": gpt2,
     "gpt_bigcode": gpt2, "gpt_neox": gpt_neox, "phi": phi, "opt": opt, "bert": bert,

@@ -76,6 +76,30 @@ def dropped_out(weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
     return gated(weights, spec, x).dropout(spec.dropout)
 
 
+def gemma3n(weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
+    """Gemma3nTextMLP.forward: all products have names until it returns."""
+    gate_proj = project(weights, spec.gate, hidden)
+    if spec.style == "gemma3n-sparse":
+        gate_proj = _gaussian_topk(gate_proj, gate_proj.elements // spec.down.inputs)
+    activations = activation(spec.activation, gate_proj)
+    up_proj = project(weights, spec.up, hidden)
+    return project(weights, spec.down, activations * up_proj)
+
+
+def _gaussian_topk(inputs: Tensor, rows: int) -> Tensor:
+    """What is so many standard deviations above the mean of its row; zero elsewhere."""
+    tape = inputs.tape
+    tape.operation("erfinv")
+    _target = multiplier = tape.new(1, "fp32", "_to_copy")
+    for step in ("mul", "sub", "erfinv", "mul", "mul", "add"):
+        multiplier = tape.new(1, "fp32", step)
+    multiplier = multiplier.to(inputs.dtype)
+    mean = inputs.mean(rows)
+    deviation = inputs.std(rows)
+    cutoff = mean + deviation.op("mul", "mul", saved=multiplier)
+    return (inputs - cutoff).from_output("relu")
+
+
 def fused(weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
     """Phi3MLP.forward: gate and up are halves of one product."""
     up = project(weights, spec.fused, hidden)
@@ -96,4 +120,5 @@ def plain(weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
 #: The function of each style of dense feed-forward part.
 MLPS: Final[dict[str, Callable[[Weights, Any, Tensor], Tensor]]] = {
     "llama": gated, "seed_oss": dropped_out, "phi3": fused,
+    "gemma3n": gemma3n, "gemma3n-sparse": gemma3n,
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.cached import KvStorage
@@ -141,6 +141,7 @@ class Pass:
         images: what the first layers add, after each (Qwen 3 VL).
         own: what each layer adds of an embedding of its own, of all layers or of one (Gemma 4).
         shared: keys and values that later layers use, by their rotary table.
+        held: what has a name beside the layers until something else takes it (Gemma 3n).
     """
 
     tape: Tape
@@ -158,6 +159,7 @@ class Pass:
     images: Sequence[Tensor] = ()
     own: Tensor | None = None
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    held: dict[str, Any] = field(default_factory=dict)
 
     def mask_of(self, spec: Attention) -> Tensor | None:
         """The mask for an attention."""
