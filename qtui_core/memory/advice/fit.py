@@ -1,6 +1,5 @@
 """Whether an estimate fits a GPU, the largest batch or sequence that does, the smallest GPU that it
-fits, and what each change of the plan would save, found by estimating the changed plan.
-"""
+fits, and what each change of the plan would save, found by estimating the changed plan."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Everything that a memory report shows of an estimate: the sentences that say what it means and
 what to do about it; and notes on how it was made, among them how the run is divided over several
-GPUs: which library's method is estimated, and what other methods would add.
-"""
+GPUs: which library's method is estimated, and what other methods would add."""
 
 from __future__ import annotations
 

@@ -24,10 +24,16 @@ from qtui_core.memory.shape.config_reader import (
     is_whole,
     stored_dtype,
 )
-from qtui_core.memory.shape.families.decoder import attention, gated_mlp, norms, stacked_experts
+from qtui_core.memory.shape.families.decoder import (
+    Sizes,
+    attention,
+    gated_mlp,
+    norms,
+    rotary_buffers,
+    stacked_experts,
+)
 from qtui_core.memory.shape.families.deepseek import latent_attention
 from qtui_core.memory.shape.families.delta import KEPT
-from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers
 from qtui_core.memory.shape.from_config import families, is_body
 from qtui_core.memory.shape.model_shape import (
     SHARED_CACHE,

@@ -148,7 +148,7 @@ _KINDS: Final[dict[type, Kind]] = {
     Linear: "linear", Norm: "norm", Embedding: "embedding", Parameter: "parameter",
 }  # fmt: skip
 #: peft's name for the only adapter of a model.
-_ADAPTER: Final = "default"
+ADAPTER: Final = "default"
 
 
 @dataclass(frozen=True)
@@ -314,12 +314,12 @@ class WeightStorage:
         rank = self.adapters.rank_on(name, module)
         if not rank:
             return
-        first, second = f"lora_A.{_ADAPTER}.weight", f"lora_B.{_ADAPTER}.weight"
+        first, second = f"lora_A.{ADAPTER}.weight", f"lora_B.{ADAPTER}.weight"
         match module:
             case Linear():
                 inputs, outputs = module.inputs, module.outputs
             case Embedding():
-                first, second = f"lora_embedding_A.{_ADAPTER}", f"lora_embedding_B.{_ADAPTER}"
+                first, second = f"lora_embedding_A.{ADAPTER}", f"lora_embedding_B.{ADAPTER}"
                 inputs, outputs = module.rows, module.columns
             case Parameter():
                 *experts, outputs, inputs = module.shape

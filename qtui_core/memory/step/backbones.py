@@ -25,9 +25,8 @@ from qtui_core.memory.shape.model_shape import (
 from qtui_core.memory.shape.weights import blocks_of
 from qtui_core.memory.tape.autograd import checkpoint, checkpoint_reentrant
 from qtui_core.memory.tape.blocks.layers import run_layer
-from qtui_core.memory.tape.blocks.linear import look_up, project
 from qtui_core.memory.tape.blocks.masks import causal_mask, chunked_mask, look_for_packing, offset
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.modules import look_up, normalize, project
 from qtui_core.memory.tape.blocks.rotary import tables_of
 from qtui_core.memory.tape.blocks.state import Cache, Pass
 from qtui_core.memory.tape.blocks.weights import Weights

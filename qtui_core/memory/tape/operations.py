@@ -164,8 +164,7 @@ def cat(*parts: Tensor) -> Tensor:
         return tuple(Tensor(elements, dtype, buffer, view=True) for elements in sizes)
 
     node = tape.node("cat", parts, backward)
-    dtype = reduce(wider, (x.dtype for x in parts))
-    return tape.output(node, tape.new(sum(sizes), dtype, "cat"))
+    return tape.output(node, tape.new(sum(sizes), reduce(wider, [x.dtype for x in parts]), "cat"))
 
 
 def write(base: Tensor, source: Tensor, elements: int, *, adds: bool = False) -> Tensor:

@@ -8,12 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
-from qtui_core.memory.shape.config_reader import (
-    LARGEST_COUNT,
-    Config,
-    UnknownFamily,
-    stored_dtype,
-)
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, UnknownFamily, stored_dtype
 from qtui_core.memory.shape.families import deepseek, delta
 from qtui_core.memory.shape.families.decoder import (
     BIAS,
@@ -21,13 +16,14 @@ from qtui_core.memory.shape.families.decoder import (
     SCALE_BUFFER,
     DecoderFamily,
     Experts,
+    Sizes,
     gated_mlp,
     layers_of,
+    rotated,
     sizes_of,
     with_attention,
 )
 from qtui_core.memory.shape.families.deepseek import Mixture
-from qtui_core.memory.shape.families.sizes import Sizes, rotated
 from qtui_core.memory.shape.families.towers import tower_of
 from qtui_core.memory.shape.model_shape import (
     SHARED_CACHE,

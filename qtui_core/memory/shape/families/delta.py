@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config
-from qtui_core.memory.shape.families.decoder import DecoderFamily, sizes_of, with_attention
-from qtui_core.memory.shape.families.sizes import Sizes
+from qtui_core.memory.shape.families.decoder import DecoderFamily, Sizes, sizes_of, with_attention
 from qtui_core.memory.shape.model_shape import (
     Attention,
     CachedTensor,
@@ -21,10 +20,7 @@ from qtui_core.memory.shape.model_shape import (
 )
 
 #: What a gated delta net keeps of a sequence: the last columns of its convolution, and its state.
-KEPT: Final = (
-    "2 · heads_k · dim_k · kernel + heads_v · dim_v · kernel",
-    "heads_v · dim_k · dim_v",
-)
+KEPT: Final = ("2 · heads_k · dim_k · kernel + heads_v · dim_v · kernel", "heads_v · dim_k · dim_v")
 
 NOTE: Final = (
     "layers of linear attention are counted in the operations of torch that transformers runs "

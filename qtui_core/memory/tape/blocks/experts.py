@@ -10,9 +10,7 @@ from typing import Any, Final
 
 from qtui_core.memory.shape.model_shape import Linear, Moe, Norm, Parameter
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import activation, gated
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.modules import activation, gated, normalize, project
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.kernels import softmax
 from qtui_core.memory.tape.operations import bmm, grouped_product, linear
@@ -362,6 +360,5 @@ def _added_product(base: Tensor, left: Tensor, right: Tensor) -> Tensor:
 #: scores (Llama 4, gpt-oss).
 EXPERTS: Final[dict[str, Callable[[Weights, Any, Tensor], Tensor]]] = {
     **dict.fromkeys(("mixtral", "granitemoe", "qwen3_moe"), mixtral),
-    "qwen2_moe": qwen2,
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), deepseek),
-}
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), deepseek), "qwen2_moe": qwen2,
+}  # fmt: skip

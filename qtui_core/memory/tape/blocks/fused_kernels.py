@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from qtui_core.memory.shape.model_shape import Attention, Linear, Mlp
 from qtui_core.memory.tape.blocks.attention import Attended, Three, attend, by_hand, products
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import gated
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.modules import gated, normalize, project
 from qtui_core.memory.tape.blocks.state import Pass
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.fused import Adapted, gated_mlp, rope, several, silu_times, single

@@ -8,12 +8,9 @@ from typing import Any, Final
 
 from qtui_core.memory.shape.model_shape import Layer, Mlp, Moe, Norm
 from qtui_core.memory.tape.blocks import experts, fused_kernels
-from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended
+from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended, latent
 from qtui_core.memory.tape.blocks.delta import delta_net
-from qtui_core.memory.tape.blocks.latent import latent
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import MLPS, activation, gated
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.modules import MLPS, activation, gated, normalize, project
 from qtui_core.memory.tape.blocks.state import Pass
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.operations import bmm, linear, write
