@@ -161,12 +161,12 @@ def _gemma3n_layers(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterato
     )
     made = _gemma4_layers(row, config, sizes)
     for layer, share, width in zip(made, shares, widths, strict=True):
+        # A width of a list has no letter in formulas, that of all layers has.
+        mlp = gated_mlp(sizes, None if width == sizes.intermediate else width)
         yield replace(
             layer,
             attention=replace(layer.attention, extra=(scale,)),
-            mlp=replace(
-                gated_mlp(sizes, width), style="gemma3n-sparse" if share > 0 else "gemma3n"
-            ),
+            mlp=replace(mlp, style="gemma3n-sparse" if share > 0 else "gemma3n"),
             gates=(*layer.gates, *gates),
         )
 
