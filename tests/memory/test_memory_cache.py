@@ -14,9 +14,8 @@ from qtui_core.memory.cached import cache_of
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.record import Component
-from qtui_core.memory.shape.from_config import families, shape_from_config
+from qtui_core.memory.shape.from_config import families, nearest_shape, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.nearest import nearest_shape
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")

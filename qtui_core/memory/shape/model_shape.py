@@ -221,11 +221,6 @@ class Attention:
         usual = (CachedTensor(kind, "2 · heads_kv · head_dim", sizes, window=self.window),)
         return usual if self.keeps is None else self.keeps
 
-    @property
-    def keeps_tokens(self) -> bool:
-        """Whether keys and values are kept."""
-        return any(kept.each == "token" and kept.sizes for kept in self.kept)
-
 
 @dataclass(frozen=True)
 class LatentAttention:
@@ -401,7 +396,7 @@ class ModelShape:
         head_activation: after the first of `head_modules` (BERT's transform).
         head_bias: the name of the head's bias, if it is one of `head_modules`.
         known: "derived" if the headers of the weights contradict it; "assumed" if it is that of the
-            nearest kind of decoder (nearest.py), and `why` says why.
+            nearest kind of decoder (from_config.py), and `why` says why.
         described_in: its source, in the words of a sentence.
         packing: how the checkpoint stores quantized layers, None if it is not quantized.
         tower: None if the class has none, or none that is counted.

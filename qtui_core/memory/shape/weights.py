@@ -9,8 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import adapters_of
+from qtui_core.memory.plan.run_plan import RunPlan, adapters_of
 from qtui_core.memory.replay.folding import kinds_of
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.model_shape import (

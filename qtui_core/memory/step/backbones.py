@@ -23,15 +23,20 @@ from qtui_core.memory.shape.model_shape import (
     Tower,
 )
 from qtui_core.memory.shape.weights import blocks_of
-from qtui_core.memory.tape.autograd import checkpoint, checkpoint_reentrant
 from qtui_core.memory.tape.blocks.layers import run_layer
-from qtui_core.memory.tape.blocks.masks import causal_mask, chunked_mask, look_for_packing, offset
 from qtui_core.memory.tape.blocks.modules import look_up, normalize, project
-from qtui_core.memory.tape.blocks.rotary import tables_of
-from qtui_core.memory.tape.blocks.state import Cache, Pass
+from qtui_core.memory.tape.blocks.state import (
+    Cache,
+    Pass,
+    causal_mask,
+    chunked_mask,
+    look_for_packing,
+    offset,
+    tables_of,
+)
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.operations import all_reduced, cat, embedding
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tape import Tape, checkpoint, checkpoint_reentrant
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 
@@ -185,7 +190,11 @@ def make_masks(
     }
     chunked = any(getattr(layer.attention, "chunked", False) for layer in state.shape.layers)
     unused: list[Tensor | None] = []
-    for window in _masks_made(state.shape.family, windows):
+    both = state.shape.family in _ALWAYS_BOTH_MASKS
+    made: list[int | None] = [None] if None in windows or not windows or both else []
+    if state.shape.family == "qwen2_moe" and windows == {None}:
+        made.append(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
+    for window in (*made, *(window for window in windows if window is not None)):
         if looks:
             look_for_packing(state)
         seen = replace(state, keys=state.keys_within(window or None))
@@ -202,15 +211,6 @@ def make_masks(
     if any(layer.attention.style == "delta" for layer in state.shape.layers):
         state.window_mask = padding  # create_recurrent_attention_mask
     return unused
-
-
-def _masks_made(family: str, windows: set[int | None]) -> list[int | None]:
-    """The windows of the masks that a family makes, in order."""
-    both = family in _ALWAYS_BOTH_MASKS
-    made: list[int | None] = [None] if None in windows or not windows or both else []
-    if family == "qwen2_moe" and windows == {None}:
-        made.append(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
-    return made + [window for window in windows if window is not None]
 
 
 def run_layers(model: Model, state: Pass) -> Tensor:

@@ -63,17 +63,6 @@ def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[Optim
     return ()
 
 
-def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> list[int]:
-    """Bytes that a step allocates for tensors of one dtype, and frees when it has made those of the
-    next.
-
-    AdamW over lists of tensors (foreach) holds the roots of all second moments of a dtype at once
-    (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt). Fused and 8-bit kernels work in
-    place.
-    """
-    return [tensor.bytes for tensor in trained] if plan.optimizer == "adamw" else []
-
-
 def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> dict[str, int]:
     """What the update of one tensor allocates by name, in bytes, and frees before the next tensor
     is updated: at its peak all of these, made in this order.
@@ -113,14 +102,17 @@ class OptimizerOnTape:
         """`optimizer.step()`."""
         if self.states is None:
             self.begin(tape)
+        # AdamW over lists of tensors (foreach) holds the roots of all second moments of a dtype at
+        # once (torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt), and frees them when it
+        # has made those of the next. Fused and 8-bit kernels work in place.
+        roots = self.model.plan.optimizer == "adamw"
         before: list[list[Buffer]] = []
         for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
             made = [
                 [
-                    Buffer(tape, nbytes, ROOTS)
-                    for nbytes in step_temporaries(
-                        [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
-                    )
+                    Buffer(tape, stored.bytes, ROOTS)
+                    for stored, _ in weights.trained()
+                    if roots and stored.dtype == dtype
                 ]
                 for weights in self.model.sweep(tape)
             ]

@@ -18,13 +18,11 @@ from qtui_core.memory.shape.model_shape import Linear, ModelShape, Norm
 from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
 from qtui_core.memory.step.device_events import empties_cache
 from qtui_core.memory.step.optimizer import OptimizerOnTape
-from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.blocks.losses import LOGITS, LOSSES, UPCAST, fused_loss, tiled_loss
 from qtui_core.memory.tape.blocks.modules import activation, normalize, project
 from qtui_core.memory.tape.blocks.state import Cache
-from qtui_core.memory.tape.kernels import cross_entropy
-from qtui_core.memory.tape.operations import gathered
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.operations import cross_entropy, gathered
+from qtui_core.memory.tape.tape import Tape, backward
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)

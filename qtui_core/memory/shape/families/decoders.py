@@ -21,10 +21,10 @@ from qtui_core.memory.shape.families.decoder import (
     layers_of,
     rotated,
     sizes_of,
+    tower_of,
     with_attention,
 )
 from qtui_core.memory.shape.families.deepseek import Mixture
-from qtui_core.memory.shape.families.towers import tower_of
 from qtui_core.memory.shape.model_shape import (
     SHARED_CACHE,
     Attention,

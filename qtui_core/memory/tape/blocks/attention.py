@@ -9,10 +9,13 @@ from typing import Any, Final
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.shape.model_shape import Attention, LatentAttention, Norm
-from qtui_core.memory.tape.blocks.masks import is_eager
 from qtui_core.memory.tape.blocks.modules import normalize, project, unit
-from qtui_core.memory.tape.blocks.rotary import (
+from qtui_core.memory.tape.blocks.state import (
     Pair,
+    Pass,
+    hold,
+    is_eager,
+    remember,
     rotate,
     rotate_and_cast,
     rotate_complex,
@@ -21,10 +24,8 @@ from qtui_core.memory.tape.blocks.rotary import (
     rotated,
     turned,
 )
-from qtui_core.memory.tape.blocks.state import Pass, hold, remember
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.kernels import Heads, efficient, flash, softmax, up
-from qtui_core.memory.tape.operations import bmm, cat, write
+from qtui_core.memory.tape.operations import Heads, bmm, cat, efficient, flash, softmax, up, write
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 #: The result of attention: its output, and the weights of eager attention, which are not used but
@@ -470,7 +471,7 @@ def attend(
     the kernel that the plan and the dtypes allow. Flash attention gives its result the layout of
     the queries, and then it must be copied (`transpose(1, 2).contiguous()`)."""
     heads_first = spec.style in _HEADS_FIRST
-    if state.cache is not None and spec.keeps_tokens:
+    if state.cache and any(kept.each == "token" and kept.sizes for kept in spec.kept):
         remember(state.cache, key, value, state.queries, spec.window)
     elif state.cache is not None:
         hold(state.tape, state.cache, spec.kept, state.batch, key.dtype)

@@ -12,8 +12,7 @@ from qtui_core.memory.shape.model_shape import Linear, Moe, Norm, Parameter
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.tape.blocks.modules import activation, gated, normalize, project
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.kernels import softmax
-from qtui_core.memory.tape.operations import bmm, grouped_product, linear
+from qtui_core.memory.tape.operations import bmm, grouped_product, linear, softmax
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import EPS, SCALE, Gradients, Tensor
 

@@ -6,14 +6,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.shape.model_shape import Layer, Mlp, Moe, Norm
-from qtui_core.memory.tape.blocks import experts, fused_kernels
-from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended, latent
+from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, Moe, Norm
+from qtui_core.memory.tape.blocks import experts
+from qtui_core.memory.tape.blocks.attention import (
+    ATTENTIONS,
+    Attended,
+    Three,
+    attend,
+    by_hand,
+    latent,
+    products,
+)
 from qtui_core.memory.tape.blocks.delta import delta_net
 from qtui_core.memory.tape.blocks.modules import MLPS, activation, gated, normalize, project
 from qtui_core.memory.tape.blocks.state import Pass
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.operations import bmm, linear, write
+from qtui_core.memory.tape.operations import (
+    Adapted,
+    bmm,
+    gated_mlp,
+    linear,
+    rope,
+    several,
+    silu_times,
+    single,
+    write,
+)
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 Runner = Callable[[Weights, Layer, Tensor, Pass], Tensor]
@@ -29,7 +47,7 @@ def attention_of(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) ->
     """The layer's attention on `hidden`."""
     spec: Any = layer.attention
     if spec.style == "llama" and state.plan.kernels != "torch":
-        return fused_kernels.attention(weights, spec, hidden, state)
+        return fused_attention(weights, spec, hidden, state)
     return _ATTENTIONS[spec.style](weights, spec, hidden, state)
 
 
@@ -37,7 +55,7 @@ def feed_forward_of(weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
     """The layer's feed-forward part on `hidden`."""
     spec: Any = layer.mlp
     if spec.style == "llama" and weights.plan.kernels != "torch":
-        return fused_kernels.feed_forward(weights, spec, hidden)
+        return fused_feed_forward(weights, spec, hidden)
     return _MLPS[spec.style](weights, spec, hidden)
 
 
@@ -326,3 +344,63 @@ def run_layer(weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Ten
     """The output of the layer for `hidden`."""
     runner = _BY_STYLE.get(spec.attention.style) or _BY_ARRANGEMENT[spec.arrangement]
     return runner(weights, spec, hidden, state)
+
+
+# ---------------------------------------------------------------------- under RunPlan.kernels
+# Rotary embeddings in place; with "fused", adapters over 4-bit weights as one function; with
+# "liger", a gate in one kernel. Other parts run as usual.
+
+
+def fused_attention(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
+    """LlamaAttention.forward with queries and keys rotated in place, and with all three products in
+    one function if all have adapters."""
+    query, key, value = _projected(weights, spec, hidden)
+    query = normalize(weights, spec.query_norm, query)
+    key = normalize(weights, spec.key_norm, key)
+    if spec.positions == "rope":
+        cosines, sines = state.tables[0]
+        query = rope(query, cosines, sines)
+        key = rope(key, cosines, sines)
+    key = by_hand(spec, key, state)
+    value = by_hand(spec, value, state)
+    output, scores = attend(weights, spec, query, key, value, state)
+    own = _adapted(weights, spec.out)
+    if own is None:
+        return project(weights, spec.out, output), scores
+    hidden.tape.operation("LoRA_W")
+    return single(output, own, weights.plan.lora_dropout), scores
+
+
+def fused_feed_forward(weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
+    """LlamaMLP.forward with SiLU: in one function if all three layers have adapters, or with the
+    gate in one kernel (LigerSwiGLUMLP.forward)."""
+    if spec.activation not in ("silu", "swish") or spec.gate is None or spec.up is None:
+        return gated(weights, spec, x)
+    if weights.plan.kernels == "liger":
+        gate_result = project(weights, spec.gate, x)
+        product = silu_times(gate_result, project(weights, spec.up, x))
+        del gate_result
+        return project(weights, spec.down, product)
+    gate, up, down = (_adapted(weights, layer) for layer in (spec.gate, spec.up, spec.down))
+    if gate is None or up is None or down is None:
+        return gated(weights, spec, x)
+    return gated_mlp(x, gate, up, down, weights.plan.lora_dropout)
+
+
+def _projected(weights: Weights, spec: Attention, hidden: Tensor) -> Three:
+    parts = (spec.query, spec.key, spec.value)
+    adapted = [own for part in parts if (own := _adapted(weights, part)) is not None]
+    if len(adapted) == len(parts):
+        query, key, value = several(hidden, adapted, weights.plan.lora_dropout)
+        return query, key, value
+    return products(weights, spec, hidden)
+
+
+def _adapted(weights: Weights, spec: Linear | None) -> Adapted | None:
+    """The layer for a kernel that includes its adapter: one over a 4-bit weight; else None."""
+    assert spec is not None
+    own = weights.linear(spec)
+    apart = weights.plan.kernels != "fused" or own.quant in (None, "int8")
+    if apart or own.down is None or own.up is None:
+        return None
+    return Adapted(spec.inputs, spec.outputs, weights.plan.lora_rank, own.down, own.up)

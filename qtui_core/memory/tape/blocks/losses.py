@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final
 
 from qtui_core.memory.replay.record import Component, Label
-from qtui_core.memory.tape.fused import cross_entropy_in_place
-from qtui_core.memory.tape.kernels import cross_entropy
+from qtui_core.memory.tape.operations import cross_entropy, cross_entropy_in_place
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import SCALE, Gradients, Tensor
 
