@@ -80,8 +80,8 @@ def report_on(
     trace: bool | None = None,
 ) -> MemoryReport:
     """The data of the report on an open model: from the shape of its family; without one, from a
-    trace of the class of transformers; where that is not possible either, or with a `knob`, from
-    the nearest kind of decoder. `trace` asks for a trace, or for none.
+    trace of the class of transformers; where neither is possible, or with a `knob`, from the
+    nearest kind of decoder. `trace` asks for a trace, or for none.
 
     Raises ModelError for a model without a configuration, UsageError for an impossible plan and for
     a configuration without sizes; what a trace raises that was asked for.
@@ -97,6 +97,7 @@ def report_on(
                 if trace:
                     raise
                 shape = replace(shape, why=f"{shape.why} {error}")
+        shape = model.shape_under(shape, asked)
         wanted = resolve_for(shape, asked)
         plan = plan_as_run(shape, wanted, device)
         return report_of_plan(model, shape, plan, device, knob, asked=asked, wanted=wanted)
@@ -112,8 +113,7 @@ def _traced(
     with progress_on_stderr("Tracing") as show:
         check = partial(show, 0, 0) if show else lambda doing: None
         found = traced_estimate(model, shape, asked, device, check)
-    known = found.shape is not None
-    weighing = peaks_on(shape, device) if known else None
+    weighing = peaks_on(shape, device) if found.shape is not None else None
     wanted = resolve_for(shape, asked) if found.shape is not None else None
     return report_of(model, found, weighing, asked=asked, wanted=wanted, why=shape.why)
 

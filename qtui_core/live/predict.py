@@ -11,9 +11,8 @@ from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
 from qtui_core.memory.advice.fit import Advice, fit_on, largest
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
-from qtui_core.memory.replay.curve import Curve, peaks_by_phase
 from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.memory.replay.timeline import Span, Timeline
+from qtui_core.memory.replay.timeline import Curve, Span, Timeline, peaks_by_phase
 from qtui_core.quantities import format_bytes
 
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import adapters_of
+from qtui_core.memory.plan.run_plan import RunPlan, adapters_of
 from qtui_core.memory.shape.model_shape import (
     LatentAttention,
     Layer,

@@ -25,11 +25,9 @@ from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.formulas.terms import Basis, Term, Terms, slack_term
 from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
-from qtui_core.memory.replay.curve import Curve, Peaks, draw
 from qtui_core.memory.replay.folding import peak_levels
-from qtui_core.memory.replay.programs import RepeatedEvents
-from qtui_core.memory.replay.record import RESIDENT, Phase, Recording
-from qtui_core.memory.replay.timeline import Timeline
+from qtui_core.memory.replay.record import RESIDENT, Phase, Recording, RepeatedEvents
+from qtui_core.memory.replay.timeline import Curve, Peaks, Timeline, draw
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.device_events import (
     allocator_run,

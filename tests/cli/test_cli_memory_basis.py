@@ -17,7 +17,7 @@ from qtui.report.faces.plain import to_plain
 from qtui.report.memory.document import memory_document
 from qtui_core.memory import RunPlan, estimate
 from qtui_core.memory.advice.report import report_of
-from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.replay.timeline import Peaks
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.from_config import shape_from_config
 

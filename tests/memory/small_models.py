@@ -73,6 +73,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
     "gemma2": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
     "gemma3_text": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
+    "gemma3n_text": _LLAMA
+    | {"head_dim": 16, "tie_word_embeddings": True, "num_kv_shared_layers": 0, "laurel_rank": 12}
+    | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 160},
     "gemma4_text": _LLAMA
     | {"head_dim": 16, "global_head_dim": 32, "tie_word_embeddings": True}
     | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 160},

@@ -18,7 +18,7 @@ from qtui_core.memory.advice.fit import FRAGMENTATION, Advice, advise, candidate
 from qtui_core.memory.estimate import estimate_peaks
 from qtui_core.memory.plan.options import grouped_options, options_of
 from qtui_core.memory.plan.run_plan import resolve
-from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.replay.timeline import Peaks
 
 PLANS = (
     RunPlan(batch=4, sequence=512),

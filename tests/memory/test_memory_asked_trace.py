@@ -21,7 +21,7 @@ from qtui.engine.estimator import asked_trace
 from qtui_core.child_environment import child_environment
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.kept import known
+from qtui_core.memory.replay.record import known
 from qtui_core.memory.shape.description import ModelDescription
 
 #: A class that walks 100,000 tokens one by one: long enough for these tests.

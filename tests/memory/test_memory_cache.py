@@ -14,9 +14,8 @@ from qtui_core.memory.cached import cache_of
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.record import Component
-from qtui_core.memory.shape.from_config import families, shape_from_config
+from qtui_core.memory.shape.from_config import families, nearest_shape, shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.nearest import nearest_shape
 
 torch = LazyImport("torch")
 transformers = LazyImport("transformers")
@@ -53,7 +52,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": WINDOW},
     "gemma3_text": PAIRS,
     "gemma3n_text": {
-        **PAIRS, **PER_LAYER, "num_kv_shared_layers": 2, "laurel_rank": 4, "altup_num_inputs": 2,
+        **PAIRS, **PER_LAYER, "num_kv_shared_layers": 2, "laurel_rank": 4, "altup_num_inputs": 3,
         "activation_sparsity_pattern": [0.0] * 4,
     },
     "gemma4_text": {

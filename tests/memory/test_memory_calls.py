@@ -10,8 +10,15 @@ from every import in_parts, left_out, over
 
 from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
 from qtui_core.memory.replay.folding import repeated_events
-from qtui_core.memory.replay.programs import RepeatedEvents
-from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    FREE,
+    PHASE,
+    Component,
+    Event,
+    Label,
+    RepeatedEvents,
+)
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.step.device_events import for_allocator, with_workspaces
 from qtui_core.memory.step.run import record_step

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui_core.memory.replay.curve import draw, peaks_by_phase
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -21,7 +20,7 @@ from qtui_core.memory.replay.record import (
     Label,
     Phase,
 )
-from qtui_core.memory.replay.timeline import STACK, Timeline
+from qtui_core.memory.replay.timeline import STACK, Timeline, draw, peaks_by_phase
 from tests.support.slow_timeline import composition, live_peak
 
 WEIGHT = Label("model.weight", Component.WEIGHTS)

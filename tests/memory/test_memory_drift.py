@@ -14,7 +14,10 @@ import pytest
 from drift import Agreement, Case, compare
 from plan_grid import AXES, grid
 
-from qtui_core.memory.shape.from_config import families
+from qtui_core.errors import UsageError
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.from_config import families, shape_from_config
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +96,12 @@ GEMMA4 = LLAMA | {
     "num_kv_shared_layers": 3,
     "use_double_wide_mlp": True,
 }
+#: And streams of embeddings, a product of low rank, sparse layers, and another width of each.
+GEMMA3N = GEMMA4 | {
+    "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.5, 0.0],
+    "intermediate_size": [192, 160, 192, 160, 192, 192],
+    "laurel_rank": 40,
+}
 #: The larger models have neither.
 GEMMA4_PLAIN = GEMMA4 | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 
@@ -134,6 +143,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2, not capped": LLAMA
     | {"head_dim": 48, "attn_logit_softcapping": None, "final_logit_softcapping": None},
     "gemma3_text": LLAMA | {"head_dim": 48, "sliding_window": 16, "sliding_window_pattern": 2},
+    "gemma3n_text": GEMMA3N,
+    "gemma3n_text, three streams": GEMMA3N
+    | {"altup_num_inputs": 3, "num_kv_shared_layers": 0, "num_key_value_heads": 1}
+    | {"attention_bias": True, "tie_word_embeddings": False, "attention_dropout": 0.1},
     "gemma4_text": GEMMA4,
     "gemma4_text, one head of keys": GEMMA4
     | {"num_key_value_heads": 1, "final_logit_softcapping": 30.0},
@@ -209,7 +222,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 #: Families whose language model is one of the above, of a config.json with a `text_config`; and
 #: one that transformers has no class of.
-_INNER = {"gemma3", "gemma4", "llama4", "qwen", "qwen3_vl_text", "qwen3_vl_moe_text"}
+_INNER = {"gemma3", "gemma3n", "gemma4", "llama4", "qwen", "qwen3_vl_text", "qwen3_vl_moe_text"}
+#: Steps that a class cannot run: Gemma 3n clips weights of AltUp, which 4-bit ones do not allow.
+NO_STEP = (("gemma3n_text", "qlora"), ("gemma3n_text, three streams", "qlora"))
 
 #: These are not compared operation by operation, but to CLOSE percent of the peak and to so many
 #: percent of any phase. GPT-BigCode without shared heads copies the gradient of its parts once
@@ -236,6 +251,7 @@ STEPS = [
     f"{model}: {method}, {CHECKPOINTING[(place + turn) % 2 == 1]}, {1 + (place // 2 + turn) % 2}"
     for place, model in enumerate(MODELS)
     for turn, method in enumerate(METHODS)
+    if (model, method) not in NO_STEP
 ]
 
 STEPS += [
@@ -251,6 +267,11 @@ STEPS += [
     for model, method, batch in (
         ("deepseek_v2", "full", 2), ("deepseek_v3", "full", 2), ("deepseek_v3, at once", "lora", 1),
     )
+]  # fmt: skip
+STEPS += [
+    f"gemma3n_text: {method}, {kept}, {batch}"
+    for method in ("full", "lora") for kept in CHECKPOINTING.values() for batch in (1, 2)
+    if f"gemma3n_text: {method}, {kept}, {batch}" not in STEPS
 ]  # fmt: skip
 
 #: How many of ten plans of the grid may differ by more than CLOSE percent of the peak, and by how
@@ -314,6 +335,15 @@ def test_every_operation_allocates_what_that_of_the_classes_does(
     else:
         assert abs(found.error) <= CLOSE
         assert abs(found.worst_phase) <= allowed
+
+
+@pytest.mark.parametrize("name", [f"{model}: {method}, kept, 1" for model, method in NO_STEP])
+def test_what_no_class_can_run_is_refused(agreements: dict[str, Agreement], name: str) -> None:
+    assert "dtype torch.uint8" in agreements[name].failed
+    shape = shape_from_config(step_of(name).config)
+    with pytest.raises(UsageError, match="clips weights of AltUp"):
+        estimate(shape, RunPlan(method="qlora"))
+    assert estimate(shape, RunPlan(method="inference", quant="nf4")).origin == "tape"
 
 
 def test_the_grid_is_wide() -> None:

@@ -32,7 +32,8 @@ T5 = {
 KINDS = (
     "llama", "gpt2", "opt", "phi", "mistral, window", "gemma2", "gemma3_text",
     "llama4_text, chunks", "deepseek_v3", "bert", "smollm3", "olmo3", "ministral3", "glm4_moe",
-    "gpt_oss", "qwen3_vl", "gemma4_text", "gemma4_text, one head of keys",
+    "gpt_oss", "qwen3_vl", "gemma3n_text", "gemma3n_text, three streams", "gemma4_text",
+    "gemma4_text, one head of keys",
     "gemma4_text, wide heads", "gemma4_text, experts",
     "qwen3_next", "qwen3_5_text", "qwen3_5_text, as many keys", "qwen3_5_moe_text",
 )  # fmt: skip

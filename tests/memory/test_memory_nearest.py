@@ -13,11 +13,12 @@ from lazy_imports import LazyImport
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan.options import KbitPrep
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.description import ModelDescription
-from qtui_core.memory.shape.from_config import shape_from_config
+from qtui_core.memory.shape.from_config import nearest_shape, shape_from_config, with_parameters
 from qtui_core.memory.shape.model_shape import (
     Attention,
     LatentAttention,
@@ -25,7 +26,6 @@ from qtui_core.memory.shape.model_shape import (
     Moe,
     parameter_count,
 )
-from qtui_core.memory.shape.nearest import nearest_shape, with_parameters
 from qtui_core.memory.step.run import record_all, record_step
 
 torch = LazyImport("torch")
@@ -84,6 +84,38 @@ def test_a_plain_decoder_is_exact() -> None:
     own, near = shape_from_config(config), nearest_shape(config, "why")
     assert estimate(near, plan).peak_allocated_bytes == estimate(own, plan).peak_allocated_bytes
     assert estimate(near, plan).basis == "assumed"
+
+
+@pytest.mark.parametrize("preparation", ["none", "all"])
+def test_a_step_that_the_class_cannot_run_has_bounds_around_one_that_it_can(
+    preparation: KbitPrep,
+) -> None:
+    """Gemma 3n with AltUp packed, and without, which its class trains."""
+    model, config = described(published("gemma-3n-e4b")), published("gemma-3n-e4b")
+    own, plan = model.read_shape(), RunPlan(kbit_prep=preparation)
+    near = model.shape_under(own, plan)
+    assert (near.known, near.packing) == ("assumed", None)
+    assert "clips weights of AltUp" in near.why
+    assert parameter_count(near) == parameter_count(own)
+    with pytest.raises(UsageError, match="clips weights of AltUp"):
+        estimate(own, plan)
+    for method in ("lora", "full", "inference"):
+        assert model.shape_under(own, RunPlan(method=method)) is own
+    assert model.shape_under(own, RunPlan(method="inference", quant="nf4")) is own
+    left_out = ["lm_head", "altup.prediction_coefs", "altup.correction_coefs"]
+    config["quantization_config"] = {
+        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": left_out,
+    }  # fmt: skip
+    stored = described(config)
+    runs = stored.read_shape()
+    assert stored.shape_under(runs, plan) is runs
+    known, found = (estimate(shape, plan, allocator=False) for shape in (runs, near))
+    below, above = found.spread
+    assert -below <= known.peak_allocated_bytes - found.peak_allocated_bytes <= above
+    assert (known.origin, found.origin) == ("tape", "bounds")
+    del left_out[1:]
+    assert stored.shape_under(stored.read_shape(), plan).packing is not None
 
 
 # Models of today

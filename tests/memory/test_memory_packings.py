@@ -27,9 +27,8 @@ from qtui_core.memory.shape.packed import held_by_files
 from qtui_core.memory.shape.packings import packing_of
 from qtui_core.memory.shape.weights import tensors_of
 from qtui_core.memory.step.backbones import Model
-from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.blocks.modules import project
+from qtui_core.memory.tape.tape import Tape, backward
 from qtui_core.models import open_model
 from qtui_core.models.tensors import TensorInfo
 from tests.memory.small_models import config_of

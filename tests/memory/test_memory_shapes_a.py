@@ -49,6 +49,7 @@ PUBLISHED = {
     "gemma-2-9b": 9_241_705_984,
     "gemma-3-1b": 999_885_952,
     "gemma-3-4b": 3_880_263_168,
+    "gemma-3n-e4b": 6_835_235_568,
     "gemma-4-26b-a4b": 25_233_141_760,
     "phi-3-mini-4k": 3_821_079_552,
     "phi-4-mini": 3_836_021_760,
@@ -161,6 +162,21 @@ SMALL: dict[str, dict[str, Any]] = {
     ),
     "cohere, norms of heads": small("cohere", use_qk_norm=True, attention_bias=True),
     "cohere2, pattern": small("cohere2", sliding_window_pattern=2, attention_bias=True),
+    "gemma3n": small(
+        "gemma3n_text", num_kv_shared_layers=0, intermediate_size=[80, 64, 80, 64, 80]
+    ),
+    "gemma3n, shared": small(
+        "gemma3n_text",
+        layer_types=KINDS,
+        num_kv_shared_layers=2,
+        altup_num_inputs=3,
+        laurel_rank=9,
+        head_dim=12,
+        hidden_size_per_layer_input=14,
+        vocab_size_per_layer_input=70,
+        tie_word_embeddings=False,
+        attention_bias=True,
+    ),
     "gemma4, shared": small(
         "gemma4_text", layer_types=KINDS, num_kv_shared_layers=2, use_double_wide_mlp=True
     ),
@@ -309,6 +325,7 @@ def test_sizes_that_no_parameter_shows_are_those_of_the_class(config):
         small("gemma2"),
         small("gemma3_text", sliding_window=99),
         small("gemma3_text", use_bidirectional_attention=True),
+        small("gemma3n_text", num_kv_shared_layers=0),
         small("gemma4_text"),
         small("gemma4_text", layer_types=KINDS, sliding_window=9),
         small("cohere2"),

@@ -10,10 +10,16 @@ import pytest
 from lazy_imports import LazyImport, lazy_names
 
 from qtui_core.memory.replay.record import ALLOCATE, FREE
-from qtui_core.memory.tape.autograd import backward, checkpoint
-from qtui_core.memory.tape.kernels import cross_entropy, layer_norm, softmax
-from qtui_core.memory.tape.operations import bmm, cat, embedding, linear
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.operations import (
+    bmm,
+    cat,
+    cross_entropy,
+    embedding,
+    layer_norm,
+    linear,
+    softmax,
+)
+from qtui_core.memory.tape.tape import Tape, backward, checkpoint
 from qtui_core.memory.tape.tensors import EPS, SCALE, Tensor
 
 torch = LazyImport("torch")

@@ -12,9 +12,8 @@ from test_memory_tape_autograd import leaf, tape_levels
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.from_config import shape_from_config
-from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.blocks.losses import fused_loss, tiled_loss
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.tape import Tape, backward
 
 torch = LazyImport("torch")
 functional = LazyImport("torch.nn.functional")

@@ -188,15 +188,21 @@ def test_what_all_layers_share_is_let_go_once(method: str) -> None:
     assert peaks["backward"] == dict(levels(every))["backward"]
 
 
-@pytest.mark.parametrize("method", ["full", "qlora", "inference"])
-def test_layers_that_use_keys_of_others_are_built(method: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        *(("gemma4_text", method) for method in ("full", "qlora", "inference")),
+        *(("gemma3n_text", method) for method in ("full", "lora", "inference")),
+    ],
+)
+def test_layers_that_use_keys_of_others_are_built(family: str, method: str) -> None:
     """Gradients of shared keys are added up in one way by the second layer that uses them, in
     another by later ones. Heads are too wide for flash attention."""
     own = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300}
     kinds = (["sliding_attention"] * 4 + ["full_attention"]) * 7
     shared = {"num_kv_shared_layers": 20, "layer_types": kinds, "use_double_wide_mlp": True}
     wide = {"global_head_dim": 264, "num_key_value_heads": 1, "sliding_window": 64}
-    shape = shape_of({**GEMMA3, "model_type": "gemma4_text", **own, **shared, **wide}, 35)
+    shape = shape_of({**GEMMA3, "model_type": family, **own, **shared, **wide}, 35)
     plan = planned(replace(RunPlan(), method=method), shape)
     assert len(fold(shape)[0].layers) < 35
     every = record_all(shape, plan).events

@@ -89,7 +89,7 @@ def real_adapters(model):
 def our_adapters(shape, plan):
     found = {}
     for tensor in tensors_of(shape, plan):
-        if tensor.requires_grad:
+        if tensor.kind == "adapter":
             found.setdefault(tensor.name.partition(".lora_")[0], []).append(tensor.shape)
     return {name: tuple(pair) for name, pair in found.items()}
 

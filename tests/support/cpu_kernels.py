@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qtui_core.memory.tape import kernels
+from qtui_core.memory.tape import operations
 from qtui_core.memory.tape.blocks import attention
-from qtui_core.memory.tape.kernels import FLASH, LAYER_NORM, Heads
+from qtui_core.memory.tape.operations import FLASH, LAYER_NORM, Heads
 from qtui_core.memory.tape.tensors import Gradients, Tensor
 
 
@@ -83,11 +83,11 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, size: int)
 def on_cpu() -> Iterator[None]:
     """Within the block, tapes have the kernels of a CPU."""
     replaced: dict[Callable[..., Any], Callable[..., Any]] = {
-        kernels.flash: flash,
-        kernels.efficient: flash,
-        kernels.softmax: softmax,
+        operations.flash: flash,
+        operations.efficient: flash,
+        operations.softmax: softmax,
         attention.flashes: flashes,
-        kernels.layer_norm: layer_norm,
+        operations.layer_norm: layer_norm,
     }
     undo = []
     for name, module in list(sys.modules.items()):

@@ -13,8 +13,7 @@ from typing import Final
 from memory_formula import Form, evaluate, letters_of
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import adapters_of
+from qtui_core.memory.plan.run_plan import RunPlan, adapters_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.tape.blocks.losses import TILE_TOKENS, TILE_WORDS, fused_chunk

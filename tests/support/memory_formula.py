@@ -19,8 +19,7 @@ from math import prod
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import adapters_of
+from qtui_core.memory.plan.run_plan import RunPlan, adapters_of
 from qtui_core.memory.shape.model_shape import (
     Attention,
     Layer,

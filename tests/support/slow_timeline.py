@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qtui_core.memory.replay.programs import by_lifetime
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -17,6 +16,7 @@ from qtui_core.memory.replay.record import (
     PHASE,
     Component,
     Event,
+    by_lifetime,
     rounded,
 )
 from qtui_core.memory.replay.timeline import STACK, Allocation

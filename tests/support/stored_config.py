@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtui_core.memory.plan.targets import Stored
+from qtui_core.memory.plan.run_plan import Stored
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.packings import packing_of
 

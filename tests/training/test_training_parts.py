@@ -14,8 +14,15 @@ from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.programs import by_lifetime
-from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    FREE,
+    PHASE,
+    Component,
+    Label,
+    by_lifetime,
+    rounded,
+)
 from qtui_core.telemetry.device import read_devices
 from qtui_core.training.limits import RUN_LIMITS, TRACE_LIMITS, check_runnable, check_traceable
 from qtui_core.training.run.controls import Controls, Stopped

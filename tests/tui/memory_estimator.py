@@ -24,10 +24,8 @@ from qtui_core.memory.advice.cases import Figure
 from qtui_core.memory.advice.fit import Advice, Cure, Fit, Verdict
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.plan.targets import Stored
-from qtui_core.memory.replay.curve import stacked
-from qtui_core.memory.replay.timeline import Span
+from qtui_core.memory.plan.run_plan import RunPlan, Stored, resolve
+from qtui_core.memory.replay.timeline import Span, stacked
 
 GIB = 1 << 30
 COMPONENTS = ("weights", "adapters", "optimizer states", "gradients", "activations", "loss",

@@ -9,9 +9,8 @@ from qtui.screen.curve.legend import PARTS
 from qtui.screen.curve.picture import AXIS, CurvePicture
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing
-from qtui_core.memory.replay.curve import PLACES, StackedCurve
 from qtui_core.memory.replay.record import Component
-from qtui_core.memory.replay.timeline import Span
+from qtui_core.memory.replay.timeline import PLACES, Span, StackedCurve
 
 MIB = 1 << 20
 

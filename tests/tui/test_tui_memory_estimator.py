@@ -26,6 +26,7 @@ from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices.device import find_device
 from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan.options import Method
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape, parameter_count
@@ -204,6 +205,19 @@ async def test_a_real_checkpoint_of_another_family_has_bounds_at_once(client: En
     assert (full.origin, full.plan.quant) == ("bounds", "nf4-dq")
     around = (await client.request("around", params() | named)).read(Assessment)
     assert ": assumed)" in around.sentence
+
+
+@pytest.mark.parametrize("method", ["qlora", "lora", "full", "inference"])
+async def test_only_a_step_that_the_class_cannot_run_has_bounds(
+    client: EngineClient, method: Method
+) -> None:
+    named = params(RunPlan(method=method), model=str(CONFIGS / "gemma-3n-e4b.json"))
+    first = (await client.request("first", named)).read(Answer)
+    full = (await client.request("full", named)).read(Answer)
+    around = (await client.request("around", named)).read(Assessment)
+    origin = "bounds" if method == "qlora" else "tape"
+    assert first.origin == full.origin == around.report["origin"] == origin
+    assert ("clips weights of AltUp" in around.notes[0]) == (method == "qlora")
 
 
 async def test_a_process_that_dies_is_told_and_started_again(client: EngineClient) -> None:

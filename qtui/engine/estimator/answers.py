@@ -11,9 +11,8 @@ from qtui_core.memory.advice.cases import Figure
 from qtui_core.memory.advice.fit import Advice, Cure, Fit, Verdict
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import Stored
-from qtui_core.memory.replay.curve import StackedCurve
+from qtui_core.memory.plan.run_plan import RunPlan, Stored
+from qtui_core.memory.replay.timeline import StackedCurve
 from qtui_core.roofline.operation import Operation
 from qtui_core.roofline.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading

@@ -18,8 +18,7 @@ from qtui_core.errors import UsageError, error_of
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import Estimate, estimate_recording
 from qtui_core.memory.plan.run_plan import RunPlan, plan_on, resolve_for
-from qtui_core.memory.replay import kept
-from qtui_core.memory.replay.record import Recording
+from qtui_core.memory.replay.record import Recording, keep, known, read
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
@@ -78,7 +77,7 @@ def trace(
     """
     asked = json.dumps({"config": dict(config), "plan": asdict(plan)})
     path = _kept(asked)
-    if (found := kept.known(path)) is not None:
+    if (found := known(path)) is not None:
         return found
     doing, answer = ["importing the libraries"], "{}"
     module, parent = "qtui.engine.estimator.tracing", str(os.getpid())
@@ -89,8 +88,8 @@ def trace(
     told = json.loads(answer)
     if "error" in told:
         raise error_of(told["error"], told["code"])
-    kept.keep(path, answer)
-    return kept.read(told)
+    keep(path, answer)
+    return read(told)
 
 
 def _kept(asked: str) -> Path:

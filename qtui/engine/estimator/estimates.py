@@ -31,9 +31,8 @@ from qtui_core.memory.advice.fit import Verdict, fit_on
 from qtui_core.memory.advice.report import conclude_memory, report_of
 from qtui_core.memory.devices.device import outside_torch
 from qtui_core.memory.estimate import Estimate, estimate, estimate_peaks, quick_estimate
-from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
-from qtui_core.memory.plan.targets import stored_of
-from qtui_core.memory.replay.curve import Peaks, stacked
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for, stored_of
+from qtui_core.memory.replay.timeline import Peaks, stacked
 from qtui_core.memory.shape.model_shape import parameter_count
 from qtui_core.telemetry.device import read_devices
 

@@ -95,9 +95,10 @@ class Question:
     asked: RunPlan
     device: Device | None
 
-    @property
+    @cached_property
     def shape(self) -> ModelShape:
-        return self.subject.shape
+        """The shape to estimate the plan with. Raises UsageError for an impossible plan."""
+        return self.subject.model.shape_under(self.subject.shape, self.asked)
 
     @cached_property
     def plan(self) -> RunPlan:

@@ -20,7 +20,7 @@ from typing import Any
 from qtui_core.errors import QtuiError
 from qtui_core.extras import EXTRAS, require
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.kept import written
+from qtui_core.memory.replay.record import written
 
 #: Seconds between two checks whether the process that asked still runs.
 _LOOK_SECONDS = 1.0

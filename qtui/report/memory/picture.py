@@ -8,8 +8,8 @@ from html import escape
 
 from qtui.report.document import Picture
 from qtui.report.faces.plot import svg_text, ticks
-from qtui_core.memory.replay.curve import Curve
 from qtui_core.memory.replay.record import Component
+from qtui_core.memory.replay.timeline import Curve
 
 WIDTH, HEIGHT = 960, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 190, 24, 40

@@ -10,8 +10,7 @@ from typing import Final
 
 from qtui.screen.curve.legend import PARTS
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.curve import StackedCurve
-from qtui_core.memory.replay.timeline import Span
+from qtui_core.memory.replay.timeline import Span, StackedCurve
 
 #: The least columns of a phase, if there is room: enough for its name or part of it.
 LEAST_COLUMNS: Final = 6

@@ -14,7 +14,7 @@ from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import palette_color
 from qtui.screen.widgets.heatmap.ramps import Triplet
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.curve import GROUPS, Group, place_of
+from qtui_core.memory.replay.timeline import GROUPS, Group, place_of
 
 
 @dataclass(frozen=True)

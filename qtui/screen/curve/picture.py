@@ -15,7 +15,7 @@ from qtui.screen.curve.legend import PARTS, fill, ink, letter
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn_lines import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
-from qtui_core.memory.replay.curve import StackedCurve
+from qtui_core.memory.replay.timeline import StackedCurve
 from qtui_core.quantities import format_bytes
 
 AXIS = 9

@@ -1,6 +1,5 @@
 """Whether an estimate fits a GPU, the largest batch or sequence that does, the smallest GPU that it
-fits, and what each change of the plan would save, found by estimating the changed plan.
-"""
+fits, and what each change of the plan would save, found by estimating the changed plan."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, estimat
 from qtui_core.memory.plan.options import options_of
 from qtui_core.memory.plan.run_plan import RunPlan, has_flash, plan_on, resolve_for
 from qtui_core.memory.replay.allocator import AllocatorSettings
-from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.record import Phase
+from qtui_core.memory.replay.timeline import Peaks
 from qtui_core.memory.shape.model_shape import ModelShape
 
 #: Estimates the peaks of a plan for the model in question.

@@ -1,7 +1,6 @@
 """Everything that a memory report shows of an estimate: the sentences that say what it means and
 what to do about it; and notes on how it was made, among them how the run is divided over several
-GPUs: which library's method is estimated, and what other methods would add.
-"""
+GPUs: which library's method is estimated, and what other methods would add."""
 
 from __future__ import annotations
 
@@ -36,10 +35,9 @@ from qtui_core.memory.devices.device import DEVICES, Calibration, Device, parse_
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.estimate import Estimate, estimate, estimate_as_run, estimate_peaks
 from qtui_core.memory.formulas.terms import Term
-from qtui_core.memory.plan.run_plan import RunPlan, has_flash
-from qtui_core.memory.plan.targets import adapters_of
-from qtui_core.memory.replay.curve import Peaks, grouped
+from qtui_core.memory.plan.run_plan import RunPlan, adapters_of, has_flash
 from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.memory.replay.timeline import Peaks, grouped
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.description import ModelDescription
 from qtui_core.memory.shape.model_shape import ModelShape, Moe, named_modules, parameter_count

@@ -18,8 +18,21 @@ from itertools import groupby
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.programs import OWN, Call, Program, RepeatedEvents, Step
-from qtui_core.memory.replay.record import ALLOCATE, FREE, FREES, LAYER, OUTSIDE, PHASE, TURN, Event
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    FREE,
+    FREES,
+    LAYER,
+    OUTSIDE,
+    OWN,
+    PHASE,
+    TURN,
+    Call,
+    Event,
+    Program,
+    RepeatedEvents,
+    Step,
+)
 from qtui_core.memory.shape.model_shape import Layer, ModelShape
 
 #: The longest pattern that is looked for; Gemma 3 repeats six layers.

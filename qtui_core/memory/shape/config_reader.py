@@ -7,7 +7,7 @@ and values, biases). Sizes that define the model must be in a config.json.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 from qtui_core.dataclass import dataclass
@@ -108,13 +108,16 @@ class Config:
         """A string; null gives the default."""
         return str(self._read(keys, default, _is_word, f"a {_WORD}"))
 
-    def words(self, key: str) -> tuple[str, ...] | None:
-        """A list of strings (the kinds of the layers); None if there is none."""
-        return self._list(key, _is_word, _WORD.replace("word", "words"))
-
-    def indices(self, key: str) -> tuple[int, ...] | None:
-        """A list of whole numbers; None if there is none."""
-        return self._list(key, is_whole, "whole numbers")
+    def each(self, key: str, kind: type, layers: int, usual: Iterable[Any]) -> tuple[Any, ...]:
+        """A list with a value of a type for each layer; without one the `usual` list of the class.
+        Raises UsageError if it is not as long as there are layers."""
+        found = self.listed(key, kind)
+        found = tuple(usual) if found is None else found
+        if len(found) != layers:
+            raise self.refuse(
+                f"{key} names {len(found):,} layers, num_hidden_layers is {layers:,}."
+            )
+        return found
 
     def within(self, key: str) -> Config | None:
         """The object under a key; None if there is none."""
@@ -152,8 +155,9 @@ class Config:
             )
         return value
 
-    def _list(self, key: str, fits: Fits, name: str) -> tuple[Any, ...] | None:
-        value = self.values.get(key)
+    def listed(self, key: str, kind: type) -> tuple[Any, ...] | None:
+        """A list of strings, whole numbers or numbers; None if there is none."""
+        value, (fits, name) = self.values.get(key), _LISTED[kind]
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(map(fits, value)):
@@ -178,23 +182,16 @@ def _is_word(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST_WORD
 
 
+#: What a list of values of a type may have, and its name in a sentence.
+_LISTED: Final[dict[type, tuple[Fits, str]]] = {
+    str: (_is_word, _WORD.replace("word", "words")),
+    int: (is_whole, "whole numbers"),
+    float: (_is_number, "numbers"),
+}
+
+
 def flag(config: Config, value: Flag) -> bool:
     return value if isinstance(value, bool) else config.flag(*value)
-
-
-def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tuple[str, ...]:
-    """layer_types of config.json, or the default of the class.
-
-    Raises UsageError if their number is not that of the layers.
-    """
-    kinds = config.words("layer_types")
-    if kinds is None:
-        return tuple(default)
-    if len(kinds) != layers:
-        raise config.refuse(
-            f"layer_types names {len(kinds):,} layers, num_hidden_layers is {layers:,}."
-        )
-    return kinds
 
 
 def stored_dtype(config: Config) -> str | None:

@@ -11,10 +11,15 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for, without_step
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
-from qtui_core.memory.shape.from_config import UnknownFamily, shape_from_config
+from qtui_core.memory.shape.from_config import (
+    UnknownFamily,
+    nearest_shape,
+    shape_from_config,
+    with_parameters,
+)
 from qtui_core.memory.shape.model_shape import ModelShape, named_parameters, parameter_count
-from qtui_core.memory.shape.nearest import nearest_shape, with_parameters
 from qtui_core.memory.shape.packed import held_by_files, packed
 from qtui_core.memory.shape.packings import as_served, packing_of, packing_of_files
 from qtui_core.models.source import ModelSource
@@ -46,17 +51,26 @@ class ModelDescription:
         try:
             shape = shape_from_config(self.config)
         except UnknownFamily as error:
-            shape = nearest_shape(self.config, str(error))
-            if self.parameters:
-                shape = with_parameters(shape, self.parameters)
-            packing = packing_of(self.config)
-            return shape if packing is None else packed(shape, as_served(packing))
+            return self._nearest(str(error))
         if self.tensors and shape.packing is None:
             shape = packed(shape, packing_of_files(self.quantization))
             if self.gguf:
                 note = "Its embedding is counted unpacked, whatever the file packs it in."
                 shape = replace(shape, known="derived", notes=(*shape.notes, note))
         return held_against(held_by_files(shape, self.tensors), self.stored, gguf=self.gguf)
+
+    def shape_under(self, shape: ModelShape, plan: RunPlan) -> ModelShape:
+        """The shape to estimate a plan with: `shape`, its own; for a step that its class cannot
+        run, that of the nearest kind of decoder. Raises UsageError for an impossible plan."""
+        why = without_step(shape, resolve_for(shape, plan))
+        return self._nearest(why, parameter_count(shape)) if why else shape
+
+    def _nearest(self, why: str, parameters: int = 0) -> ModelShape:
+        """The shape of the nearest kind of decoder, for the reason `why`, with the parameters of
+        the files, or without any with as many as are known otherwise."""
+        shape = with_parameters(nearest_shape(self.config, why), self.parameters or parameters)
+        packing = packing_of(self.config)
+        return shape if packing is None else packed(shape, as_served(packing))
 
 
 def describe(source: ModelSource) -> ModelDescription:

@@ -24,13 +24,16 @@ class Linear:
     """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` if `transposed`
     (GPT-2's Conv1D). `bias_apart`: the bias is added after the product in an operation of its own
     (a head that gets tokens apart in memory). `layout` is how the checkpoint packs the weight, None
-    if it does not."""
+    if it does not. `clipped`: training takes the weight clipped, without an adapter (AltUp).
+    `last`: bitsandbytes leaves it unpacked, as the last of a tied model."""
 
     name: str
     inputs: int
     outputs: int
     bias: bool = False
     transposed: bool = False
+    clipped: bool = False
+    last: bool = False
     bias_apart: bool = False
     layout: Layout | None = None
 
@@ -218,11 +221,6 @@ class Attention:
         usual = (CachedTensor(kind, "2 · heads_kv · head_dim", sizes, window=self.window),)
         return usual if self.keeps is None else self.keeps
 
-    @property
-    def keeps_tokens(self) -> bool:
-        """Whether keys and values are kept."""
-        return any(kept.each == "token" and kept.sizes for kept in self.kept)
-
 
 @dataclass(frozen=True)
 class LatentAttention:
@@ -246,6 +244,7 @@ class LatentAttention:
     query_down: Linear | None = None
     query_norm: Norm | None = None
     dropout: float = 0.0
+    residual_dropout: float = 0.0
     interleaved: bool = True
     style: str = "deepseek_v3"
     extra: tuple[Parameter, ...] = ()
@@ -305,6 +304,7 @@ class Moe:
     stacked: tuple[Parameter, ...]
     biases: tuple[Parameter, ...] = ()
     activation: str = "silu"
+    dropout: float = 0.0
     shared: Mlp | None = None
     shared_gate: Linear | None = None
     extra: tuple[Parameter, ...] = ()
@@ -314,7 +314,7 @@ class Moe:
     chosen_groups: int = 0
 
 
-Arrangement = Literal["pre", "parallel", "sandwich", "post", "post-add"]
+Arrangement = Literal["pre", "parallel", "sandwich", "post", "post-add", "altup"]
 
 
 @dataclass(frozen=True)
@@ -324,9 +324,11 @@ class Layer:
     Attributes:
         arrangement: "pre" (norm, attention, add, norm, mlp, add), "parallel" (attention and mlp
             both on the layer's input), "sandwich" (norms before and after each: Gemma 2, 3), "post"
-            (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT).
+            (norms of the outputs: OLMo2), "post-add" (norms of the sums: BERT), "altup" (on one of
+            several streams: Gemma 3n).
         norms: in the order of their use.
-        gates: of a part that multiplies an embedding of the layer's own: into its width, and back.
+        gates: of a part that multiplies an embedding of the layer's own: into its width, and back;
+            of "altup" also a product of low rank, and those of its coefficients.
     """
 
     attention: Attention | LatentAttention
@@ -394,7 +396,7 @@ class ModelShape:
         head_activation: after the first of `head_modules` (BERT's transform).
         head_bias: the name of the head's bias, if it is one of `head_modules`.
         known: "derived" if the headers of the weights contradict it; "assumed" if it is that of the
-            nearest kind of decoder (nearest.py), and `why` says why.
+            nearest kind of decoder (from_config.py), and `why` says why.
         described_in: its source, in the words of a sentence.
         packing: how the checkpoint stores quantized layers, None if it is not quantized.
         tower: None if the class has none, or none that is counted.

@@ -9,8 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import adapters_of
+from qtui_core.memory.plan.run_plan import RunPlan, adapters_of
 from qtui_core.memory.replay.folding import kinds_of
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.shape.model_shape import (
@@ -148,7 +147,7 @@ _KINDS: Final[dict[type, Kind]] = {
     Linear: "linear", Norm: "norm", Embedding: "embedding", Parameter: "parameter",
 }  # fmt: skip
 #: peft's name for the only adapter of a model.
-_ADAPTER: Final = "default"
+ADAPTER: Final = "default"
 
 
 @dataclass(frozen=True)
@@ -208,6 +207,7 @@ class WeightStorage:
         return (
             self.plan.quantized
             and isinstance(module, Linear)
+            and not module.last
             and not (self.shape.head is not None and name.endswith(self.shape.head.name))
         )
 
@@ -313,18 +313,19 @@ class WeightStorage:
         rank = self.adapters.rank_on(name, module)
         if not rank:
             return
-        first, second = f"lora_A.{_ADAPTER}.weight", f"lora_B.{_ADAPTER}.weight"
+        first, second = f"lora_A.{ADAPTER}.weight", f"lora_B.{ADAPTER}.weight"
         match module:
             case Linear():
                 inputs, outputs = module.inputs, module.outputs
             case Embedding():
-                first, second = f"lora_embedding_A.{_ADAPTER}", f"lora_embedding_B.{_ADAPTER}"
+                first, second = f"lora_embedding_A.{ADAPTER}", f"lora_embedding_B.{ADAPTER}"
                 inputs, outputs = module.rows, module.columns
             case Parameter():
                 *experts, outputs, inputs = module.shape
                 rank *= experts[0] if experts else 1
         dtype = self.plan.adapter_dtype or "fp32"
+        asks = not (isinstance(module, Linear) and module.clipped)
         for suffix, sizes in ((first, (rank, inputs)), (second, (outputs, rank))):
             yield StoredTensor(
-                f"{name}.{suffix}", sizes, dtype, Component.ADAPTERS, "adapter", True, None, dtype
+                f"{name}.{suffix}", sizes, dtype, Component.ADAPTERS, "adapter", asks, None, dtype
             )

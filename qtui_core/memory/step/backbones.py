@@ -23,16 +23,20 @@ from qtui_core.memory.shape.model_shape import (
     Tower,
 )
 from qtui_core.memory.shape.weights import blocks_of
-from qtui_core.memory.tape.autograd import checkpoint, checkpoint_reentrant
 from qtui_core.memory.tape.blocks.layers import run_layer
-from qtui_core.memory.tape.blocks.linear import look_up, project
-from qtui_core.memory.tape.blocks.masks import causal_mask, chunked_mask, look_for_packing, offset
-from qtui_core.memory.tape.blocks.norms import normalize
-from qtui_core.memory.tape.blocks.rotary import tables_of
-from qtui_core.memory.tape.blocks.state import Cache, Pass
+from qtui_core.memory.tape.blocks.modules import look_up, normalize, project
+from qtui_core.memory.tape.blocks.state import (
+    Cache,
+    Pass,
+    causal_mask,
+    chunked_mask,
+    look_for_packing,
+    offset,
+    tables_of,
+)
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.operations import all_reduced, embedding
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.operations import all_reduced, cat, embedding
+from qtui_core.memory.tape.tape import Tape, checkpoint, checkpoint_reentrant
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 
@@ -124,21 +128,51 @@ def _embed_tokens(model: Model, table: Embedding, ids: Tensor) -> Tensor:
 
 
 def _of_each_layer(model: Model, ids: Tensor, inputs_embeds: Tensor) -> Tensor:
-    """get_per_layer_inputs and project_per_layer_inputs of Gemma 4: `[tokens, layers, width]`, the
-    sum of an embedding of its own and of a projection of the other."""
-    projection, norm = cast(tuple[Linear, Norm], model.shape.embedding_modules)
-    table = model.shape.embeddings[1]
+    """get_per_layer_inputs and project_per_layer_inputs of Gemma 3n and 4: `[tokens, layers,
+    width]`, the sum of an embedding of its own and of a projection of the other."""
+    projection, norm = cast(tuple[Linear, Norm], model.shape.embedding_modules[:2])
+    table, streams = model.shape.embeddings[1], model.shape.head_modules
+    within: list[Tensor] = []
+    if streams:  # Gemma 3n looks up tokens beyond the table as the first
+        tape, count = ids.tape, ids.elements
+        tape.operation("where")
+        within = [tape.new(count, "bool", name) for name in ("ge", "lt", "logical_and")][2:]
+        ids = [tape.new(1, "int64", "scalar_tensor"), tape.new(count, "int64", "where")].pop()
     base = partial(_embed_tokens, model, table, ids)
     rows = look_up(model.outside, table, ids, base, scales=True)
-    projected = project(model.outside, projection, inputs_embeds) * SCALE
+    del ids, base, within
+    projected = project(model.outside, projection, inputs_embeds)
+    projected = projected.op("mul_", "mul", view=True) if streams else projected * SCALE
     projected = normalize(model.outside, norm, projected)
     return (projected + rows) * SCALE
 
 
+def _streams(model: Model, state: Pass, hidden: Tensor) -> Tensor:
+    """How Gemma3nTextModel.forward makes streams of embeddings, or of the layers' outputs, stacked:
+    products that become as large as the first. What it names is held until the next time."""
+    held, shape, size = state.held, model.shape, state.tokens * model.shape.hidden
+    modules = shape.head_modules if held else shape.embedding_modules[2:]
+    product, dtype = modules[0].name, held.setdefault("dtype", hidden.dtype)
+
+    def stream() -> Tensor:
+        return hidden if hidden.elements == size else hidden.part(size)
+
+    held["target"] = stream().pow(2).mean(state.tokens).pow(0.5)
+    held["streams"] = [stream()]
+    for module in modules:
+        held[product] = project(model.outside, cast(Linear, module), stream())
+        held["current"] = held[product].to(dtype)
+        held["magnitude"] = held["current"].pow(2).mean(state.tokens)
+        held["magnitude"] = held["magnitude"].clamp(1).sqrt()
+        held["current"] = (held["current"] * held["target"]).div(held["magnitude"])
+        held["streams"].append(held["current"])
+    return cat(*held["streams"])
+
+
 #: Families that make both masks, whether layers use them or not.
 _ALWAYS_BOTH_MASKS: Final = (
-    "gemma2", "gemma3_text", "gemma4_text", "cohere2", "llama4_text", "qwen2_moe", "olmo3",
-    "gpt_oss",
+    "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "cohere2", "llama4_text", "qwen2_moe",
+    "olmo3", "gpt_oss",
 )  # fmt: skip
 
 
@@ -156,7 +190,11 @@ def make_masks(
     }
     chunked = any(getattr(layer.attention, "chunked", False) for layer in state.shape.layers)
     unused: list[Tensor | None] = []
-    for window in _masks_made(state.shape.family, windows):
+    both = state.shape.family in _ALWAYS_BOTH_MASKS
+    made: list[int | None] = [None] if None in windows or not windows or both else []
+    if state.shape.family == "qwen2_moe" and windows == {None}:
+        made.append(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
+    for window in (*made, *(window for window in windows if window is not None)):
         if looks:
             look_for_packing(state)
         seen = replace(state, keys=state.keys_within(window or None))
@@ -175,15 +213,6 @@ def make_masks(
     return unused
 
 
-def _masks_made(family: str, windows: set[int | None]) -> list[int | None]:
-    """The windows of the masks that a family makes, in order."""
-    both = family in _ALWAYS_BOTH_MASKS
-    made: list[int | None] = [None] if None in windows or not windows or both else []
-    if family == "qwen2_moe" and windows == {None}:
-        made.append(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
-    return made + [window for window in windows if window is not None]
-
-
 def run_layers(model: Model, state: Pass) -> Tensor:
     """All layers in order, each a checkpoint if the plan says so, and the norm after them, if there
     is one. The input of the first is taken out of `state`, so that nothing but the loop holds it,
@@ -191,7 +220,7 @@ def run_layers(model: Model, state: Pass) -> Tensor:
     tape = state.tape
     hidden, state.entering = state.entering, None
     assert hidden is not None
-    sliced = not model.plan.trains and model.plan.attention != "flash"
+    sliced = not (model.plan.trains or state.held) and model.plan.attention != "flash"
     again = checkpoint_reentrant if model.plan.reentrant else checkpoint
     for index, layer in enumerate(model.shape.layers):
         tape.enter_layer(index)
@@ -205,6 +234,9 @@ def run_layers(model: Model, state: Pass) -> Tensor:
     tape.leave_layer()
     if state.cache is not None:
         state.cache.length = state.keys
+    if state.held:
+        hidden = _streams(model, state, hidden)
+        hidden = hidden.mean(state.tokens * model.shape.hidden)
     return normalize(model.outside, model.shape.final_norm, hidden)
 
 
@@ -232,6 +264,7 @@ def _given_to(state: Pass, layer: Layer) -> Pass:
     return replace(
         state,
         images=(),
+        held={},
         mask=state.mask if spec.window is None else None,
         window_mask=state.window_mask if spec.window is not None else None,
         tables=(state.tables[spec.table],) * len(state.tables) if state.tables else (),
@@ -282,7 +315,9 @@ def decoder(model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     if shape.family in SCALED_LATE:
         inputs_embeds = inputs_embeds * SCALE
     state.entering = inputs_embeds.dropout(shape.embedding_dropout)
-    state.tables = tables_of(state, inputs_embeds.dtype)
+    if len(shape.embedding_modules) > 2:
+        state.entering = _streams(model, state, inputs_embeds)
+    state.tables = tables_of(state, state.entering.dtype)
     return run_layers(model, state)
 
 

@@ -25,7 +25,6 @@ from qtui_core.memory.replay.allocator import (
     warm_up_bytes,
 )
 from qtui_core.memory.replay.folding import repeated_events
-from qtui_core.memory.replay.programs import RepeatedEvents
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     FREE,
@@ -36,6 +35,7 @@ from qtui_core.memory.replay.record import (
     Event,
     Label,
     Phase,
+    RepeatedEvents,
 )
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.tape.blocks.losses import UPCAST
@@ -120,8 +120,14 @@ def for_allocator(
     device: Device | None = None,
     shape: ModelShape | None = None,
 ) -> RepeatedEvents:
-    """The events that the allocator gets."""
-    found = with_warm_up(as_loaded(events, plan), plan, device)
+    """The events that the allocator gets, with quantized weights loaded as by the library versions
+    that were current with the plan's torch: read ahead of quantization or one by one."""
+    if plan.quantized and parse_version(plan.torch) in _THREADED:
+        loaded = list(events)
+        ends = next((i for i, e in enumerate(loaded) if i and e[0] == PHASE), len(loaded))
+        loaded[1:ends] = read_ahead(loaded[1:ends])
+        events = repeated_events(loaded)
+    found = with_warm_up(events, plan, device)
     return with_logits_held_back(found) if holds_logits_back(shape, plan) else found
 
 
@@ -210,17 +216,6 @@ class _Read(NamedTuple):
 
     put: Event
     made: list[Event]
-
-
-def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
-    """Events in which quantized weights are loaded as by the library versions that were current
-    with the plan's torch: read ahead of quantization or one by one."""
-    if not plan.quantized or parse_version(plan.torch) not in _THREADED:
-        return events
-    found = list(events)
-    ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
-    found[1:ends] = read_ahead(found[1:ends])
-    return repeated_events(found)
 
 
 def empties_cache(torch: str) -> bool:

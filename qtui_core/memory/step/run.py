@@ -1,12 +1,11 @@
 """A run on the tape: weights are loaded, prepared, and trained or used for some steps, each with a
-forward pass and its loss.
-"""
+forward pass and its loss."""
 
 from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -16,33 +15,15 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold, NotPeriodic, fold, unfold
 from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape.model_shape import Linear, ModelShape, Norm
-from qtui_core.memory.shape.weights import StoredTensor
 from qtui_core.memory.step.backbones import BACKBONES, Batch, Model, decoder
 from qtui_core.memory.step.device_events import empties_cache
-from qtui_core.memory.step.optimizer import (
-    OptimizerState,
-    passing_temporaries,
-    shared_states,
-    states_of,
-    step_temporaries,
-)
-from qtui_core.memory.tape.autograd import backward
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.losses import (
-    LOGITS,
-    LOSSES,
-    UPCAST,
-    causal_loss,
-    fused_loss,
-    tiled_loss,
-)
-from qtui_core.memory.tape.blocks.mlp import activation
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.step.optimizer import OptimizerOnTape
+from qtui_core.memory.tape.blocks.losses import LOGITS, LOSSES, UPCAST, fused_loss, tiled_loss
+from qtui_core.memory.tape.blocks.modules import activation, normalize, project
 from qtui_core.memory.tape.blocks.state import Cache
-from qtui_core.memory.tape.kernels import cross_entropy
-from qtui_core.memory.tape.operations import gathered
-from qtui_core.memory.tape.tape import Tape
-from qtui_core.memory.tape.tensors import SCALE, Buffer, Tensor
+from qtui_core.memory.tape.operations import cross_entropy, gathered
+from qtui_core.memory.tape.tape import Tape, backward
+from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
@@ -53,8 +34,6 @@ MICRO_BATCHES: Final = 3
 #: Layers built on either side of those that stand for others; the next is tried if they are not
 #: alike.
 _MARGINS: Final = (1, 2, 3)
-
-ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
 Read = TypeVar("Read")
 Reader = Callable[[Sequence[Event], Sequence[Fold]], Read]
@@ -136,7 +115,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     plan = model.plan
     batch = _batch(tape, plan, plan.tokens, plan.tokens)
     images = _images(tape, model)
-    optimizer = _Optimizer(model)
+    optimizer = OptimizerOnTape(model)
     if steady:
         tape.phase(Phase.BETWEEN)
         optimizer.begin(tape)
@@ -213,66 +192,6 @@ def _images(tape: Tape, model: Model) -> Tensor | None:
     return tape.new(plan.batch * plan.image_tokens * each + 4 * plan.tokens, "fp32", IMAGES)
 
 
-class _Optimizer:
-    """The optimizer states, made in the first step, and the temporaries of each step."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.states: list[Buffer] | None = None
-
-    def step(self, tape: Tape) -> None:
-        """`optimizer.step()`."""
-        if self.states is None:
-            self.begin(tape)
-        before: list[list[Buffer]] = []
-        for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
-            made = [
-                [
-                    Buffer(tape, nbytes, ROOTS)
-                    for nbytes in step_temporaries(
-                        [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
-                    )
-                ]
-                for weights in self.model.sweep(tape)
-            ]
-            self._release(tape, before)
-            before = made
-            del made
-        self._release(tape, before)
-        if self.model.plan.optimizer == "adamw4bit":  # updates tensors one after the other
-            for weights in self.model.sweep(tape):
-                for stored, _ in weights.trained():
-                    passing = [
-                        Buffer(tape, nbytes, Label(name, Component.TEMPORARIES))
-                        for name, nbytes in passing_temporaries(stored, self.model.plan).items()
-                    ]
-                    passing.clear()
-
-    def begin(self, tape: Tape) -> None:
-        """Makes the states."""
-        self.states = [
-            Buffer(tape, state.bytes, Label(state.name, Component.OPTIMIZER))
-            for state in self._states(tape)
-            if not state.paged
-        ]
-
-    def _states(self, tape: Tape) -> Iterator[OptimizerState]:
-        yield from shared_states(self._trained(), self.model.plan)
-        for weights in self.model.sweep(tape):
-            for stored, _ in weights.trained():
-                yield from states_of(stored, self.model.plan)
-
-    def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
-        """Frees the buffers of each group of weights, in order."""
-        if any(buffers):
-            for own, _ in zip(buffers, self.model.sweep(tape), strict=True):
-                own.clear()
-
-    def _trained(self) -> Iterator[StoredTensor]:
-        for weights in (self.model.outside, *self.model.layers):
-            yield from (stored for stored, _ in weights.trained())
-
-
 def forward(
     model: Model, batch: Batch, cache: Cache | None = None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
@@ -307,7 +226,7 @@ def _forward(
         return cross_entropy(logits, batch.labels), (logits,)
     if plan.loss == "in-place":  # before 4.46 forward() itself casts logits to float32
         logits = logits.to("fp32", UPCAST)
-    return LOSSES.get(plan.loss, causal_loss)(logits, batch.labels, sequences), (logits,)
+    return LOSSES[plan.loss](logits, batch.labels, sequences), (logits,)
 
 
 def _loss_without_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:

@@ -26,7 +26,6 @@ from typing import Any, Final
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import repeated_events
-from qtui_core.memory.replay.programs import by_lifetime
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
@@ -41,6 +40,7 @@ from qtui_core.memory.replay.record import (
     Label,
     Phase,
     Recording,
+    by_lifetime,
 )
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.model_shape import Attention, Layer, ModelShape, Moe, Norm, Parameter

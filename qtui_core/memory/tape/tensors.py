@@ -354,9 +354,10 @@ class Tensor:
         tape.save(node, table)
         return tape.output(node, tape.new(elements, "fp32", "mul"))
 
-    def div_(self, divisor: Tensor) -> Tensor:
-        """`x /= divisor`, with the divisor broadcast. The old `x` is copied for the divisor's
-        gradient, `-gradient * ((x / divisor) / divisor)`, which is made before that of `x`."""
+    def div(self, divisor: Tensor, *, inside: bool = False) -> Tensor:
+        """`x / divisor`, with the divisor broadcast, or `x /= divisor` if `inside`, for which the
+        old `x` is copied. The divisor's gradient, `-gradient * ((x / divisor) / divisor)`, is made
+        before that of `x`."""
         tape, elements, dtype = self.tape, self.elements, self.dtype
 
         def of_divisor() -> Tensor:
@@ -372,6 +373,9 @@ class Tensor:
             return tape.new(elements, dtype, "div"), second
 
         node = tape.node("div", (self, divisor), backward)
+        if not inside:
+            tape.save(node, self, divisor)
+            return tape.output(node, tape.new(elements, dtype, "div"))
         if node is not None:
             tape.save(node, tape.new(elements, dtype, "clone"), divisor)
         return tape.output(node, Tensor(elements, dtype, self.buffer))
@@ -387,6 +391,27 @@ class Tensor:
         """`torch.rsqrt(x)`; its gradient is `-0.5 * gradient * result.pow(3)`."""
         self = self.cast_high()
         return self.op("rsqrt", "mul", own=True, keeps=True, steps=("mul", "pow"))
+
+    def sqrt(self) -> Tensor:
+        """`torch.sqrt(x)`; its gradient is `gradient / (2 * result)`."""
+        return self.op("sqrt", "div", own=True, keeps=True, steps=("mul",))
+
+    def std(self, elements: int) -> Tensor:
+        """`x.std(-1, keepdim=True)`, of `elements`. Its gradient is `2 / n` times the distance from
+        the mean times `gradient / (2 * result)` (std_backward of FunctionsManual.cpp)."""
+        tape, full, dtype = self.tape, self.elements, self.dtype
+
+        def backward(_: Tensor) -> Gradients:
+            twice, _slope = tape.new(elements, dtype, "mul"), tape.new(elements, dtype, "div")
+            zero = tape.new(elements, "bool", "eq")
+            del zero, twice
+            _mean, _distance = tape.new(elements, dtype, "mean"), tape.new(full, dtype, "sub")
+            _scaled = tape.new(elements, dtype, "mul")
+            return (tape.new(full, dtype, "mul"),)
+
+        node, result = tape.node("std", (self,), backward), tape.new(elements, dtype, "std")
+        tape.save(node, self, result)
+        return tape.output(node, result)
 
     def exp(self) -> Tensor:
         return self.cast_high().op("exp", "mul", keeps=True)

@@ -14,7 +14,7 @@ from torch._meta_registrations import _create_grouped_mm_output_tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qtui_core.memory.tape.kernels import up
+from qtui_core.memory.tape.operations import up
 
 _aten = torch.ops.aten
 #: A question, not an operation, and asked more often than all operations together: torch asks

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.programs import by_lifetime
+from qtui_core.memory.replay import record
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label, rounded
 
 
@@ -68,6 +68,6 @@ class Ledger:
 def _sums(entries: Iterable[tuple[int, _Entry]], died: dict[int, str]) -> dict[Component, int]:
     sums: dict[Component, int] = {}
     for number, (size, born, label) in entries:
-        component = label.component or by_lifetime(born, died.get(number, ""))
+        component = label.component or record.by_lifetime(born, died.get(number, ""))
         sums[component] = sums.get(component, 0) + size
     return sums

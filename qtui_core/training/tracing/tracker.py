@@ -36,7 +36,7 @@ from qtui_core.training.tracing.places import Places
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 #: Operations whose results belong to the loss, whenever they run, as in an estimate
-#: (qtui_core.memory.tape.kernels).
+#: (qtui_core.memory.tape.operations).
 _OF_LOSS = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
 )

@@ -37,6 +37,8 @@ SMALL = {
     "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {"num_local_experts": 4, "head_dim": 16, "intermediate_size_mlp": 64,
                     "num_key_value_heads": 2, "pad_token_id": 0},
+    "gemma3n_text": {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 48,
+                     "hidden_size_per_layer_input": 8, "head_dim": 16, "laurel_rank": 4},
     "opt": {"ffn_dim": 64},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64},
 }  # fmt: skip
@@ -44,7 +46,7 @@ SMALL["deepseek_v3"] = SMALL["deepseek_v2"]
 #: Families whose configs contain a text config and a vision config.
 MULTIMODAL = {
     "gemma3", "llama4", "mistral3", "qwen", "qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe",
-    "qwen3_vl_moe_text", "qwen3_5", "qwen3_5_moe", "gemma4",
+    "qwen3_vl_moe_text", "qwen3_5", "qwen3_5_moe", "gemma3n", "gemma4",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
 from qtui_core.memory.advice.fit import Fit
-from qtui_core.memory.replay.curve import Group, grouped
+from qtui_core.memory.replay.timeline import Group, grouped
 from qtui_core.quantities import format_bytes
 
 SIZE = 10

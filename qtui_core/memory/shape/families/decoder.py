@@ -1,5 +1,5 @@
-"""A decoder with Llama's names of modules: what a row of decoders.py can say, and the shape that it
-makes.
+"""The sizes of a model, and a decoder with Llama's names of modules: what a row of decoders.py can
+say, and the shape that it makes.
 
 The names are model.embed_tokens, model.layers.N.self_attn.q_proj, ...mlp.gate_proj, model.norm,
 lm_head.
@@ -7,8 +7,11 @@ lm_head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import prod
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -21,10 +24,8 @@ from qtui_core.memory.shape.config_reader import (
     Flag,
     Keys,
     flag,
-    kinds_of_layers,
     stored_dtype,
 )
-from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers, rotated
 from qtui_core.memory.shape.model_shape import (
     Arrangement,
     Attention,
@@ -33,9 +34,11 @@ from qtui_core.memory.shape.model_shape import (
     Linear,
     Mlp,
     ModelShape,
+    Module,
     Moe,
     Norm,
     Parameter,
+    Tower,
 )
 
 BIAS: Final = ("attention_bias", False)
@@ -44,6 +47,70 @@ PAIR: Final = ("input_layernorm", "post_attention_layernorm")
 #: Bytes of a factor of Gemma's embeddings or layers, one element in the dtype of the weights: four,
 #: or two for 16 bits; the allocator takes one block for either.
 SCALE_BUFFER: Final = 4
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes in config.json, or the family's defaults.
+
+    Attributes:
+        intermediate: width of the feed-forward part.
+        rotary_dims: how many elements of a head are rotated.
+        positions: the longest sequence that the model was made for, None if unknown.
+        activation: name of the activation function.
+        attention_dropout: of the scores, in training.
+    """
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dims: int
+    vocabulary: int
+    positions: int | None
+    activation: str
+    attention_dropout: float
+
+    @property
+    def queries(self) -> int:
+        """Elements of the queries of a token."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Elements of the keys, or of the values, of a token."""
+        return self.kv_heads * self.head_dim
+
+
+def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
+    """How many of a head's `head_dim` elements are rotated.
+
+    The fraction is among the rope parameters, or under `keys` of config.json. Raises UsageError if
+    it is not between 0 and 1, or rotates no element.
+    """
+    fraction = config.number(keys, default)
+    for name in ("rope_parameters", "rope_scaling"):
+        parameters = config.within(name)
+        if parameters is not None:
+            fraction = parameters.number("partial_rotary_factor", fraction)
+    if fraction is None:
+        fraction = default
+    dims = int(head_dim * fraction) if 0.0 < fraction <= 1.0 else 0
+    if not dims:
+        raise config.refuse(
+            f"{fraction:g} of the {head_dim:,} elements of a head cannot be rotated; that takes a "
+            f"fraction up to 1, and at least one element."
+        )
+    return head_dim if fraction == 1.0 else letter("R", dims)
+
+
+def rotary_buffers(dims: int) -> tuple[int, ...]:
+    """Bytes of the buffers of a rotary embedding over `dims` elements of a head: the inverse
+    frequencies and their values before scaling, float32, one for each pair of elements."""
+    size = 4 * -(-dims // 2)
+    return size, size
 
 
 @dataclass(frozen=True)
@@ -269,7 +336,7 @@ def layers_of(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
     if slides is None:
         return [replace(layer, attention=replace(attend, window=window))] * sizes.layers
     usual = ("sliding_attention" if slides(config, i) else "" for i in range(sizes.layers))
-    kinds = kinds_of_layers(config, sizes.layers, usual)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
     slide = [kind == "sliding_attention" for kind in kinds]
     made = {
         each: replace(
@@ -369,3 +436,58 @@ def _mixture(row: Experts, config: Config, sizes: Sizes) -> Moe:
         style=row.style,
         normalized=flag(config, row.normalized),
     )
+
+
+# ---------------------------------------------------------------------- encoders of images
+# With what projects their output into the language model. A row of towers.json, by model_type, is a
+# class of transformers 5.23: sizes, each a key of vision_config (or of the `whole` config.json)
+# with its default, or a rule; modules and buffers, each as often as a rule says (# is the number).
+# A rule multiplies sizes, numbers and quotients (a/b).
+
+_ROWS: Final = json.loads(Path(__file__).with_name("towers.json").read_text(encoding="utf-8"))
+
+
+def tower_of(config: Config, text: int) -> Tower | None:
+    """The encoder of images in a multimodal config.json, before a language model of hidden size
+    `text`; None if it has none that is known. Raises UsageError for impossible sizes."""
+    row, part = _ROWS.get(config.text("model_type", ""), {}), config.within("vision_config")
+    row = {**_ROWS.get(row.get("as"), {}), **row}
+    part = Config(row["absent"]) if part is None and "absent" in row else part
+    if not row or part is None or part.text("model_type", "") not in ("", *row["model_types"]):
+        return None
+    given = {key: config.values[key] for key in row.get("whole", ()) if key in config.values}
+    part = replace(part, values={**given, **part.values, **row.get("fixed", {})})
+    sizes = {"text": text}
+    for name, rule in row["sizes"].items():
+        sizes[name] = _product(rule, sizes) if isinstance(rule, str) else _read(part, *rule)
+    made = [
+        (kind, name.replace("#", str(index)), *(_product(rule, sizes) for rule in rules))
+        for times, modules in row["modules"].items()
+        for index in range(_product(times, sizes))
+        for kind, name, *rules in modules
+    ]
+    buffers = tuple(size for kind, _, size, *_ in made if kind == "buffer")
+    return Tower(tuple(_module(*each) for each in made if each[0] != "buffer"), buffers, sizes)
+
+
+def _read(config: Config, key: str, default: Any) -> int:
+    """A size as a plain number, whether a flag is set, or the length of a list."""
+    if isinstance(default, list):
+        listed = config.values.get(key)
+        return len(listed if isinstance(listed, list | tuple) else default)
+    if isinstance(default, bool):
+        return config.flag(key, default)
+    return int(config.size(key, default, most=LARGEST_COUNT))
+
+
+def _product(rule: str, sizes: Mapping[str, int]) -> int:
+    known = [[sizes.get(part, part) for part in word.split("/")] for word in rule.split()]
+    return prod(int(first) // prod(map(int, others)) for first, *others in known)
+
+
+def _module(kind: str, name: str, *shape: int) -> Module:
+    """A module of a kind, with a bias if that ends in a plus."""
+    bias = kind.endswith("+")
+    if kind.startswith("linear"):
+        return Linear(name, shape[1], shape[0], bias)
+    return Norm(name, shape[0], bias=bias) if "norm" in kind else Parameter(name, shape)

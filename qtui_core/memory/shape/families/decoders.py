@@ -8,13 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
-from qtui_core.memory.shape.config_reader import (
-    LARGEST_COUNT,
-    Config,
-    UnknownFamily,
-    kinds_of_layers,
-    stored_dtype,
-)
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, UnknownFamily, stored_dtype
 from qtui_core.memory.shape.families import deepseek, delta
 from qtui_core.memory.shape.families.decoder import (
     BIAS,
@@ -22,14 +16,15 @@ from qtui_core.memory.shape.families.decoder import (
     SCALE_BUFFER,
     DecoderFamily,
     Experts,
+    Sizes,
     gated_mlp,
     layers_of,
+    rotated,
     sizes_of,
+    tower_of,
     with_attention,
 )
 from qtui_core.memory.shape.families.deepseek import Mixture
-from qtui_core.memory.shape.families.sizes import Sizes, rotated
-from qtui_core.memory.shape.families.towers import tower_of
 from qtui_core.memory.shape.model_shape import (
     SHARED_CACHE,
     Attention,
@@ -125,20 +120,75 @@ def _gemma4(row: DecoderFamily, config: Config) -> ModelShape:
     return replace(shape, embeddings=(*shape.embeddings, table), embedding_modules=modules)
 
 
+def _gemma3n(row: DecoderFamily, config: Config) -> ModelShape:
+    """As Gemma 4, with products that make streams of embeddings, and others that join them. Layers
+    may differ in width, of which the first is the model's."""
+    widths = config.values.get("intermediate_size")
+    if isinstance(widths, list):
+        both = {"intermediate_size": [*widths, 0][0], "intermediate_sizes": widths}
+        config = replace(config, values={**config.values, **both})
+    shape = _gemma4(row, config)
+    count, size = config.size("altup_num_inputs", 4) - 1, shape.hidden
+    first, last = (
+        tuple(Linear(f"model.altup_{name}.{index}", size, size) for index in range(count))
+        for name in ("projections", "unembed_projections")
+    )
+    return replace(
+        shape,
+        embedding_modules=(*shape.embedding_modules, *first),
+        head_modules=(*last[:-1], replace(last[-1], last=shape.tied)),
+        buffers=(*shape.buffers, SCALE_BUFFER, SCALE_BUFFER),
+    )
+
+
+def _gemma3n_layers(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator[Layer]:
+    """Layers of Gemma 4 within AltUp, beside a product of low rank. Those with a share in
+    activation_sparsity_pattern, by default the first ten, set most activations to zero."""
+    count, layers = config.size("altup_num_inputs", 4), sizes.layers
+    if count < 3 or not config.flag("altup_correct_scale", True):
+        raise UnknownFamily("Gemma 3n without its scale, or of two streams, is not built in.")
+    usual = [0.95 if index < 10 < layers else 0.0 for index in range(layers)]
+    shares = config.each("activation_sparsity_pattern", float, layers, usual)
+    widths = config.each("intermediate_sizes", int, layers, [sizes.intermediate] * layers)
+    rank = config.size("laurel_rank", 64)
+    scale = Parameter("altup.correct_output_scale", (sizes.hidden,))
+    gates = (
+        Linear("laurel.linear_left", sizes.hidden, rank),
+        Linear("laurel.linear_right", rank, sizes.hidden),
+        Linear("altup.correction_coefs", count, count, clipped=True),
+        Linear("altup.prediction_coefs", count, count * count),
+        Linear("altup.modality_router", sizes.hidden, count),
+    )
+    made = _gemma4_layers(row, config, sizes)
+    for layer, share, width in zip(made, shares, widths, strict=True):
+        # A width of a list has no letter in formulas, that of all layers has.
+        mlp = gated_mlp(sizes, None if width == sizes.intermediate else width)
+        yield replace(
+            layer,
+            attention=replace(layer.attention, extra=(scale,)),
+            mlp=replace(mlp, style="gemma3n-sparse" if share > 0 else "gemma3n"),
+            gates=(*layer.gates, *gates),
+        )
+
+
 def _gemma4_layers(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator[Layer]:
-    """Of each six layers five have a window; the last has none, whatever layer_types says. Raises
-    UsageError if a layer is to use keys that none before it has."""
+    """Of each six layers five have a window, and the last has none, whatever layer_types says; of
+    Gemma 3n four of five. Raises UsageError if a layer is to use keys that none before it has."""
     if config.text("use_bidirectional_attention", "") == "all":
         raise UnknownFamily("Gemma 4 with attention in both directions is not built in.")
-    usual = ("sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(sizes.layers))
-    kinds = (*kinds_of_layers(config, sizes.layers, usual)[:-1], "full_attention")
-    own = sizes.layers - config.size("num_kv_shared_layers", 0, least=0, most=sizes.layers)
+    new = row.style == "gemma4"
+    near = [(index + 1) % (6 if new else 5) for index in range(sizes.layers)]
+    usual = ("sliding_attention" if each else "full_attention" for each in near)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
+    kinds = (*kinds[:-1], "full_attention" if new else kinds[-1])
+    own = config.size("num_kv_shared_layers", 0 if new else 15, least=0, most=sizes.layers)
+    own = sizes.layers - own
     if own < sizes.layers and set(kinds[:own]) != set(kinds):
         raise config.refuse("layers share keys (num_kv_shared_layers) that none before them has.")
     equal, saved = config.flag("attention_k_eq_v", False), config.within("per_layer_config")
     if saved is None:
         keys = config.optional_size("num_global_key_value_heads") if equal else None
-        dim = config.size("global_head_dim", 512)
+        dim = config.size("global_head_dim", 512) if new else sizes.head_dim
     else:  # what transformers writes in place of these two
         far = [str(index) for index, kind in enumerate(kinds) if kind == "full_attention"]
         last = saved.within(far[-1]) or saved
@@ -168,7 +218,7 @@ def _gemma4_layer(
     beside = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2",
               "post_feedforward_layernorm_2") * mixes  # fmt: skip
     own = ("post_per_layer_input_norm",) * (width > 0)
-    names = (*row.norms[:3], *beside, row.norms[3], *own)
+    names = (*row.norms[:3], *beside, *row.norms[3:], *own)
     window, experts = row.window if slides else None, row.experts if mixes else None
     row = replace(row, window=window, norms=names, experts=experts)
     doubled = bool(shares) and config.flag("use_double_wide_mlp", False)
@@ -200,7 +250,7 @@ def _late(config: Config, index: int) -> bool:
 def _sparse(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterator[Layer]:
     """Experts in each decoder_sparse_step-th layer that mlp_only_layers does not name."""
     step = config.size("decoder_sparse_step", 1, most=LARGEST_COUNT)
-    dense = config.indices("mlp_only_layers") or ()
+    dense = config.listed("mlp_only_layers", int) or ()
     for index, layer in enumerate(layers_of(row, config, sizes)):
         sparse = index not in dense and (index + 1) % step == 0
         yield layer if sparse else replace(layer, mlp=gated_mlp(sizes))
@@ -233,14 +283,9 @@ def _unrotated(attend: Attention) -> Attention:
 def _rotating(config: Config, layers: int) -> tuple[int, ...]:
     """Whether each layer rotates queries and keys: all but each no_rope_layer_interval-th."""
     period = config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT)
-    rotating = config.indices("no_rope_layers") or tuple(
-        int((index + 1) % period != 0) for index in range(layers)
-    )
-    if len(rotating) != layers:
-        raise config.refuse(
-            f"no_rope_layers speaks of {len(rotating):,} layers, num_hidden_layers is {layers:,}."
-        )
-    return rotating
+    usual = tuple(int((index + 1) % period != 0) for index in range(layers))
+    given = config.values.get("no_rope_layers")
+    return usual if given == [] else config.each("no_rope_layers", int, layers, usual)
 
 
 def _smollm3(row: DecoderFamily, config: Config, sizes: Sizes) -> list[Layer]:
@@ -261,7 +306,7 @@ def _llama4(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterable[Layer]
     """
     rotating = _rotating(config, sizes.layers)
     usual = ("chunked_attention" if rotates else "" for rotates in rotating)
-    kinds = kinds_of_layers(config, sizes.layers, usual)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
     chunk = config.optional_size("attention_chunk_size", 8192)
     unit_norm = config.flag("use_qk_norm", True)
     tuned = config.flag("attn_temperature_tuning", True)
@@ -273,7 +318,7 @@ def _llama4(row: DecoderFamily, config: Config, sizes: Sizes) -> Iterable[Layer]
     experts = replace(layer.mlp, shared=shared)
     dense = gated_mlp(sizes, config.size("intermediate_size_mlp", 16384), "feed_forward")
     step = config.size("interleave_moe_layer_step", 1, most=LARGEST_COUNT)
-    named = config.indices("moe_layers")
+    named = config.listed("moe_layers", int)
     sparse = range(step - 1, sizes.layers, step) if named is None else named
     for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True)):
         chunked = kind == "chunked_attention"
@@ -319,7 +364,7 @@ def _of_text(family: str, defaults: Mapping[str, int], config: Config) -> ModelS
     values = {"model_type": family, **defaults, **given, **tied, "dtype": stored_dtype(config)}
     build = DECODERS.get(str(values["model_type"]), DECODERS[family])
     shape = build(Config(values, "text_config of config.json"))
-    alone = any(name.endswith("ForCausalLM") for name in config.words("architectures") or ())
+    alone = any(name.endswith("ForCausalLM") for name in config.listed("architectures", str) or ())
     tower = None if alone else tower_of(config, int(shape.hidden))
     note = "The language model alone is counted; the part that sees images is not."
     if tower is not None:
@@ -453,6 +498,13 @@ DECODERS: Final[dict[str, Callable[[Config], ModelShape]]] = {
         head_norms="each", tables_by_kind=True, layers=_gemma3, eager=False,
         logit_softcap=("final_logit_softcapping", None),
     ),
+    "gemma3n": partial(_of_text, "gemma3n_text", {}),
+    "gemma3n_text": partial(_gemma3n, replace(
+        _GEMMA2, architecture="Gemma3nForCausalLM", kv_heads=2, positions=32_768, style="gemma3n",
+        eager=False, norm="rms-power", head_norms="each", window=("sliding_window", 512),
+        slides=None, layers=_gemma3n_layers, arrangement="altup",
+        norms=(*_GEMMA2.norms, "altup.router_norm", "laurel.post_laurel_norm"),
+    )),
     "gemma4": partial(_of_text, "gemma4_text", {}),
     "gemma4_text": partial(_gemma4, replace(
         _GEMMA2, architecture="Gemma4ForCausalLM", positions=131_072, style="gemma4", eager=False,

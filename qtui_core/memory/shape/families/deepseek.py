@@ -8,8 +8,7 @@ from dataclasses import replace
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config
 from qtui_core.memory.shape.families import decoder
-from qtui_core.memory.shape.families.decoder import DecoderFamily, gated_mlp, stacked_experts
-from qtui_core.memory.shape.families.sizes import Sizes
+from qtui_core.memory.shape.families.decoder import DecoderFamily, Sizes, gated_mlp, stacked_experts
 from qtui_core.memory.shape.model_shape import (
     LatentAttention,
     Layer,

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, kinds_of_layers
-from qtui_core.memory.shape.families.decoder import DecoderFamily, sizes_of, with_attention
-from qtui_core.memory.shape.families.sizes import Sizes
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config
+from qtui_core.memory.shape.families.decoder import DecoderFamily, Sizes, sizes_of, with_attention
 from qtui_core.memory.shape.model_shape import (
     Attention,
     CachedTensor,
@@ -21,10 +20,7 @@ from qtui_core.memory.shape.model_shape import (
 )
 
 #: What a gated delta net keeps of a sequence: the last columns of its convolution, and its state.
-KEPT: Final = (
-    "2 · heads_k · dim_k · kernel + heads_v · dim_v · kernel",
-    "heads_v · dim_k · dim_v",
-)
+KEPT: Final = ("2 · heads_k · dim_k · kernel + heads_v · dim_v · kernel", "heads_v · dim_k · dim_v")
 
 NOTE: Final = (
     "layers of linear attention are counted in the operations of torch that transformers runs "
@@ -51,7 +47,7 @@ def layers_of(
         "linear_attention" if (index + 1) % period else "full_attention"
         for index in range(sizes.layers)
     )  # fmt: skip
-    kinds = kinds_of_layers(config, sizes.layers, usual)
+    kinds = config.each("layer_types", str, sizes.layers, usual)
     given = list(usual_layers(row, config, sizes))
     net = _delta_net(config, sizes, apart=apart)
     near = with_attention(given, lambda _: net)

@@ -25,7 +25,7 @@ from qtui_core.memory.shape.config_reader import (
     flag,
     stored_dtype,
 )
-from qtui_core.memory.shape.families.sizes import Sizes, rotary_buffers, rotated
+from qtui_core.memory.shape.families.decoder import Sizes, rotary_buffers, rotated
 from qtui_core.memory.shape.model_shape import (
     Attention,
     Embedding,
@@ -327,10 +327,7 @@ def _masked(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
     types = config.size("type_vocab_size", 2)
     return replace(
         shape,
-        embeddings=(
-            *shape.embeddings,
-            Embedding(f"{body}.token_type_embeddings", types, hidden),
-        ),
+        embeddings=(*shape.embeddings, Embedding(f"{body}.token_type_embeddings", types, hidden)),
         # The decoder's bias is the parameter beside it if the weight is tied.
         head=Linear(f"{prefix}.decoder", hidden, vocabulary, bias=not shape.tied),
         head_modules=(

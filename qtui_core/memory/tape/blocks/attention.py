@@ -1,4 +1,5 @@
-"""Self-attention of one layer, by `Attention.style`."""
+"""Self-attention of one layer, by `Attention.style`; and multi-head latent attention of DeepSeek V2
+and V3: queries, keys and values from low ranks."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ from typing import Any, Final
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.shape.model_shape import Attention, LatentAttention, Norm
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.masks import is_eager
-from qtui_core.memory.tape.blocks.norms import normalize, unit
-from qtui_core.memory.tape.blocks.rotary import (
+from qtui_core.memory.tape.blocks.modules import normalize, project, unit
+from qtui_core.memory.tape.blocks.state import (
     Pair,
+    Pass,
+    hold,
+    is_eager,
+    remember,
     rotate,
     rotate_and_cast,
     rotate_complex,
     rotate_halves,
     rotate_in_float32,
     rotated,
+    turned,
 )
-from qtui_core.memory.tape.blocks.state import Pass, hold, remember
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.kernels import Heads, efficient, flash, softmax, up
-from qtui_core.memory.tape.operations import bmm, cat
-from qtui_core.memory.tape.tape import Tape
+from qtui_core.memory.tape.operations import Heads, bmm, cat, efficient, flash, softmax, up, write
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 #: The result of attention: its output, and the weights of eager attention, which are not used but
@@ -85,7 +86,8 @@ def gemma3(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> At
 
 def gemma4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """Gemma4TextAttention.forward: a norm of values too, which in some layers are the product of
-    keys. Queries and keys are rotated before heads come first, so that no gradient is copied."""
+    keys. Queries and keys are rotated before heads come first, so that no gradient is copied. In
+    Gemma 3n values are made after the keys."""
     query = project(weights, spec.query, hidden)
     query = normalize(weights, spec.query_norm, query)
     query = rotated(query, *state.tables[spec.table])
@@ -94,10 +96,15 @@ def gemma4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> At
         return _finished(weights, spec, query, key, value, state)
     repeated = repeats(spec, state, query.dtype)
     key = project(weights, spec.key, hidden)
-    value = key if spec.value is None else project(weights, spec.value, hidden)
-    value = heads(state, value, spec.kv_heads, repeated)
-    key = normalize(weights, spec.key_norm, value if spec.value is None else key)
-    key = rotated(key, *state.tables[spec.table])
+    if spec.style == "gemma3n":
+        key = normalize(weights, spec.key_norm, key)
+        key = rotated(key, *state.tables[spec.table])
+        value = heads(state, project(weights, spec.value, hidden), spec.kv_heads, repeated)
+    else:
+        value = key if spec.value is None else project(weights, spec.value, hidden)
+        value = heads(state, value, spec.kv_heads, repeated)
+        key = normalize(weights, spec.key_norm, value if spec.value is None else key)
+        key = rotated(key, *state.tables[spec.table])
     value = normalize(weights, spec.value_norm, value)
     if spec.shares == 0:
         state.shared[spec.table] = key, value
@@ -150,8 +157,8 @@ def olmo2(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Att
 
 def llama4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """Llama4TextAttention.forward: complex rotation, then scaling to length one; or neither, and
-    queries scaled by their position. The view as heads comes before the rotation, which works on
-    pairs."""
+    queries scaled by factors that grow with their position. The view as heads comes before the
+    rotation, which works on pairs."""
     query, key, value = products(weights, spec, hidden)
     repeated = repeats(spec, state, value.dtype)
     value = heads(state, value, spec.kv_heads, repeated)
@@ -165,21 +172,15 @@ def llama4(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> At
         query = unit(spec.head_dim, query)
         key = unit(spec.head_dim, key)
     if spec.style == "llama4-tuned":
-        _positions, scales = _temperatures(state.tape, state.queries)
+        state.tape.operation("log1p")
+        counted = state.tape.new(state.queries, "int64", "arange")
+        _positions = state.tape.new(state.queries, "int64", "add")
+        del counted
+        scales = state.tape.new(state.queries, "fp32", "_to_copy")
+        for step in ("add", "div", "floor", "log1p", "mul", "add"):
+            scales = state.tape.new(state.queries, "fp32", step)
         query = (query * scales).to(query.dtype)
     return _finished(weights, spec, query, key, value, state)
-
-
-def _temperatures(tape: Tape, length: int) -> Pair:
-    """Positions, int64, and the factors of queries that grow with them, float32 `[length]`."""
-    tape.operation("log1p")
-    counted = tape.new(length, "int64", "arange")
-    positions = tape.new(length, "int64", "add")
-    del counted
-    scales = tape.new(length, "fp32", "_to_copy")
-    for step in ("add", "div", "floor", "log1p", "mul", "add"):
-        scales = tape.new(length, "fp32", step)
-    return positions, scales
 
 
 def phi3(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
@@ -264,19 +265,84 @@ def bert(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Atte
 ATTENTIONS: Final[dict[str, Callable[[Weights, Any, Tensor, Pass], Attended]]] = {
     **dict.fromkeys(("llama", "gemma2", "seed_oss"), llama),
     **dict.fromkeys(("gemma3", "glm4_moe", "cohere", "gpt_oss"), gemma3),
-    "gemma4": gemma4,
-    "ministral3": ministral3,
-    "qwen3_next": qwen3_next,
-    "olmo2": olmo2,
-    "phi3": phi3,
-    "stablelm": stablelm,
+    **dict.fromkeys(("gemma3n", "gemma4"), gemma4),
     **dict.fromkeys(("llama4", "llama4-tuned"), llama4),
     **dict.fromkeys(("gpt2", "gpt_bigcode"), gpt2),
-    "gpt_neox": gpt_neox,
-    "phi": phi,
-    "opt": opt,
-    "bert": bert,
-}
+    "ministral3": ministral3, "qwen3_next": qwen3_next, "olmo2": olmo2, "phi3": phi3,
+    "stablelm": stablelm, "gpt_neox": gpt_neox, "phi": phi, "opt": opt, "bert": bert,
+}  # fmt: skip
+
+# ---------------------------------------------------------------------- from low ranks
+
+
+def latent(weights: Weights, spec: LatentAttention, hidden: Tensor, state: Pass) -> Attended:
+    """DeepseekV3Attention.forward, and that of V2, which rotates complex numbers."""
+    pairs = state.tokens * spec.heads
+    rope = spec.rope_dim
+    low = hidden
+    if spec.query_down is not None:
+        low = normalize(weights, spec.query_norm, project(weights, spec.query_down, hidden))
+    q_states = project(weights, spec.query_up, low)
+    del low
+    q_states = q_states.transposed()
+    q_pass, q_rot = q_states.split(pairs * spec.nope_dim, pairs * rope)
+    compressed_kv = project(weights, spec.latent_down, hidden)
+    kv_nope, k_rot = compressed_kv.split(state.tokens * spec.latent_norm.size, state.tokens * rope)
+    kv_nope = normalize(weights, spec.latent_norm, kv_nope)
+    q_rot, k_rot = _rotated(spec, q_rot, k_rot, state)
+    if state.cache is not None:  # the latents are cached and expanded again for every token
+        remember(state.cache, kv_nope, k_rot, state.queries)
+    query = cat(q_pass, q_rot)
+    key, value = _expanded(weights, spec, kv_nope, k_rot, state)
+    widths = spec.nope_dim + rope, spec.value_dim
+    sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.heads, *widths)
+    if is_eager(state):
+        output, scores = eager(spec, query, key, value, state.mask, sizes, (True, False), None)
+        return project(weights, spec.out, output), scores
+    output = kernel(query, key, value, state.mask, sizes, state)
+    return project(weights, spec.out, output), None
+
+
+def _rotated(spec: LatentAttention, q: Tensor, k: Tensor, state: Pass) -> Pair:
+    cosines, sines = state.tables[0]
+    if spec.style == "deepseek_v2":
+        return _rotated_as_complex(q, k, cosines)
+    if not spec.interleaved:
+        return rotate(q, k, cosines, sines)
+    cosines, sines = (table.alias(table.elements // 2) for table in (cosines, sines))
+    q_even, q_odd = (q.part(q.elements // 2) for _ in range(2))
+    k_even, k_odd = (k.part(k.elements // 2) for _ in range(2))
+    q_embed = turned(q_even, q_odd, cosines, sines)
+    k_embed = turned(k_even, k_odd, cosines, sines)
+    return q_embed, k_embed
+
+
+def _rotated_as_complex(q: Tensor, k: Tensor, table: Tensor) -> Pair:
+    """apply_rotary_emb of V2: two float32 elements are one complex number. The gradient of queries
+    arrives in another layout than that of the product, and is copied."""
+    q_complex = q.to("fp32")
+    k_complex = k.to("fp32")
+    q_out = q_complex.mul_complex(table).transposed().to(q.dtype)
+    k_out = k_complex.mul_complex(table).to(k.dtype)
+    return q_out, k_out
+
+
+def _expanded(
+    weights: Weights, spec: LatentAttention, kv_nope: Tensor, k_rot: Tensor, state: Pass
+) -> Pair:
+    """expand_kv: keys are written in place, from the expanded latent and the rotated part that all
+    heads share."""
+    tape = kv_nope.tape
+    pairs = state.batch * state.keys * spec.heads
+    kv_nope = project(weights, spec.latent_up, kv_nope).transposed()
+    k_nope, value = kv_nope.split(pairs * spec.nope_dim, pairs * spec.value_dim)
+    k_rot = k_rot.expand(pairs * spec.rope_dim)
+    tape.operation("new_empty")
+    key = tape.new(pairs * (spec.nope_dim + spec.rope_dim), kv_nope.dtype, "new_empty")
+    key = write(key, k_nope, pairs * spec.nope_dim)
+    key = write(key, k_rot, pairs * spec.rope_dim)
+    return key, value
+
 
 # ---------------------------------------------------------------------- their parts
 
@@ -382,9 +448,9 @@ def _rotated_first(spec: Attention, q: Tensor, k: Tensor, cosines: Tensor, sines
 
 def _apart(spec: Attention, x: Tensor) -> Pair:
     """The rotated part of every head, and the rest. A slice of everything is the tensor itself."""
-    turned = x.elements // spec.head_dim * spec.rotary_dims
-    whole = turned == x.elements
-    return x if whole else x.part(turned), x.part(x.elements - turned)
+    size = x.elements // spec.head_dim * spec.rotary_dims
+    whole = size == x.elements
+    return x if whole else x.part(size), x.part(x.elements - size)
 
 
 # ---------------------------------------------------------------------- the kernels
@@ -405,7 +471,7 @@ def attend(
     the kernel that the plan and the dtypes allow. Flash attention gives its result the layout of
     the queries, and then it must be copied (`transpose(1, 2).contiguous()`)."""
     heads_first = spec.style in _HEADS_FIRST
-    if state.cache is not None and spec.keeps_tokens:
+    if state.cache and any(kept.each == "token" and kept.sizes for kept in spec.kept):
         remember(state.cache, key, value, state.queries, spec.window)
     elif state.cache is not None:
         hold(state.tape, state.cache, spec.kept, state.batch, key.dtype)

@@ -8,8 +8,7 @@ from typing import Final
 
 from qtui_core.memory.shape.model_shape import Attention, DeltaNet, Norm
 from qtui_core.memory.tape.blocks.attention import Attended, matmul
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import activation
+from qtui_core.memory.tape.blocks.modules import activation, project
 from qtui_core.memory.tape.blocks.state import STATE, Pass
 from qtui_core.memory.tape.blocks.weights import Weights
 from qtui_core.memory.tape.operations import bmm, cat, convolution, solve_triangular, write

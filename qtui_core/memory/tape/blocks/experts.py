@@ -10,12 +10,9 @@ from typing import Any, Final
 
 from qtui_core.memory.shape.model_shape import Linear, Moe, Norm, Parameter
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import activation, gated
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.modules import activation, gated, normalize, project
 from qtui_core.memory.tape.blocks.weights import Weights
-from qtui_core.memory.tape.kernels import softmax
-from qtui_core.memory.tape.operations import bmm, grouped_product, linear
+from qtui_core.memory.tape.operations import bmm, grouped_product, linear, softmax
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import EPS, SCALE, Gradients, Tensor
 
@@ -94,7 +91,7 @@ def route_gemma4(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     scores = project(weights, spec.router, hidden)
     probabilities = softmax(scores)
     values, index = probabilities.top_k(tokens * spec.top_k)
-    values = values.div_(values.summed(tokens))
+    values = values.div(values.summed(tokens), inside=True)
     values = values * expert_scale.lookup(index, index.elements)
     return probabilities, values, index
 
@@ -123,7 +120,7 @@ def _route(weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
         probabilities = softmax(logits)
         values, index = probabilities.top_k(chosen)
         if spec.normalized:
-            values = values.div_(values.summed(tokens))
+            values = values.div(values.summed(tokens), inside=True)
         if spec.style != "mixtral":
             values = values.to(logits.dtype)
     tape.path = before
@@ -295,7 +292,7 @@ def _v3(spec: Moe, logits: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     values = scores.lookup(index, index.elements)
     if spec.normalized:
         denominator = values.total(tokens) + EPS
-        values = values.div_(denominator)
+        values = values.div(denominator, inside=True)
     return values * SCALE, index
 
 
@@ -362,6 +359,5 @@ def _added_product(base: Tensor, left: Tensor, right: Tensor) -> Tensor:
 #: scores (Llama 4, gpt-oss).
 EXPERTS: Final[dict[str, Callable[[Weights, Any, Tensor], Tensor]]] = {
     **dict.fromkeys(("mixtral", "granitemoe", "qwen3_moe"), mixtral),
-    "qwen2_moe": qwen2,
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), deepseek),
-}
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), deepseek), "qwen2_moe": qwen2,
+}  # fmt: skip

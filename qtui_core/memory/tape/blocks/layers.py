@@ -6,16 +6,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.shape.model_shape import Attention, Layer, Mlp, Moe
-from qtui_core.memory.tape.blocks import experts, fused_kernels
-from qtui_core.memory.tape.blocks.attention import ATTENTIONS, Attended
+from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, Moe, Norm
+from qtui_core.memory.tape.blocks import experts
+from qtui_core.memory.tape.blocks.attention import (
+    ATTENTIONS,
+    Attended,
+    Three,
+    attend,
+    by_hand,
+    latent,
+    products,
+)
 from qtui_core.memory.tape.blocks.delta import delta_net
-from qtui_core.memory.tape.blocks.latent import latent
-from qtui_core.memory.tape.blocks.linear import project
-from qtui_core.memory.tape.blocks.mlp import MLPS, activation, gated
-from qtui_core.memory.tape.blocks.norms import normalize
+from qtui_core.memory.tape.blocks.modules import MLPS, activation, gated, normalize, project
 from qtui_core.memory.tape.blocks.state import Pass
 from qtui_core.memory.tape.blocks.weights import Weights
+from qtui_core.memory.tape.operations import (
+    Adapted,
+    bmm,
+    gated_mlp,
+    linear,
+    rope,
+    several,
+    silu_times,
+    single,
+    write,
+)
 from qtui_core.memory.tape.tensors import SCALE, Tensor
 
 Runner = Callable[[Weights, Layer, Tensor, Pass], Tensor]
@@ -31,7 +47,7 @@ def attention_of(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) ->
     """The layer's attention on `hidden`."""
     spec: Any = layer.attention
     if spec.style == "llama" and state.plan.kernels != "torch":
-        return fused_kernels.attention(weights, spec, hidden, state)
+        return fused_attention(weights, spec, hidden, state)
     return _ATTENTIONS[spec.style](weights, spec, hidden, state)
 
 
@@ -39,7 +55,7 @@ def feed_forward_of(weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
     """The layer's feed-forward part on `hidden`."""
     spec: Any = layer.mlp
     if spec.style == "llama" and weights.plan.kernels != "torch":
-        return fused_kernels.feed_forward(weights, spec, hidden)
+        return fused_feed_forward(weights, spec, hidden)
     return _MLPS[spec.style](weights, spec, hidden)
 
 
@@ -85,17 +101,76 @@ def sandwich(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
     hidden = normalize(weights, next(norms), hidden)
     hidden = residual + hidden
     if state.own is not None:
-        gate, back = layer.gates
         residual = hidden
-        hidden = project(weights, gate, hidden)
-        hidden = activation(layer.mlp.activation, hidden)
-        hidden = hidden * state.own
-        hidden = project(weights, back, hidden)
-        hidden = normalize(weights, next(norms), hidden)
-        hidden = residual + hidden
+        hidden = residual + _own_part(weights, layer, hidden, state, next(norms))
     if layer.attention.style != "gemma4":
         return hidden
     return hidden.op("mul_", "mul", saved=weights[f"{layer.norms[0].name}.weight"], view=True)
+
+
+def altup(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Gemma3nTextDecoderLayer.forward: works on one of the streams in `hidden`, from which all are
+    predicted before, and corrected by its result. In training the weight of the coefficients of
+    that is clipped, without its adapter."""
+    left, right, correction, prediction, router = layer.gates[2:]
+    first, second, third, fourth, router_norm, laurel_norm, last = layer.norms
+    (scale,) = layer.attention.extra
+    factor, streams = weights[scale.name], prediction.inputs
+    size = hidden.elements // streams
+
+    def modalities(x: Tensor) -> Tensor:
+        """compute_router_modalities; what it multiplies by is a buffer, saved as a weight is."""
+        inputs = normalize(weights, router_norm, x).op("mul", "mul", saved=factor)
+        routed = project(weights, router, inputs)
+        return routed.to("fp32").tanh().to(x.dtype)
+
+    of = modalities(hidden.part(size))
+    coefs = project(weights, prediction, of).transposed()
+    predictions = bmm(hidden, coefs, hidden.elements)
+    predictions = write(predictions, hidden, hidden.elements, adds=True)
+    predictions = predictions.clone().to(hidden.dtype)
+    del of, coefs
+    active = predictions.part(size)
+    normed = normalize(weights, first, active)
+    product = project(weights, right, project(weights, left, normed))
+    laurel_output = normed + normalize(weights, laurel_norm, product)
+    del product
+    attended, _weights = attention_of(weights, layer, normed, state)
+    attended = normalize(weights, second, attended)
+    attended_gated = active + attended
+    attended_laurel = (attended_gated + laurel_output) * SCALE
+    attended_normed = normalize(weights, third, attended_laurel)
+    fed = feed_forward_of(weights, layer, attended_normed)
+    fed_normed = normalize(weights, fourth, fed)
+    activated = attended_laurel + fed_normed
+    of = modalities(activated)
+    innovation = (activated - predictions.part(size)).op("repeat", "sum", hidden.elements)
+    weight = weights[f"{correction.name}.weight"].clamp(2) if weights.plan.trains else None
+    if weight is None:
+        coefs = project(weights, correction, of) + 1.0
+    else:
+        coefs = linear(of, weight, None, streams, streams) + 1.0
+    corrected = (innovation * coefs).add_(predictions).to(activated.dtype)
+    del of, innovation, coefs, weight
+    own = _own_part(weights, layer, corrected.part(size).clone(), state, last, factor)
+    others = corrected.elements - size
+    corrected = write(corrected, own, others, adds=True)
+    return write(corrected, corrected.part(others), others)
+
+
+def _own_part(
+    weights: Weights, layer: Layer, x: Tensor, state: Pass, norm: Norm, factor: Tensor | None = None
+) -> Tensor:
+    """What multiplies an embedding of the layer's own, of `x` times the factor."""
+    assert state.own is not None
+    gate, back = layer.gates[:2]
+    if factor is not None:
+        x = (x.to(factor.dtype) * factor).to(x.dtype)
+    x = project(weights, gate, x)
+    x = activation(layer.mlp.activation, x)
+    x = x * state.own
+    x = project(weights, back, x)
+    return normalize(weights, norm, x)
 
 
 def post(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -117,7 +192,7 @@ def parallel(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
     hidden = normalize(weights, layer.norms[0], hidden)
     attended, _weights = attention_of(weights, layer, hidden, state)
     fed = feed_forward_of(weights, layer, hidden)
-    fed = fed.dropout(_after_mlp(layer))
+    fed = fed.dropout(layer.mlp.dropout)
     return residual + attended + fed
 
 
@@ -127,11 +202,11 @@ def phi3(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
     residual = hidden
     hidden = normalize(weights, layer.norms[0], hidden)
     hidden, _weights = attention_of(weights, layer, hidden, state)
-    hidden = residual + hidden.dropout(_after_attention(layer))
+    hidden = residual + hidden.dropout(layer.attention.residual_dropout)
     residual = hidden
     hidden = normalize(weights, layer.norms[1], hidden)
     hidden = feed_forward_of(weights, layer, hidden)
-    return residual + hidden.dropout(_after_mlp(layer))
+    return residual + hidden.dropout(layer.mlp.dropout)
 
 
 def stablelm(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -144,7 +219,7 @@ def stablelm(weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Ten
     attended, _weights = attention_of(weights, layer, hidden, state)
     residual = residual + attended
     fed = feed_forward_of(weights, layer, normalize(weights, layer.norms[1], residual))
-    fed = fed.dropout(_after_mlp(layer))
+    fed = fed.dropout(layer.mlp.dropout)
     return residual + fed
 
 
@@ -176,7 +251,7 @@ def gpt_neox(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tens
     sequential."""
     before, after = spec.norms
     attended, _weights = attention_of(weights, spec, normalize(weights, before, hidden), state)
-    attended = attended.dropout(_after_attention(spec))
+    attended = attended.dropout(spec.attention.residual_dropout)
     if spec.arrangement == "parallel":
         fed = feed_forward_of(weights, spec, normalize(weights, after, hidden))
         return fed + attended + hidden
@@ -202,7 +277,7 @@ def phi(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     residual = hidden
     hidden = normalize(weights, spec.norms[0], hidden)
     attended, _weights = attention_of(weights, spec, hidden, state)
-    attended = attended.dropout(_after_attention(spec))
+    attended = attended.dropout(spec.attention.residual_dropout)
     fed = feed_forward_of(weights, spec, hidden)
     return attended + fed + residual
 
@@ -213,7 +288,7 @@ def bert(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     assert isinstance(spec.mlp, Mlp)
     context, _weights = attention_of(weights, spec, hidden, state)
     output = project(weights, spec.attention.out, context)
-    output = output.dropout(_after_attention(spec))
+    output = output.dropout(spec.attention.residual_dropout)
     attended = normalize(weights, spec.norms[0], output + hidden)
     del output, context
     intermediate = project(weights, spec.mlp.up, attended)
@@ -234,7 +309,7 @@ def opt(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     if before:
         hidden = normalize(weights, first, hidden)
     hidden, _weights = attention_of(weights, spec, hidden, state)
-    hidden = hidden.dropout(_after_attention(spec))
+    hidden = hidden.dropout(spec.attention.residual_dropout)
     hidden = residual + hidden
     if not before:
         hidden = normalize(weights, first, hidden)
@@ -254,21 +329,11 @@ def opt(weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     return hidden
 
 
-def _after_attention(layer: Layer) -> float:
-    """The probability of the dropout of the attention's output."""
-    assert isinstance(layer.attention, Attention)
-    return layer.attention.residual_dropout
-
-
-def _after_mlp(layer: Layer) -> float:
-    """The same of the feed-forward part."""
-    assert isinstance(layer.mlp, Mlp)
-    return layer.mlp.dropout
-
-
 #: The function of each arrangement, and of each style of attention whose class has an order of its
 #: own.
-_BY_ARRANGEMENT: Final = {"pre": pre, "sandwich": sandwich, "post": post, "parallel": parallel}
+_BY_ARRANGEMENT: Final = {
+    "pre": pre, "sandwich": sandwich, "post": post, "parallel": parallel, "altup": altup,
+}  # fmt: skip
 _BY_STYLE: Final[dict[str, Runner]] = {
     "phi3": phi3, "stablelm": stablelm, "llama4": llama4, "llama4-tuned": llama4, "gpt2": gpt2,
     "gpt_bigcode": gpt2, "gpt_neox": gpt_neox, "phi": phi, "opt": opt, "bert": bert,
@@ -279,3 +344,63 @@ def run_layer(weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Ten
     """The output of the layer for `hidden`."""
     runner = _BY_STYLE.get(spec.attention.style) or _BY_ARRANGEMENT[spec.arrangement]
     return runner(weights, spec, hidden, state)
+
+
+# ---------------------------------------------------------------------- under RunPlan.kernels
+# Rotary embeddings in place; with "fused", adapters over 4-bit weights as one function; with
+# "liger", a gate in one kernel. Other parts run as usual.
+
+
+def fused_attention(weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
+    """LlamaAttention.forward with queries and keys rotated in place, and with all three products in
+    one function if all have adapters."""
+    query, key, value = _projected(weights, spec, hidden)
+    query = normalize(weights, spec.query_norm, query)
+    key = normalize(weights, spec.key_norm, key)
+    if spec.positions == "rope":
+        cosines, sines = state.tables[0]
+        query = rope(query, cosines, sines)
+        key = rope(key, cosines, sines)
+    key = by_hand(spec, key, state)
+    value = by_hand(spec, value, state)
+    output, scores = attend(weights, spec, query, key, value, state)
+    own = _adapted(weights, spec.out)
+    if own is None:
+        return project(weights, spec.out, output), scores
+    hidden.tape.operation("LoRA_W")
+    return single(output, own, weights.plan.lora_dropout), scores
+
+
+def fused_feed_forward(weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
+    """LlamaMLP.forward with SiLU: in one function if all three layers have adapters, or with the
+    gate in one kernel (LigerSwiGLUMLP.forward)."""
+    if spec.activation not in ("silu", "swish") or spec.gate is None or spec.up is None:
+        return gated(weights, spec, x)
+    if weights.plan.kernels == "liger":
+        gate_result = project(weights, spec.gate, x)
+        product = silu_times(gate_result, project(weights, spec.up, x))
+        del gate_result
+        return project(weights, spec.down, product)
+    gate, up, down = (_adapted(weights, layer) for layer in (spec.gate, spec.up, spec.down))
+    if gate is None or up is None or down is None:
+        return gated(weights, spec, x)
+    return gated_mlp(x, gate, up, down, weights.plan.lora_dropout)
+
+
+def _projected(weights: Weights, spec: Attention, hidden: Tensor) -> Three:
+    parts = (spec.query, spec.key, spec.value)
+    adapted = [own for part in parts if (own := _adapted(weights, part)) is not None]
+    if len(adapted) == len(parts):
+        query, key, value = several(hidden, adapted, weights.plan.lora_dropout)
+        return query, key, value
+    return products(weights, spec, hidden)
+
+
+def _adapted(weights: Weights, spec: Linear | None) -> Adapted | None:
+    """The layer for a kernel that includes its adapter: one over a 4-bit weight; else None."""
+    assert spec is not None
+    own = weights.linear(spec)
+    apart = weights.plan.kernels != "fused" or own.quant in (None, "int8")
+    if apart or own.down is None or own.up is None:
+        return None
+    return Adapted(spec.inputs, spec.outputs, weights.plan.lora_rank, own.down, own.up)

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final
 
 from qtui_core.memory.replay.record import Component, Label
-from qtui_core.memory.tape.fused import cross_entropy_in_place
-from qtui_core.memory.tape.kernels import cross_entropy
+from qtui_core.memory.tape.operations import cross_entropy, cross_entropy_in_place
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import SCALE, Gradients, Tensor
 
@@ -60,9 +59,10 @@ def causal_loss_4_48(
 #: The loss of transformers 4 with Unsloth's cross entropy, from logits of any dtype
 #: (FastForCausalLMLoss of fms-acceleration).
 _IN_PLACE: Final = partial(causal_loss_4_48, entropy=cross_entropy_in_place)
-#: Losses from logits by `RunPlan.loss`, except that of the installed transformers.
+#: Losses from logits by `RunPlan.loss`.
 LOSSES: Final[dict[str, Callable[[Tensor, Tensor, int], Tensor]]] = {
-    "stock-4.48": causal_loss_4_48, "in-place": _IN_PLACE, "in-place-4.48": _IN_PLACE,
+    "stock": causal_loss, "stock-4.48": causal_loss_4_48, "in-place": _IN_PLACE,
+    "in-place-4.48": _IN_PLACE,
 }  # fmt: skip
 
 

@@ -1,11 +1,12 @@
-"""The state that a forward pass hands to its layers, and the keys and values kept by inference and
-by a training step whose outputs contain them (DynamicCache of transformers 5)."""
+"""The state that a forward pass hands to its layers: masks of attention scores
+(transformers/masking_utils.py), tables of rotary positions, and the keys and values kept by
+inference and by a training step whose outputs contain them (DynamicCache of transformers 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.cached import KvStorage
@@ -13,6 +14,7 @@ from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.shape.model_shape import Attention, CachedTensor, ModelShape
+from qtui_core.memory.tape.operations import cat
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import Buffer, Tensor, wider
 
@@ -141,6 +143,7 @@ class Pass:
         images: what the first layers add, after each (Qwen 3 VL).
         own: what each layer adds of an embedding of its own, of all layers or of one (Gemma 4).
         shared: keys and values that later layers use, by their rotary table.
+        held: what has a name beside the layers until something else takes it (Gemma 3n).
     """
 
     tape: Tape
@@ -158,6 +161,7 @@ class Pass:
     images: Sequence[Tensor] = ()
     own: Tensor | None = None
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    held: dict[str, Any] = field(default_factory=dict)
 
     def mask_of(self, spec: Attention) -> Tensor | None:
         """The mask for an attention."""
@@ -174,3 +178,277 @@ class Pass:
     def tokens(self) -> int:
         """Tokens that are computed now, of all sequences."""
         return self.batch * self.queries
+
+
+# ---------------------------------------------------------------------- masks
+# Also those of layers that see one chunk of the sequence (Llama 4).
+
+
+def causal_mask(
+    state: Pass, dtype: str, padding: Tensor | None, window: int | None
+) -> Tensor | None:
+    """create_causal_mask, and the one with a sliding window. None if the kernel needs none: for
+    torch kernels without padding whose window contains all keys.
+
+    A bool mask `[batch or 1, queries, keys]`; for eager attention one with 0 and the lowest number,
+    in the dtype of the model. Encoders need a mask for padding only.
+    """
+    tape = state.tape
+    eager = is_eager(state)
+    if state.plan.attention == "flash" and padding is None:
+        return None  # flash attention gets the window and a causal flag
+    windowed = window is not None and (eager or state.keys >= window)
+    bidirectional = state.shape.is_encoder
+    if padding is None and (bidirectional or not (eager or windowed)):
+        return None
+    if not eager and padding is None and state.queries == 1 and not windowed:
+        return None
+    square = state.queries * state.keys
+    tape.operation("bitwise_and")
+    attended = padding
+    if padding is not None and padding.dtype != "bool":
+        attended = tape.new(padding.elements, "bool", "_to_copy")
+    positions = _positions(state)
+    every = None if attended is None else tape.new(1, "bool", "new_ones")
+    if windowed:
+        mask = _window(state)
+        _causal = tape.new(square, "bool", "le")
+        mask = tape.new(square, "bool", "bitwise_and")
+        del _causal
+    else:
+        mask = tape.new(state.queries if bidirectional else square, "bool", "le")
+    if attended is not None:
+        mask = tape.new(mask.elements, "bool", "bitwise_and")
+        del every
+        _looked_up = tape.new(state.batch * state.keys, "bool", "index")
+        mask = tape.new(state.batch * square, "bool", "bitwise_and")
+        del _looked_up
+    del positions
+    return _additive(state, dtype) if eager else mask
+
+
+def _positions(state: Pass) -> tuple[Tensor, ...]:
+    """Indices of sequences, of the only head, of queries and of keys."""
+    tape = state.tape
+    batch, head = tape.new(state.batch, "int64", "arange"), tape.new(1, "int64", "arange")
+    return batch, head, offset(tape, state.queries), offset(tape, state.keys)
+
+
+def _additive(state: Pass, dtype: str) -> Tensor:
+    """`where(mask, 0, lowest)`, for eager attention."""
+    _zero, _lowest = (state.tape.new(1, dtype, "zeros") for _ in range(2))
+    return state.tape.new(state.batch * state.queries * state.keys, dtype, "where")
+
+
+def _window(state: Pass) -> Tensor:
+    """sliding_window_overlay, combined by `&` with a mask of one element that is True."""
+    tape = state.tape
+    square = state.queries * state.keys
+    _every = tape.new(1, "bool", "new_ones")
+    earliest = tape.new(state.queries, "int64", "sub")
+    _near = tape.new(square, "bool", "le")
+    del earliest
+    return tape.new(square, "bool", "bitwise_and")
+
+
+def look_for_packing(state: Pass) -> None:
+    """find_packed_sequence_indices: whether the positions in a batch without padding jump."""
+    tape = state.tape
+    tape.operation("diff")
+    _before_first = tape.new(state.batch, "int64", "sub")
+    prepended = tape.new(state.tokens + state.batch, "int64", "cat")
+    _jumps = tape.new(state.tokens, "int64", "sub")
+    del prepended
+    unequal = tape.new(state.tokens, "bool", "le")
+    _numbers = tape.new(state.tokens, "int64", "cumsum")
+    del unequal
+    _last = tape.new(state.batch, "bool", "le")
+    _every = tape.new(1, "bool", "le")
+
+
+def offset(tape: Tape, length: int) -> Tensor:
+    """`torch.arange(length) + offset`."""
+    _plain = tape.new(length, "int64", "arange")
+    return tape.new(length, "int64", "add")
+
+
+def is_eager(state: Pass) -> bool:
+    """Whether attention is eager: because it was requested, or because the class supports nothing
+    else."""
+    attention = state.shape.layers[0].attention
+    return state.plan.attention == "eager" or getattr(attention, "eager", False)
+
+
+def chunked_mask(state: Pass, dtype: str, padding: Tensor | None, chunk: int) -> Tensor | None:
+    """create_chunked_causal_mask: a bool mask `[batch, queries, keys]`; for eager attention one in
+    `dtype`. None for torch kernels without padding if a chunk contains all keys."""
+    tape = state.tape
+    left_padding = _left_padding(state, padding)
+    eager = is_eager(state)
+    if not eager and padding is None and state.keys < chunk:
+        return None
+    square = state.queries * state.keys
+    tape.operation("bitwise_and")
+    positions = _positions(state)
+    near = _same_chunk(state)
+    causal = tape.new(square, "bool", "le")
+    mask = tape.new(state.batch * square, "bool", "bitwise_and")
+    del causal, near
+    if padding is not None:
+        _attended = tape.new(state.batch * state.keys, "bool", "index")
+        mask = tape.new(state.batch * square, "bool", "bitwise_and")
+        del _attended
+    del positions, left_padding
+    return _additive(state, dtype) if eager else mask
+
+
+def _left_padding(state: Pass, padding: Tensor | None) -> Tensor:
+    """How many padding tokens precede each sequence, int64."""
+    tape = state.tape
+    tape.operation("zeros")
+    if padding is None:
+        return tape.new(state.batch, "int64", "zeros")
+    counted = tape.new(padding.elements, "int64", "cumsum")
+    nothing = tape.new(padding.elements, padding.dtype, "zeros")
+    _before = tape.new(padding.elements, "bool", "le")
+    del counted, nothing
+    return tape.new(state.batch, "int64", "cumsum")
+
+
+def _same_chunk(state: Pass) -> Tensor:
+    """chunked_overlay, combined by `&` with a mask of one element that is True."""
+    tape = state.tape
+    square = state.batch * state.queries * state.keys
+    _every = tape.new(1, "bool", "new_ones")
+    chunks = [_chunks(state, length) for length in (state.keys, state.queries)]
+    _same = tape.new(square, "bool", "le")
+    del chunks
+    return tape.new(square, "bool", "bitwise_and")
+
+
+def _chunks(state: Pass, length: int) -> Tensor:
+    """The index of the chunk of each position."""
+    tape, batch = state.tape, state.batch
+    shift = tape.new(batch, "int64", "index")
+    _shifted = tape.new(batch * length, "int64", "sub")
+    del shift
+    return tape.new(batch * length, "int64", "floor_divide")
+
+
+# ---------------------------------------------------------------------- rotary positions
+# Tables of cosines and sines, and their use by family: in the dtype of the model (Llama, gpt-oss),
+# in float32 (OLMo, Cohere), or with complex numbers (Llama 4, DeepSeek V2).
+
+Pair = tuple[Tensor, Tensor]
+
+
+def tables_of(state: Pass, dtype: str) -> tuple[Pair, ...]:
+    """The rotary tables of a model whose hidden states have `dtype`. The two tables of a complex
+    pair are the same one. Empty if nothing is rotated."""
+    shape = state.shape
+    dims = shape.rotary_dims
+    if not dims:
+        return ()
+    if shape.rotary_kind == "complex":
+        table = _complex_table(state.tape, state.queries, dims)
+        return ((table, table),)
+    if shape.rotary_kind == "float32":
+        dtype = "fp32"
+    return tuple(_tables(state, each, dtype) for each in (dims, *shape.more_tables))
+
+
+def _tables(state: Pass, dims: int, dtype: str) -> Pair:
+    """LlamaRotaryEmbedding.forward: cosines and sines `[length, dims]` of `dtype`, without
+    gradients, shared by all sequences. Those of GptOssRotaryEmbedding are not doubled, those of
+    Qwen3VLTextRotaryEmbedding are of all tokens, composed of three positions of each."""
+    tape, kind = state.tape, state.shape.rotary_kind
+    before, tape.grad = tape.grad, False
+    tape.operation("cos")
+    length, grids = (state.tokens, 3) if kind == "grids" else (state.queries, 1)
+    positions = tape.new(grids * length, "fp32", "_to_copy")
+    frequencies = tape.new(grids * length * dims // 2, "fp32", "mul")
+    del positions
+    plain = kind in ("halves", "grids")
+    joined = frequencies if plain else tape.new(length * dims, "fp32", "cat")
+    cosines = tape.new(joined.elements, "fp32", "cos")
+    cosines = tape.new(joined.elements, "fp32", "mul")
+    sines = tape.new(joined.elements, "fp32", "sin")
+    sines = tape.new(joined.elements, "fp32", "mul")
+    if grids > 1:
+        sines = tape.new(length * dims, "fp32", "cat")
+        cosines = tape.new(length * dims, "fp32", "cat")
+    result = cosines.to(dtype), sines.to(dtype)
+    del frequencies, joined
+    tape.grad = before
+    return result
+
+
+def _complex_table(tape: Tape, length: int, dims: int) -> Tensor:
+    """Llama4TextRotaryEmbedding.forward: `[length, dims / 2]` complex numbers of 8 bytes, counted
+    as twice as many float32 elements."""
+    tape.operation("polar")
+    positions = tape.new(length, "fp32", "_to_copy")
+    _freqs = tape.new(length * dims // 2, "fp32", "mul")
+    del positions
+    ones = tape.new(length * dims // 2, "fp32", "ones_like")
+    _freqs_cis = tape.new(length * dims, "fp32", "polar")
+    del ones
+    return tape.new(length * dims, "fp32", "mul")
+
+
+def rotate(q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of whole heads."""
+    return rotated(q, cosines, sines), rotated(k, cosines, sines)
+
+
+def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """`x * cos + cat((-x2, x1), dim=-1) * sin`; Cohere's `stack([-x2, x1], dim=-1).flatten(-2)` of
+    every second element takes as much."""
+    product = x * cosines
+    x1, x2 = (x.part(x.elements // 2) for _ in range(2))
+    return product + cat(-x2, x1) * sines
+
+
+def rotate_halves(q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of gpt-oss: the halves of a head are rotated and concatenated."""
+    q_first, q_second = q.split(*(q.elements // 2,) * 2)
+    q_embed = turned(q_first, q_second, cosines, sines)
+    k_first, k_second = k.split(*(k.elements // 2,) * 2)
+    return q_embed, turned(k_first, k_second, cosines, sines)
+
+
+def turned(first: Tensor, second: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """`cat([first * cos - second * sin, second * cos + first * sin])`."""
+    return cat(first * cosines - second * sines, second * cosines + first * sines)
+
+
+def rotate_and_cast(q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of OLMo: the tables are float32, and so are the results until both have
+    been made."""
+    q_embed, k_embed = rotate(q, k, cosines, sines)
+    return q_embed.to(q.dtype), k_embed.to(k.dtype)
+
+
+def rotate_in_float32(q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of Cohere: queries and keys in float32, with adjacent elements
+    rotated."""
+    given = q.dtype
+    q = q.to("fp32")
+    k = k.to("fp32")
+    q_embed, k_embed = rotate(q, k, cosines, sines)
+    return q_embed.to(given), k_embed.to(given)
+
+
+def rotate_complex(q: Tensor, k: Tensor, table: Tensor, copied: tuple[bool, bool]) -> Pair:
+    """apply_rotary_emb of Llama 4: two float32 elements are one complex number. `copied`: whether
+    the gradients of queries, and of keys, arrive with heads first and must be copied for the
+    view."""
+    q_complex = q.to("fp32")
+    k_complex = k.to("fp32")
+    q_out = q_complex.mul_complex(table)
+    k_out = k_complex.mul_complex(table)
+    if copied[0]:
+        q_out = q_out.transposed()
+    if copied[1]:
+        k_out = k_out.transposed()
+    return q_out.to(q.dtype), k_out.to(k.dtype)

@@ -11,14 +11,11 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.shape.model_shape import Embedding, Linear, Parameter
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.shape.weights import BLOCK, StoredTensor
+from qtui_core.memory.shape.weights import ADAPTER, BLOCK, StoredTensor
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import Tensor
 
 SOURCE: Final = Label("weight before it is quantized")
-
-#: peft's name for the only adapter of a model.
-_ADAPTER = "default"
 
 
 @dataclass
@@ -134,8 +131,8 @@ class Weights:
                 weight=stored,
                 bias=self.find(bias or f"{name}.bias"),
                 quant=quant if codes is None else codes.packing,
-                down=self.find(f"{name}.lora_A.{_ADAPTER}.weight"),
-                up=self.find(f"{name}.lora_B.{_ADAPTER}.weight"),
+                down=self.find(f"{name}.lora_A.{ADAPTER}.weight"),
+                up=self.find(f"{name}.lora_B.{ADAPTER}.weight"),
             )
         return found
 
@@ -144,7 +141,7 @@ class Weights:
         one."""
         of = isinstance(spec, Embedding)
         kind, ending = ("lora_embedding", "") if of else ("lora", ".weight")
-        down, up = (self.find(f"{spec.name}.{kind}_{x}.{_ADAPTER}{ending}") for x in "AB")
+        down, up = (self.find(f"{spec.name}.{kind}_{x}.{ADAPTER}{ending}") for x in "AB")
         return None if down is None or up is None else (down, up)
 
     def trained(self) -> list[tuple[StoredTensor, Tensor]]:

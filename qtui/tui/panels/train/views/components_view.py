@@ -12,8 +12,8 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.panels.train.view import TrainView
 from qtui.tui.panels.train.views.phases_view import ESTIMATE, NAME, bars, heading, numbers, wider_by
 from qtui_core.live.compare import ComponentRow, by_component
-from qtui_core.memory.replay.curve import PLACES
 from qtui_core.memory.replay.record import Phase
+from qtui_core.memory.replay.timeline import PLACES
 
 
 class ComponentsView(TrainView):

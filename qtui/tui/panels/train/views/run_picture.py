@@ -18,7 +18,7 @@ from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.line import shortened
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.replay.curve import StackedCurve
+from qtui_core.memory.replay.timeline import StackedCurve
 from qtui_core.quantities import format_bytes
 
 #: A line more than this many times as high as the others is cut off, so that they are not flat.

@@ -14,8 +14,7 @@ from qtui_core.live.align import aligned
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.series import Moment
 from qtui_core.live.state import RunState
-from qtui_core.memory.replay.curve import StackedCurve, stacked
-from qtui_core.memory.replay.timeline import Span
+from qtui_core.memory.replay.timeline import Span, StackedCurve, stacked
 
 Levels = tuple[str, Stroke, Callable[[Moment], int | None]]
 
