@@ -19,11 +19,11 @@ LEAST_LINES_TWICE = 4
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
     "qtui/cli": 3481,
-    "qtui/engine": 6353,
+    "qtui/engine": 6349,
     "qtui/report": 6573,
-    "qtui/screen": 7660,
-    "qtui/tui": 20969,
-    "qtui_core/conformance": 2859,
+    "qtui/screen": 7659,
+    "qtui/tui": 20968,
+    "qtui_core/conformance": 2858,
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8610,
     "qtui_core/lab": 7774,
@@ -32,7 +32,7 @@ CEILINGS = {
     "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,
     "qtui_core/training": 5242,
-    "the rest": 5958,
+    "the rest": 5957,
 }
 
 
