@@ -157,7 +157,7 @@ def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
             f"bitnet starts fast and falls behind later, which {_BITNET_STEPS} steps or more would "
             f"show; {settings['steps']} do not."
         )
-    return (*filter(None, (runs.chaotic, _memory(runs))), *notes)
+    return (*filter(None, (runs.chaotic,)), *notes)
 
 
 def _at(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> str:
@@ -178,14 +178,8 @@ def _at(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> str:
 def _verdict(
     settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str, float], at: str
 ) -> str:
-    if broken := runs.broken:
-        return broken
-    if not runs.compared or runs.floor is None:
-        return ""
-    if runs.chaotic:
-        return runs.chaotic
-    if not max(best.values()):
-        return "At lr 0 nothing is learned, so that no recipe can be told from another."
+    if (answer := runs.without_answer(max(best.values()))) is not None:
+        return answer
     seen: dict[str, list[str]] = {}
     for name in runs.compared:
         seen.setdefault(runs.seen(name) or "", []).append(name)
@@ -251,17 +245,3 @@ def _less(name: str, runs: LabComparison) -> str:
     if not 0 < here < 0.99 * whole:
         return ""
     return f" ({format_bytes(here)} stored, fp32 {format_bytes(whole)})"
-
-
-def _memory(runs: LabComparison) -> str:
-    """Which of the recipes store fewer bytes than float32; empty if that is not known."""
-    twin = runs.first(TWIN)
-    if twin is None or not _stored(twin) or not runs.compared:
-        return ""
-    words = [f"{name}{less}" for name in runs.compared if (less := _less(name, runs))]
-    if not words:
-        return "All store as much as fp32 between steps: what is quantized is what they multiply."
-    return (
-        f"Only {phrase(words)} {'keep' if words[1:] else 'keeps'} fewer bytes of weights, "
-        f"gradients and states between steps than fp32."
-    )

@@ -272,14 +272,10 @@ def _verdict(
 ) -> str:
     twin = next((row for row in rows if row["states"] == TWIN), {})
     found = {n: c for n, c in runs.compared.items() if n != _OTHER}
-    if broken := runs.broken:
-        return broken
-    if not found or runs.floor is None:
+    if (answer := runs.without_answer(settings["lr"])) is not None:
+        return answer
+    if not found:
         return ""
-    if not settings["lr"]:
-        return "At lr 0 nothing is learned, so the optimizers cannot be compared."
-    if runs.chaotic:
-        return runs.chaotic
     sizes = {str(row["states"]): row.get("each") for row in rows}
     well = [n for n in found if runs.seen(n) == "no difference"]
     ill = [n for n in found if runs.seen(n) in ("worse", "better")]

@@ -28,7 +28,7 @@ from qtui_core.lab.training.comparison import seeds_counted, steps_counted
 from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
 from qtui_core.lab.training.tasks import TASKS, LabSubject, held_out_loss, subject_of
 from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, apart, null, train
-from qtui_core.quantities import format_bytes, phrase
+from qtui_core.quantities import phrase
 
 #: Default learning rates: at these, few bits still learn and many bits are not spoiled.
 _RATES: Final = {2: 3e-4, 3: 1e-4}
@@ -331,7 +331,7 @@ def _verdict(
         f"QAT beside equal training and then PTQ, {steps_counted(settings)}, {seeds}: "
         f"{'; '.join(said)}."
     )
-    return text + _against_ptq(settings, known, moved) + _cost(settings, known, start)
+    return text + _against_ptq(settings, known, moved)
 
 
 def _against_ptq(
@@ -354,16 +354,4 @@ def _against_ptq(
     return (
         f" At {bits} bits PTQ of the model as it is stays ahead of both, because training alone "
         f"made the model worse; try {cure}."
-    )
-
-
-def _cost(settings: Mapping[str, Any], known: Sequence[_Width], start: Untouched) -> str:
-    helps = [width for width in known if width.seen == "better"]
-    if not helps:
-        return ""
-    least = min(helps, key=lambda width: width.bits)
-    return (
-        f" It stores what PTQ does (at {least.bits} bits "
-        f"{format_bytes(_stored(start, least.bits, settings))}, fp32 "
-        f"{format_bytes(4 * start.weights)}); training holds float32."
     )

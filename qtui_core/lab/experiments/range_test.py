@@ -241,15 +241,11 @@ def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> tuple[LabChart, .
 def _verdict(
     settings: Mapping[str, Any], runs: LabComparison, learned: Mapping[str, float | None]
 ) -> str:
-    if broken := runs.broken:
-        return broken
+    if (answer := runs.without_answer(settings["lr"])) is not None:
+        return answer
     names = {bits: f"{bits} bits" for bits in settings["bits"]}
     if runs.floor is None or any(runs.run(n, settings["seeds"][0]) is None for n in names.values()):
         return ""
-    if runs.chaotic:
-        return runs.chaotic
-    if not settings["lr"]:
-        return "At lr 0 nothing is learned, so that no width can be told from another."
     gaps = {bits: gap_of(runs, name) for bits, name in names.items()}
     # What this run cannot see is no gap, whatever is asked for.
     tolerance = max(settings["tolerance"], FLOORS * runs.floor)

@@ -198,6 +198,17 @@ class LabComparison:
                 )
         return ""
 
+    def without_answer(self, lr: float) -> str | None:
+        """A sentence on why the recipes cannot be told apart at a rate, "" if that is not known
+        yet; None if they can."""
+        if self.broken:
+            return self.broken
+        if not self.compared or self.floor is None:
+            return ""
+        if self.chaotic:
+            return self.chaotic
+        return None if lr else "At lr 0 nothing is learned, so nothing can be told apart."
+
     def gains(self) -> tuple[float, ...]:
         """How far the twin's held-out loss fell, one for each seed, nats per token."""
         found = []
