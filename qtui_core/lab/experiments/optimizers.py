@@ -196,26 +196,25 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("drift", "farthest"),
         LabColumn("seconds", "a step", "seconds"),
     )
-    twins = [run for seed in settings["seeds"] if (run := runs.run(TWIN, seed)) is not None]
+    twin = runs.first(TWIN)
     rows: list[dict[str, Cell]] = []
-    if twins:
-        rows.append({"states": TWIN, "seconds": twins[0].seconds, **_read_off(twins)})
+    if twin is not None:
+        rows.append({"states": TWIN, "seconds": twin.seconds, **_read_off(twin)})
     compared = {str(row["recipe"]): row for row in runs.rows()}
     for name in names:
-        own = [run for seed in settings["seeds"] if (run := runs.run(name, seed)) is not None]
-        if not own:
+        if (own := runs.first(name)) is None:
             continue
         row: dict[str, Cell] = {"states": name} | _read_off(own)
         row |= {key: cell for key, cell in compared.get(name, {}).items() if key != "recipe"}
-        if twins and name in _MAP_OF:
-            kind, facts = _MAP_OF[name], twins[0].facts
+        if twin is not None and name in _MAP_OF:
+            kind, facts = _MAP_OF[name], twin.facts
             row["pass"] = facts.get(f"pass {kind} matrices")
             row["pass_embedding"] = facts.get(f"pass {kind} embedding")
             row["zeroed"] = facts.get(f"zero {kind} all")
         rows.append(row)
     of_bits = [name for name in names if name != _OTHER]  # beside another rule they would be flat
     pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}", of_bits)]
-    if twins and (heat := _parts_heat(twins[0])) is not None:
+    if twin is not None and (heat := _parts_heat(twin)) is not None:
         pictures.append(heat)
     pictures += runs.charts(f"{_OTHER}, another rule, lr {settings['lr']:g}", (_OTHER,))
     quiet: tuple[Ratchet, ...] = outcomes.get("second moments", ())
@@ -235,9 +234,8 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     )
 
 
-def _read_off(runs: Sequence[TrainedRun]) -> dict[str, Cell]:
-    """The figures of an optimizer besides its losses, from the run of the first seed."""
-    run = runs[0]
+def _read_off(run: TrainedRun) -> dict[str, Cell]:
+    """The figures of an optimizer besides its losses."""
     if "states" not in run.nbytes:
         return {}
     facts, nbytes = run.facts, run.nbytes["states"]
@@ -313,7 +311,7 @@ def _of_drift(rows: Sequence[Mapping[str, Cell]]) -> str:
 def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
     """Whether the update of the embedding, whose gradients are rare, is worse than that of the
     matrices."""
-    twin = next((run for seed in runs.seeds if (run := runs.run(TWIN, seed)) is not None), None)
+    twin = runs.first(TWIN)
     tried = {_MAP_OF[name] for row in rows if (name := str(row["states"])) in _MAP_OF}
     for kind in ("8-bit", "fp8"):
         if twin is None or kind not in tried:

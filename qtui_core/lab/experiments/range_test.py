@@ -144,7 +144,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("d", "d train", "nats"),
         LabColumn("seen", "against the floor"),
     )
-    learned = {name: _learned(runs, name, settings) for name in names}
+    learned = {name: _learned(runs, name) for name in names}
     rows: list[dict[str, Cell]] = [
         {
             "name": name,
@@ -166,11 +166,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 def gap_of(runs: LabComparison, name: str) -> float | None:
     """The mean loss over the last steps less that of float32, over the seeds; None if it is not
     known or diverged."""
-    found = [
-        _end(run) - _end(twin)
-        for seed in runs.seeds
-        if (run := runs.run(name, seed)) and (twin := runs.run(TWIN, seed)) and not run.diverged
-    ]
+    found = [_end(run) - _end(twin) for run, twin in runs.pairs(name) if not run.diverged]
     return fmean(found) if found else None
 
 
@@ -188,13 +184,12 @@ def improvement(run: TrainedRun) -> tuple[float, float]:
     return fmean(first) - fmean(last), math.sqrt((variance(first) + variance(last)) / ends)
 
 
-def _learned(runs: LabComparison, name: str, settings: Mapping[str, Any]) -> float | None:
+def _learned(runs: LabComparison, name: str) -> float | None:
     """The share of float32's improvement; None if float32 itself does not improve by more than its
     batches scatter."""
     shares = []
-    for seed in settings["seeds"]:
-        run, twin = runs.run(name, seed), runs.run(TWIN, seed)
-        if run is None or twin is None or twin.diverged:
+    for run, twin in runs.pairs(name):
+        if twin.diverged:
             continue
         whole, error = improvement(twin)
         if whole <= 2 * error:

@@ -3,6 +3,7 @@ floor, curves and sentences."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
@@ -165,6 +166,11 @@ class LabComparison:
         """The run of the first seed that is done."""
         return next((run for seed in self.seeds if (run := self.run(name, seed))), None)
 
+    def pairs(self, name: str, other: str = TWIN) -> list[tuple[TrainedRun, TrainedRun]]:
+        """The runs of two recipes on the same batches, of the seeds that have both."""
+        found = ((self.run(name, seed), self.run(other, seed)) for seed in self.seeds)
+        return [(one, two) for one, two in found if one is not None and two is not None]
+
     def clears(self, value: float) -> bool:
         """Whether a difference exceeds the floor."""
         return self.floor is not None and abs(value) > FLOORS * self.floor
@@ -260,8 +266,7 @@ class LabComparison:
                 continue
             curves = [
                 _smoothed([a - b for a, b in zip(run.losses, twin.losses, strict=False)])
-                for seed in self.seeds
-                if (run := self.run(name, seed)) and (twin := self.run(TWIN, seed))
+                for run, twin in self.pairs(name)
             ]
             if not curves:
                 continue
@@ -297,21 +302,17 @@ class LabComparison:
         mean difference over the last steps plus its standard error, because the mean alone may be
         near zero by chance. None if there are no such runs."""
         found = []
-        for seed in self.seeds:
-            a, b = self.run(one, seed), self.run(other, seed)
-            if a is not None and b is not None and (pairs := paired(a, b)):
-                error = stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
-                found.append(abs(fmean(pairs)) + error)
+        for steps in itertools.starmap(paired, self.pairs(one, other)):
+            if steps:
+                error = stdev(steps) / len(steps) ** 0.5 if len(steps) > 1 else 0.0
+                found.append(abs(fmean(steps)) + error)
         return max(found, default=None)
 
     def _beside(self, name: str) -> Compared | None:
         """A recipe compared with its twin on the same batches; None if either has no run."""
         runs, differences, held, diverged = [], [], [], ""
         steps: list[float] = []
-        for seed in self.seeds:
-            run, twin = self.run(name, seed), self.run(TWIN, seed)
-            if run is None or twin is None:
-                continue
+        for run, twin in self.pairs(name):
             runs.append(run)
             if run.diverged:
                 diverged = f"step {run.diverged}: {run.first}"
