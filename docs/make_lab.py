@@ -1,6 +1,6 @@
 """Writes docs/lab.md and its pictures from recordings of the experiments.
 
-    for e in underflow dead ...; do qtui lab $e --record runs/$e.jsonl; done
+    for e in underflow survive ...; do qtui lab $e --record runs/$e.jsonl; done
     python docs/make_lab.py runs
 
 Every figure and sentence of the page but those of PARAGRAPHS and SURPRISES is of the recordings.
@@ -33,20 +33,6 @@ PARAGRAPHS = {
         "share that was predicted from one step. A format is good enough where every tensor keeps "
         "90 % of a step, as in `survive`: the gains of norms, near 1, are the last to move."
     ),
-    "dead": (
-        "A term that multiplies (weight decay, the decay of a moment, of an average of weights) "
-        "does nothing at all in nearest rounding once it is smaller than 2^-(p+2), p the bits of "
-        "the mantissa, whatever the weight: 0.002 in BF16. The experiment runs each term of your "
-        "settings alone and holds it against exact arithmetic."
-    ),
-    "ratchet": (
-        "A second moment that is stored in few bits rises with a large gradient and, with nearest "
-        "rounding, does not fall again: each decay by 1 - beta2 is less than half of a step. Half "
-        "of the elements fall quiet here, and v of that half is followed for as long again as it "
-        "takes float32 to fall. Quiet elements lie among loud ones: where whole blocks fall quiet, "
-        "formats with a scale a block follow (8-bit ends at 4.9 instead of 57 times the true "
-        "value, fp32 at 4.8)."
-    ),
     "survive": (
         "`underflow` for your model, text, learning rate and format, tensor by tensor: how much of "
         "a step each keeps, which terms of the optimizer are dead, and from which learning rate on "
@@ -57,24 +43,11 @@ PARAGRAPHS = {
         "of the sum only along an axis that is not summed, and each product sums another one. The "
         "errors are those of real X, W and G against float64, median over the layers."
     ),
-    "layers": (
-        "Which linear layers to leave in high precision. Each is quantized alone, in all three "
-        "products, and the error of the whole gradient is taken. The squares add up, so the choice "
-        "is by error bought for each parameter; the rules that people publish are points beside "
-        "the frontier."
-    ),
     "lossscale": (
         "A gradient under half of the smallest number of its format becomes zero, and the loss is "
         "scaled so that fewer do. One histogram of exponents answers every format and every scale. "
         "The error of the weight gradient is measured beside it, and PyTorch's GradScaler is run "
         "from scales that are too small, right and too large, and on a gradient that is spoilt."
-    ),
-    "nvfp4": (
-        "The recipe for training in NVFP4, part by part: stochastic rounding of gradients, a "
-        "random Hadamard rotation, square blocks of weights. The error of one product says that "
-        "each part "
-        "does harm, the error of the mean of many that stochastic rounding makes it right: a "
-        "gradient is a mean."
     ),
     "optimizers": (
         "States of 16, 8 and 4 bits by the libraries that people use, on the same batches: their "
@@ -103,13 +76,13 @@ PARAGRAPHS = {
 SURPRISES = (
     "**E4M3 beats E5M2 for gradients once there is a scale** (`matmul`, `lossscale`): the range of "
     "E5M2 is only needed where nothing is scaled.",
-    "**Second moments of few bits at beta2 0.999 rise and never fall** (`ratchet`): the step stays "
-    "several times too small where gradients fall quiet beside louder ones of the same block, and "
-    "in BF16 anywhere. 0.999 is the default of the libraries.",
-    "**Weight decay under 2e-3 a step does nothing in BF16** (`dead`): lr times decay is what "
+    "**Second moments of few bits at beta2 0.999 rise and never fall** (`optimizers`): the step "
+    "stays several times too small where gradients fall quiet beside louder ones of the same "
+    "block, and in BF16 anywhere. 0.999 is the default of the libraries.",
+    "**Weight decay under 2e-3 a step does nothing in BF16** (`underflow`): lr times decay is what "
     "counts, and it is nearly always less.",
-    "**Every part of the NVFP4 recipe makes a product worse; stochastic rounding is the one that "
-    "makes the mean of many right** (`nvfp4`).",
+    "**Rounding gradients stochastically makes one product of NVFP4 worse and the mean of many "
+    "right** (`matmul`).",
     "**QAT that is held against training of the same length gains less than it seems, and more "
     "than "
     "the reports that find nothing** (`qat`).",

@@ -61,21 +61,6 @@ LOWBIT_RECIPES: Final = (
     "int4 rows",
     "bitnet",
 )
-#: Names of recipes in `qtui_core.lab.experiments.nvfp4`, in the order of the table.
-NVFP4_RECIPES: Final = (
-    "nearest",
-    "+stochastic",
-    "+rotation",
-    "+tiles",
-    "full",
-    "full-stochastic",
-    "full-rotation",
-    "full-tiles",
-    "full+signs",
-    "full+high",
-    "forward",
-    "backward",
-)
 #: Names of optimizers in `qtui_core.lab.experiments.optimizers`.
 OPTIMIZERS: Final = (
     "bf16",
@@ -101,17 +86,8 @@ _EMA: Final = Setting(
 _ACCUMULATION: Final = Setting(
     "accumulation", "whole", 32, "Micro batches of a gradient.", 1, 65_536, steps=(8, 32, 256)
 )
-_BLOCK: Final = Setting(
-    "block",
-    "whole",
-    None,
-    "Elements that share a scale; without one as in torchao: 256, 128 of 4 bits.",
-    32,
-    2048,
-    steps=(32, 128, 256, 2048),
-)
 _SCHEME: Final = Setting(
-    "scheme", "choice", "int8 row", "How the products are quantized.", allowed=PRODUCT_SCHEMES
+    "scheme", "choice", "int8 row", "What layers are in one by one.", allowed=PRODUCT_SCHEMES
 )
 _SCHEMES: Final = Setting(
     "schemes", "several", PRODUCT_SCHEMES[:-1], "Schemes to compare.", allowed=PRODUCT_SCHEMES
@@ -137,14 +113,12 @@ class Experiment:
         question: the question that it answers.
         seconds: about how long its default run takes on two idle cores.
         settings: its settings.
-        takes_model: whether it runs on the user's model; otherwise it makes its own weights.
     """
 
     name: str
     question: str
     seconds: int
     settings: tuple[Setting, ...]
-    takes_model: bool = True
 
     def settle(self, given: Mapping[str, Any]) -> dict[str, Value]:
         """All settings with their values. Raises UsageError for unknown names and invalid
@@ -161,27 +135,17 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         "underflow",
         "Does the update reach the weight?",
         50,
-        (LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS, *_ON_MODEL),
-    ),
-    Experiment(
-        "dead",
-        "Which terms of the optimizer do nothing at all?",
-        5,
-        (_STORE, LR.but(1e-4), _DECAY, _BETA2, _EMA, _ACCUMULATION),
-        takes_model=False,
-    ),
-    Experiment(
-        "ratchet",
-        "Can the optimizer's second moment fall again?",
-        15,
         (
-            _BETA2,
-            _BLOCK,
-            Setting("loud", "whole", 1500, "Steps before half of the gradients fall.", 1, 100_000),
-            Setting("quiet", "whole", 3000, "Steps after it.", 1, 100_000),
+            LR.but(1e-5),
+            _STORE.but("bf16", allowed=STORED),
+            STEPS,
             SEEDS,
+            _DECAY,
+            _BETA2,
+            _EMA,
+            _ACCUMULATION,
+            *_ON_MODEL,
         ),
-        takes_model=False,
     ),
     Experiment(
         "survive",
@@ -202,13 +166,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         "matmul",
         "What does low precision do to the three products of a layer?",
         25,
-        (_SCHEMES, *_ON_MODEL),
-    ),
-    Experiment(
-        "layers",
-        "Which linear layers should stay in high precision?",
-        25,
-        (_SCHEME, *_ON_MODEL),
+        (_SCHEMES, _SCHEME, *_ON_MODEL),
     ),
     Experiment(
         "lossscale",
@@ -301,25 +259,6 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         ),
     ),
     Experiment(
-        "nvfp4",
-        "What does each part of the NVFP4 recipe do?",
-        45,
-        (
-            Setting("layer", "text", None, "The layer looked at; else the middle block's last."),
-            Setting("steps", "whole", 20, "Steps of each run; 0 runs none.", 0, 100_000),
-            Setting(
-                "runs",
-                "several",
-                ("forward", "backward"),
-                "Recipes that are run.",
-                allowed=NVFP4_RECIPES,
-            ),
-            LR,
-            SEEDS,
-            *_ON_MODEL,
-        ),
-    ),
-    Experiment(
         "optimizers",
         "What do optimizer states of few bits do to learning?",
         60,
@@ -334,6 +273,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
             STEPS.but(20),
             LR,
             SEEDS,
+            _BETA2.but(0.999, help="Of second moments that fall quiet; runs have 0.95."),
             *_ON_MODEL,
         ),
     ),

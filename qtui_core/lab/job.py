@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from qtui_core.dataclass import dataclass
+
+#: `see(step, steps, value)` reports progress, and raises if the run was stopped.
+See = Callable[[int, int, float | None], None]
 
 
 @dataclass(frozen=True)
@@ -14,15 +17,12 @@ class Job:
 
     Attributes:
         key: its name within the experiment, also in recordings.
-        run: a module's function that is called with `see` and the arguments; `see(step, steps,
-            value)` reports progress, and raises if the run was stopped.
-        arguments: values that JSON can hold.
+        run: does the work, and reports through the `see` that it is given.
         outcome: the type that `run` returns, for the codec.
         cost: about how many seconds of one thread it takes; the most expensive job starts first.
     """
 
     key: str
-    run: Callable[..., Any]
-    arguments: Mapping[str, Any]
+    run: Callable[[See], Any]
     outcome: Any
     cost: float

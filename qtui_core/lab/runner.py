@@ -73,8 +73,7 @@ class LabRunner:
     ) -> None:
         self._experiment, self._settings, self._model = experiment, settings, model
         self._tell, self._check = tell, check
-        if experiment.takes_model:
-            check_subject(model, settings.get("text"))
+        check_subject(model, settings.get("text"))
         use_device(str(settings.get("device", "cpu")))
         self._module = experiment.module()
         jobs: list[Job] = self._module.jobs(settings, model)
@@ -265,7 +264,7 @@ def run_job(job: Job, see: Callable[..., None]) -> JobDone:
     the run, which is not derived from Exception."""
     began = time.perf_counter()
     try:
-        outcome = to_plain(job.run(see, **job.arguments), strict=True)
+        outcome = to_plain(job.run(see), strict=True)
     except QtuiError as error:
         return JobDone(job.key, None, time.perf_counter() - began, str(error), error.exit_code)
     except Exception as error:  # a library can raise anything on a model

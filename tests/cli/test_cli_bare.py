@@ -36,7 +36,7 @@ WORKS = {
 LACKS = {
     "train demo": (2, "A run takes torch, ", TORCH),
     "memory demo --trace": (2, "A trace takes torch, ", TORCH),
-    "lab dead": (2, "An experiment takes torch", TORCH),
+    "lab survive": (2, "An experiment takes torch", TORCH),
     "serve": (2, "The app in a browser takes textual-serve", "'qtui[web]'."),
     "calibrate": (2, "A calibration takes torch, ", TORCH),
     f"inspect demo --sensitivity --calibration {TEXT}": (2, "--calibration takes torch", TORCH),

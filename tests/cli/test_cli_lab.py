@@ -42,15 +42,14 @@ def test_the_list_has_every_experiment_with_its_question_and_cost(qtui):
 
 @pytest.mark.slow
 def test_an_experiment_is_run_recorded_replayed_and_not_run_again(qtui, tmp_path):
-    found, resumed = check_recorded(qtui, tmp_path, "dead", "ratchet")
-    assert {row["term"]: row["judged"] for row in found["rows"]}["decay"] == "dead"
-    assert "Weight decay does nothing in BF16" in found["verdict"]
+    found, resumed = check_recorded(qtui, tmp_path, "survive", "lossscale")
+    assert found["verdict"].startswith("At lr 0.0001 the run does not survive BF16 weights")
     assert resumed["seconds"] < found["seconds"]
 
 
 def test_what_a_child_tells_is_recorded_replayed_and_gone_on_with(qtui, tmp_path, monkeypatch):
     monkeypatch.setattr("qtui.cli.lab_run.lab_client", partial(lab_client, SCRIPTED))
-    found, _ = check_recorded(qtui, tmp_path, "underflow", "dead")
+    found, _ = check_recorded(qtui, tmp_path, "underflow", "survive")
     assert found["rows"][0]["d"] == 0.009
 
 
@@ -135,14 +134,14 @@ def test_a_signal_to_end_says_what_is_kept_and_how_to_go_on(tmp_path, records):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("deed",), "There is no experiment 'deed'; there are underflow, dead"),
-        (("dead", "--lr", "fast"), "--lr takes a number, not 'fast'"),
-        (("dead", "--lr", "nan"), "--lr is between 0 and 1; nan is not"),
-        (("dead", "--store", "int3"), "--store has no 'int3'; it takes bf16"),
-        (("ratchet", "--seeds", "1,1"), "--seeds names a value twice"),
-        (("dead", "--salt", "1"), "No such option '--salt'"),
+        (("deed",), "There is no experiment 'deed'; there are underflow, survive"),
+        (("underflow", "--lr", "fast"), "--lr takes a number, not 'fast'"),
+        (("underflow", "--lr", "nan"), "--lr is between 0 and 1; nan is not"),
+        (("underflow", "--store", "int3"), "--store has no 'int3'; it takes bf16"),
+        (("qat", "--seeds", "1,1"), "--seeds names a value twice"),
+        (("underflow", "--salt", "1"), "No such option '--salt'"),
         pytest.param(("survive", "nowhere.gguf"), "nowhere.gguf", marks=pytest.mark.slow),
-        (("dead", "--resume", "nowhere.jsonl"), "cannot be read"),
+        (("underflow", "--resume", "nowhere.jsonl"), "cannot be read"),
     ],
 )
 def test_bad_input_is_one_sentence(qtui, options, says):

@@ -94,7 +94,9 @@ def test_a_scaled_loss_gives_the_gradient_of_the_loss():
     assert loss == same
     assert torch.equal(plain, scaled)  # a power of two changes no bit
     seen = {}
-    with gradients.gradients_seen(net, lambda name, g: seen.__setitem__(name, g.shape)):
+    with gradients.gradients_seen(
+        {"out": net.out}, lambda name, x, g: seen.setdefault(name, g.shape)
+    ):
         gradients.gradients_of(net, ids)
     assert seen == {"out": (2, 10, 11)}
     with torch.no_grad():

@@ -3,9 +3,6 @@ autograd."""
 
 from __future__ import annotations
 
-import itertools
-import textwrap
-
 import pytest
 from every import every
 from lazy_imports import LazyImport
@@ -14,11 +11,11 @@ from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import EXPERIMENTS, experiment_named
 
 torch = LazyImport("torch")
-dead = LazyImport("qtui_core.lab.experiments.dead")
-operands = LazyImport("qtui_core.lab.numerics.operands")
+operands = LazyImport("qtui_core.lab.numerics.rounding")
 products = LazyImport("qtui_core.lab.numerics.products")
 rounding = LazyImport("qtui_core.lab.numerics.rounding")
 state_maps = LazyImport("qtui_core.lab.numerics.state_maps")
+terms = LazyImport("qtui_core.lab.numerics.terms")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
 
 
@@ -88,7 +85,7 @@ def test_a_product_under_the_threshold_never_acts_and_over_it_always():
 
     def check(name):
         storage = rounding.unscaled(rounding.STORAGES[name])
-        least, most = dead.thresholds(storage.mantissa_bits)
+        least, most = terms.thresholds(storage.mantissa_bits)
         x_on_grid = storage.nearest(x)
         assert torch.equal(storage.nearest(x_on_grid * (1 - least * 0.99)), x_on_grid)
         assert (storage.nearest(x_on_grid * (1 - most * 1.01)) < x_on_grid).all()
@@ -160,7 +157,7 @@ def test_settings_are_checked_in_a_sentence():
         ],
         check,
     )
-    with pytest.raises(UsageError, match="there are underflow, dead"):
+    with pytest.raises(UsageError, match="there are underflow, survive"):
         experiment_named("alchemy")
     for each in EXPERIMENTS:
         for row in each.settings:
@@ -168,50 +165,47 @@ def test_settings_are_checked_in_a_sentence():
                 assert row.read(row.written(row.default)) == row.default
 
 
-def test_the_verdict_of_dead_terms_is_whole_on_the_least_terminal():
-    """Three lines of 78 cells, whatever is dead or biased; the cure stands first."""
-    made = dead.LabTerm
-    settings = {"store": "bf16"}
-    decays = [made("decay", a, 2**-9, moved, reached, true, (), ())
-              for a, moved, reached, true in ((1e-5, 0.0, 1.0, 0.999), (3e-3, 0.6, 0.584, 0.74),
-                                              (0.01, 1.0, 0.37, 0.37))]  # fmt: skip
-    moments = [made("second moment", 1e-3, 2**-9, moved, reached, 0.01, (), ())
-               for moved, reached in ((0.0, 1.5), (1.0, 0.0114), (1.0, 0.01))]  # fmt: skip
-    averages = [made("average", 1e-3, None, 1.0, reached, 1.0, (), ()) for reached in (0.25, 1.0)]
-    sums = [made("accumulation", 2**-10, None, 1.0, reached, 1.0, (), ()) for reached in (0.376, 1)]
+TERMS = {
+    "store": "bf16",
+    "lr": 1e-4,
+    "decay": 0.1,
+    "beta2": 0.999,
+    "ema": 0.999,
+    "accumulation": 32,
+}
 
-    def check(*terms):
-        judged = [dead.judged(term) for term in terms]
-        verdict = dead.conclude(settings, {"terms": terms}).verdict
-        assert len(textwrap.wrap(verdict, 78)) <= 3, verdict
-        assert ("Weight decay does nothing in BF16" in verdict) == (judged[0] == "dead")
-        assert verdict.count("rounds away") == ("dead" in judged)
-        assert verdict.startswith("Keep ") == (set(judged) != {"fine"})
-        assert ("Keep weights" in verdict) == (judged[0] != "fine")
 
-    every(list(itertools.product(decays, moments, averages, sums)), check)
-    said = dead.conclude(settings, {"terms": (decays[0], moments[0], averages[0], sums[1])}).verdict
-    assert said == (
-        "Keep weights, second moment and average in fp32 (+6 bytes a parameter). Weight decay does "
-        "nothing in BF16, nor does the second moment fall: under 0.002 rounds away; the average "
-        "stops at 25%."
+def acting(**given):
+    """(judgements of the four terms, how far each came, the sentence)."""
+    settings = TERMS | given
+    found = terms.terms(settings, lambda *_: None)
+    rows = terms.term_rows(found, settings["store"])
+    told = terms.terms_sentence(found, settings["store"])
+    return [row["judged"] for row in rows], [row["kept"] for row in rows], told
+
+
+def test_terms_that_do_nothing_are_told_with_the_cure_and_its_bytes():
+    judged, kept, told = acting()
+    assert judged == ["dead", "dead", "biased", "fine"]
+    assert kept[:3] == pytest.approx([0, 0, 0.25], abs=1e-5)
+    assert told == (
+        "Keep weights, second moment and average in fp32 (+6 bytes a parameter): in BF16 weight "
+        "decay and second moment under 0.002 a step do nothing and average comes 25% of the way."
     )
+    assert acting(decay=0.0, beta2=0.95, ema=0.0, accumulation=1)[2] == ""
+    with pytest.raises(UsageError, match=r"more than the whole weight\.$"):
+        terms.check_decay(TERMS | {"lr": 1.0, "decay": 2.0})
 
 
 def test_fp32_is_a_cure_of_a_dead_term_only_where_it_holds_the_term():
-    """A decay of 1e-8 a step is rounded away in fp32 too, whose threshold is 2^-25. Stochastic
-    rounding of updates is none: PyTorch's AdamW multiplies the stored weight before it."""
-    given = {"store": "bf16", "lr": 1e-4, "beta2": 0.95, "ema": 0.99, "accumulation": 1}
+    """A decay of 1e-8 a step is rounded away in fp32 too, whose threshold is 2^-25."""
+    given = {"beta2": 0.95, "ema": 0.99, "accumulation": 1}
+    assert acting(decay=0.1, **given)[2].startswith("Keep weights and average in fp32 (+4 bytes")
+    assert acting(decay=1e-4, **given)[2].startswith("Keep average in fp32 (+2 bytes")
 
-    def said(decay):
-        terms = dead.terms(lambda *_: None, **given, decay=decay)
-        found = dead.conclude(given, {"terms": terms})
-        return found.rows[0]["cure"], found.verdict
 
-    cure, verdict = said(0.1)
-    assert cure == "weights in fp32"
-    assert verdict.startswith("Keep weights and average in fp32 (+4 bytes a parameter). Weight")
-    assert "stochastic" not in cure + verdict
-    cure, verdict = said(1e-4)
-    assert cure is None
-    assert verdict.startswith("Keep average in fp32 (+2 bytes a parameter). Weight decay does no")
+def test_tiles_make_a_weight_and_its_transpose_one_tensor_and_rows_do_not():
+    w = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))
+    tiled, by_rows = operands.Operand("e2m1", "nv-tile"), operands.Operand("e2m1", "nv")
+    assert torch.equal(tiled(w), tiled(w.T.contiguous()).T)
+    assert not torch.equal(by_rows(w), by_rows(w.T.contiguous()).T)

@@ -160,7 +160,7 @@ def test_both_figures_where_nano_learns_64_bytes_by_heart(monkeypatch):
     subject = small_subject(sequence=64)
     ids = next(subject.batches(0))
     subject.batches = lambda seed: itertools.repeat(ids)
-    monkeypatch.setattr("qtui_core.lab.experiments.range_test.subject_of", lambda *given: subject)
+    monkeypatch.setattr("qtui_core.lab.training.comparison.subject_of", lambda *given: subject)
     both_figures(25)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from lab_runs import conducted, made_run, small_subject
+from lab_runs import conducted, little_held_out, made_run, small_subject
 from lazy_imports import LazyImport
 
 from qtui_core.lab.catalog import experiment_named
@@ -20,6 +20,14 @@ runner = LazyImport("qtui_core.lab.runner")
 twins = LazyImport("qtui_core.lab.training.twins")
 
 NAN, INF = float("nan"), float("inf")
+#: An experiment of six short runs of `nano` a seed.
+QUICK = {"bits": (2, 3, 4), "periods": (1,), "steps": 1}
+
+
+@pytest.fixture
+def quick():
+    with little_held_out(1):
+        yield
 
 
 def test_a_run_that_diverges_says_when_and_what_was_first():
@@ -46,7 +54,7 @@ def test_a_run_that_diverges_says_when_and_what_was_first():
         )
 
     def late(model, step):
-        if step == 1:
+        if step == 0:
             with torch.no_grad():
                 model.model.norm.weight[3] = NAN
 
@@ -63,7 +71,7 @@ def test_a_run_that_diverges_says_when_and_what_was_first():
             (twins.Recipe(prepare=beyond), 1, "the output of model.layers.1.mlp.up_proj"),
             (twins.Recipe(prepare=crooked), 1,
              "the gradient of model.layers.0.mlp.down_proj.weight"),
-            (twins.Recipe(before=late), 2, "model.norm.weight"),
+            (twins.Recipe(stepped=late), 2, "model.norm.weight"),
         ],
         check,
     )  # fmt: skip
@@ -78,30 +86,29 @@ def test_a_twin_whose_gradient_is_not_finite_is_not_said_to_begin_so():
     )
 
 
-def test_a_run_that_goes_on_computes_the_same_bits(monkeypatch):
+def test_a_run_that_goes_on_computes_the_same_bits(monkeypatch, quick):
     """Its parts are those of the uninterrupted run, though fewer are left: also their threads,
     which decide the order of sums."""
-    told, whole = conducted("ratchet", loud=2, quiet=2, seeds=(0, 1))
+    told, whole = conducted("range-test", **QUICK, seeds=(0, 1))
     done = [each for each in told if isinstance(each, JobDone)]
-    again, same = conducted("ratchet", done=done[:9], loud=2, quiet=2, seeds=(0, 1))
+    again, same = conducted("range-test", done=done[:9], **QUICK, seeds=(0, 1))
     assert same.findings == whole.findings
-    assert {t.job: t.outcome for t in again if isinstance(t, JobDone)} == {
-        t.job: t.outcome for t in done
-    }
+    losses = {t.job: t.outcome["losses"] for t in again if isinstance(t, JobDone)}
+    assert losses == {t.job: t.outcome["losses"] for t in done}
 
     monkeypatch.setattr("qtui_core.lab.runner._ALONE", 0.01)
     monkeypatch.setattr("qtui_core.lab.runner._THREADS", 2)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     before = torch.get_num_threads()
     try:
-        conducted("ratchet", processes=None, done=done[:-1], loud=2, quiet=2, seeds=(0, 1))
+        conducted("range-test", processes=None, done=done[:-1], **QUICK, seeds=(0, 1))
         assert torch.get_num_threads() == 1  # as two processes have, though one part is left
     finally:
         torch.set_num_threads(before)
 
 
-def test_recorded_parts_that_cannot_be_read_are_run_again():
-    told, whole = conducted("ratchet", loud=2, quiet=2)
+def test_recorded_parts_that_cannot_be_read_are_run_again(quick):
+    told, whole = conducted("range-test", **QUICK)
     done = [each for each in told if isinstance(each, JobDone)]
     hostile = [
         replace(done[0], outcome={"name": "fp32", "steps": "many", "course": None}),
@@ -109,12 +116,12 @@ def test_recorded_parts_that_cannot_be_read_are_run_again():
         replace(done[2], job="fp32 99"),
         replace(done[3], fault="It could not run."),
     ]
-    _, same = conducted("ratchet", done=[*hostile, *done[4:]], loud=2, quiet=2)
+    _, same = conducted("range-test", done=[*hostile, *done[4:]], **QUICK)
     assert same.findings == whole.findings
     assert same.ended == "done"
 
 
-def test_a_part_that_finds_no_memory_in_the_second_process_is_done_by_the_first(monkeypatch):
+def test_a_part_that_finds_no_memory_in_the_second_process_is_done_by_the_first(monkeypatch, quick):
     def none(see, **given):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
@@ -132,9 +139,9 @@ def test_a_part_that_finds_no_memory_in_the_second_process_is_done_by_the_first(
         def end(self):
             self.over = True
 
-    _, whole = conducted("ratchet", loud=2, quiet=2, seeds=(0, 1))
+    _, whole = conducted("range-test", **QUICK, seeds=(0, 1))
     monkeypatch.setattr("qtui_core.lab.runner._Helper", Short)
-    _, same = conducted("ratchet", processes=2, loud=2, quiet=2, seeds=(0, 1))
+    _, same = conducted("range-test", processes=2, **QUICK, seeds=(0, 1))
     note = "The second process ran out of memory, so the first one did its parts."
     assert same.findings == replace(whole.findings, notes=(*whole.findings.notes, note))
     assert same.ended == "done"
@@ -212,7 +219,7 @@ def test_an_experiment_in_two_processes_computes_what_one_of_a_thread_does():
         for key, losses in done.items():
             found = experiment_named("lowbit")
             jobs = {j.key: j for j in found.module().jobs(found.settle(given), "demo")}
-            run = jobs[key].run(lambda *at: None, **jobs[key].arguments)
+            run = jobs[key].run(lambda *at: None)
             assert list(run.losses) == list(losses), key
     finally:
         torch.set_num_threads(before)

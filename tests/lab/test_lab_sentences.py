@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from every import every
-from lab_runs import conducted, fits, made_run, trained
+from lab_runs import fits, made_run, trained
 from lazy_imports import LazyImport
 from told_truly import faults_of
 
@@ -12,13 +12,11 @@ from qtui_core.errors import UsageError
 from qtui_core.lab.catalog import experiment_named
 
 comparison = LazyImport("qtui_core.lab.training.comparison")
-dead = LazyImport("qtui_core.lab.experiments.dead")
-layers = LazyImport("qtui_core.lab.experiments.layers")
+layer_errors = LazyImport("qtui_core.lab.numerics.layer_errors")
 lowbit = LazyImport("qtui_core.lab.experiments.lowbit")
 matmul = LazyImport("qtui_core.lab.experiments.matmul")
 qat = LazyImport("qtui_core.lab.experiments.qat")
 range_test = LazyImport("qtui_core.lab.experiments.range_test")
-ratchet = LazyImport("qtui_core.lab.experiments.ratchet")
 survive = LazyImport("qtui_core.lab.experiments.survive")
 underflow = LazyImport("qtui_core.lab.experiments.underflow")
 updates = LazyImport("qtui_core.lab.training.updates")
@@ -194,38 +192,7 @@ def test_the_floor_of_qat_is_no_smaller_than_that_of_its_training():
     assert found.rows[0]["seen"] == "no difference"
 
 
-# --- ratchet, dead
-
-
-def test_a_map_that_stops_on_its_way_has_fallen():
-    def said(**ratios):
-        outcomes = {
-            f"{name.replace('_', ' ')} 0": ratchet.Ratchet(
-                name, (1.0, 2.0), (1.0, ratio / 100), ratio
-            )
-            for name, ratio in ratios.items()
-        }
-        return concluded("ratchet", outcomes, beta2=0.95).verdict
-
-    assert (
-        "in 4-bit stops before it is down; fp32 (4 bytes an element) follows. In 4-bit it stays 11 "
-        "times fp32's"
-    ) in said(**{"fp32": 1.0, "4-bit": 11.0})
-    assert "rises and does not fall" in said(**{"fp32": 1.0, "4-bit": 92.0})
-    assert "In fp8 it falls too far: steps become 10 times too large." in said(
-        fp32=1.0, fp8=0.01, bf16=1.0
-    )
-    assert "In fp8 it falls too far: to zero." in said(fp32=1.0, fp8=0.0, bf16=1.0)
-    assert said(fp32=1.0, fp8=0.0, bf16=1.0).startswith("At beta2 0.95 bf16 falls as fp32 does.")
-    assert said(fp32=1.0, fp8=0.0).startswith("At beta2 0.95 no map that was tried falls as")
-
-
-def test_settings_that_leave_nothing_to_see_are_told():
-    """Second moments that never rose have not fallen; blocks of any size fill what is looked at."""
-    _, result = conducted("ratchet", loud=1, quiet=2, block=100)
-    assert "fp32 itself has hardly fallen" in result.findings.verdict
-    assert result.ended == "done"
-    assert "--loud" in result.findings.verdict
+# --- matmul, survive, layers
 
 
 def test_betas_of_1_and_decays_over_1_are_refused():
@@ -235,29 +202,27 @@ def test_betas_of_1_and_decays_over_1_are_refused():
             found.module().jobs(found.settle(given), "demo")
 
     for experiment, given in (
-        ("ratchet", {"beta2": 1.0}),
+        ("optimizers", {"beta2": 1.0}),
         ("survive", {"beta1": 1.0}),
-        ("dead", {"lr": 1.0, "decay": 2.0}),
+        ("underflow", {"lr": 1.0, "decay": 2.0}),
     ):
         check(experiment, **given)
 
 
 def test_a_whole_number_that_no_float_holds_is_refused_in_a_sentence():
     with pytest.raises(UsageError, match=r"65536; a number of 401 digits is not\.$"):
-        experiment_named("dead").settle({"accumulation": 10**400})
+        experiment_named("underflow").settle({"accumulation": 10**400})
 
 
-def test_each_recipe_of_nvfp4_that_was_run_has_its_figure():
-    outcomes = {"fp32 0": trained(0.0), "null 0": trained(1e-6), "nearest 0": trained(0.02)}
-    outcomes |= {"full 0": trained(1e-6), "+tiles 0": trained(None)}
-    found = concluded("nvfp4", outcomes, runs=("nearest", "full", "+tiles"))
-    assert found.verdict == (
-        "In training: nearest +0.0200 nats; full no visible difference; +tiles "
-        "diverged, step 3: a.weight."
-    )
-
-
-# --- matmul, survive, layers
+def test_layers_that_are_recommended_are_measured():
+    errors = (0.3, 0.1, 0.1)
+    found = layer_errors.LabLayerErrors(("a", "b", "c"), (10, 100, 100), errors, 0.33, {}, 0.15)
+    order, share, foretold = layer_errors.recommended(found)
+    assert order == ["a"]
+    assert share == pytest.approx(10 / 210)
+    assert foretold == pytest.approx((0.1**2 + 0.1**2) ** 0.5)
+    said = concluded("matmul", {"layers": found}).notes[0]
+    assert said.endswith("with a in high precision (4.8% of the weights) it is 15.00%.")
 
 
 def test_the_way_that_is_nearer_is_told_for_a_weight_by_rows():
@@ -355,17 +320,6 @@ def test_what_survives_in_a_part_of_a_tensor_has_the_scale_of_the_whole():
     at = {s: updates.shares_of("w", weight, part, ones, 1e-4, s) for s in ("e4m3", "fp16")}
     assert at["e4m3"].lost_here == 1.0  # under the smallest number, 2^-9, of a scale of 1
     assert at["fp16"].lost_here == 0.0
-
-
-def test_layers_that_are_recommended_are_measured():
-    errors = (0.3, 0.1, 0.1)
-    found = layers.LabLayerErrors(("a", "b", "c"), (10, 100, 100), errors, 0.33, {}, 0.15)
-    order, share, foretold = layers.recommended(found)
-    assert order == ["a"]
-    assert share == pytest.approx(10 / 210)
-    assert foretold == pytest.approx((0.1**2 + 0.1**2) ** 0.5)
-    said = concluded("layers", {"layers": found}).verdict
-    assert "with a in high precision (4.8% of the weights) it is 15.00%." in said
 
 
 def test_a_product_without_errors_chooses_nothing():

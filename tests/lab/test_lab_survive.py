@@ -22,7 +22,7 @@ def found(**settings):
     row = experiment_named("survive")
     settled = row.settle(given)
     (job,) = survive.jobs(settled, "demo")
-    shares = job.run(unseen, **job.arguments)
+    shares = job.run(unseen)
     return shares, survive.conclude(settled, {"tensors": shares})
 
 

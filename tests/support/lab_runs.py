@@ -27,7 +27,7 @@ def outcomes_of(name, *keys, model="demo", **given):
     found = experiment_named(name)
     settings, module = found.settle(given), found.module()
     outcomes = {
-        job.key: job.run(lambda *at: None, **job.arguments)
+        job.key: job.run(lambda *at: None)
         for job in module.jobs(settings, model)
         if not keys or {job.key, job.key.rpartition(" ")[0]} & {*keys}
     }

@@ -88,9 +88,7 @@ def _command_of(row: Experiment) -> click.Command:
             help=setting.help
             + (f" Of: {', '.join(setting.allowed)}." if setting.kind == "several" else ""),
         )(function)
-    if row.takes_model:
-        function = click.argument("model", default="demo")(function)
-    return shared(function)
+    return shared(click.argument("model", default="demo")(function))
 
 
 def _run(row: Experiment, ctx: click.Context, values: dict[str, Any]) -> None:

@@ -55,9 +55,8 @@ class _LabWork:
             raise UsageError(f"The request for the experiment is malformed: {error}") from None
         experiment = experiment_named(asked.experiment)
         settings = experiment.settle(asked.settings)
-        if experiment.takes_model:
-            with open_model(asked.model) as source:  # torch takes long to import
-                source.require_weights()
+        with open_model(asked.model) as source:  # torch takes long to import
+            source.require_weights()
         if asked.behind:
             os.nice(NICENESS)  # threads of torch are started by this one and take after it
         with _importing():

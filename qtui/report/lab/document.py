@@ -68,8 +68,7 @@ def conclusion_of(result: LabResult, hint: str = "") -> str:
 
 def _facts(result: LabResult) -> Iterable[tuple[str, str]]:
     experiment = next((e for e in EXPERIMENTS if e.name == result.experiment), None)
-    if experiment is None or experiment.takes_model:
-        yield "model", result.model
+    yield "model", result.model
     rows = {row.name: row for row in experiment.settings} if experiment else {}
     for name, value in result.settings.items():
         yield name, setting_text(rows.get(name), value)
@@ -148,10 +147,7 @@ def findings_csv(found: Findings) -> Iterable[Sequence[object]]:
 
 def catalog_document() -> Document:
     """The list of experiments: the question of each, and what a run costs."""
-    rows = tuple(
-        (each.name, each.question, cost_text(each.seconds), "yes" if each.takes_model else "no")
-        for each in EXPERIMENTS
-    )
+    rows = tuple((each.name, each.question, cost_text(each.seconds)) for each in EXPERIMENTS)
     return Document(
         "qtui lab",
         (
@@ -163,7 +159,6 @@ def catalog_document() -> Document:
                             Column("name", key=True),
                             Column("question"),
                             Column("takes", numeric=True),
-                            Column("on your model"),
                         ),
                         rows,
                         note="Times are of a default run, from two idle cores to two busy ones.",
@@ -171,7 +166,7 @@ def catalog_document() -> Document:
                 ),
             ),
         ),
-        "qtui lab NAME runs one; qtui lab NAME MODEL runs it on your model, where it takes one.",
+        "qtui lab NAME runs one; qtui lab NAME MODEL runs it on your model.",
         {"experiments": [_row(each) for each in EXPERIMENTS]},
     )
 
@@ -181,6 +176,5 @@ def _row(each: Experiment) -> dict[str, Any]:
         "name": each.name,
         "question": each.question,
         "seconds": each.seconds,
-        "takes_model": each.takes_model,
         "settings": [printed(row) for row in each.settings],
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,15 +19,14 @@ import torch
 from qtui_core.dataclass import dataclass
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.magnitudes import HEADROOM, Magnitudes, best_scale, flushed, together
-from qtui_core.lab.job import Job
+from qtui_core.lab.job import Job, See
 from qtui_core.lab.numerics.exponents import histogram
-from qtui_core.lab.numerics.gradients import gradients_of, gradients_seen, quantized
-from qtui_core.lab.numerics.operands import Operand
-from qtui_core.lab.numerics.products import Products, inner_linears, is_head
+from qtui_core.lab.numerics.gradients import gradients_of, gradients_seen, quantized, relative
+from qtui_core.lab.numerics.products import Products, inner_linears, is_head, linears
+from qtui_core.lab.numerics.rounding import Operand
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine, Picture
 from qtui_core.lab.training.scaler import ScalerRun, scaler_run
 from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
-from qtui_core.lab.training.twins import See
 from qtui_core.quantities import phrase
 from qtui_core.training.measuring.ranges import magnitudes
 
@@ -66,18 +66,16 @@ class ScaleErrors:
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """The histogram, the errors, a run from each scale, and a run whose gradient is spoilt on
     purpose."""
-    shared = {"model": model, "text": settings["text"]}
     steps = settings["steps"]
-    run = shared | {name: settings[name] for name in ("steps", "lr", "interval")}
-    found = [
-        Job("gradients", gradients, shared, LabGradients, 4),
-        Job("errors", errors, shared, ScaleErrors, 10),
+    runs = {f"from {_power(start)}": (start, False) for start in settings["starts"]}
+    return [
+        Job("gradients", partial(gradients, settings["text"], model), LabGradients, 4),
+        Job("errors", partial(errors, settings["text"], model), ScaleErrors, 10),
+        *(
+            Job(key, partial(scaler_run, settings, model, *how), ScalerRun, 0.2 * steps)
+            for key, how in (runs | {"spoilt": (2.0**16, True)}).items()
+        ),
     ]
-    for start in settings["starts"]:
-        arguments = run | {"start": start}
-        found.append(Job(f"from {_power(start)}", scaler_run, arguments, ScalerRun, 0.15 * steps))
-    spoilt = run | {"start": 2.0**16, "spoilt": True}
-    return [*found, Job("spoilt", scaler_run, spoilt, ScalerRun, 0.2 * steps)]
 
 
 def _power(scale: float) -> str:
@@ -90,7 +88,7 @@ def _log2(scale: float) -> float | None:
     return math.log2(scale) if scale else None
 
 
-def gradients(see: See, *, model: str, text: str | None) -> LabGradients:
+def gradients(text: str | None, model: str, see: See) -> LabGradients:
     """The magnitudes of the gradients of a batch. Raises ModelError for a model without linear
     layers."""
     subject = subject_of(TASKS["prose"], model, text)
@@ -106,12 +104,14 @@ def gradients(see: See, *, model: str, text: str | None) -> LabGradients:
 def _seen(subject: LabSubject, ids: torch.Tensor) -> tuple[dict[str, Magnitudes], Magnitudes]:
     net = subject.start()
     found: dict[str, list[Magnitudes]] = {}
-    with gradients_seen(net, lambda name, g: found.setdefault(name, []).append(magnitudes(g))):
+    with gradients_seen(
+        linears(net), lambda name, x, g: found.setdefault(name, []).append(magnitudes(g))
+    ):
         whole, _ = gradients_of(net, ids)
     return {name: together(parts) for name, parts in found.items()}, magnitudes(whole)
 
 
-def errors(see: See, *, model: str, text: str | None) -> ScaleErrors:
+def errors(text: str | None, model: str, see: See) -> ScaleErrors:
     """The errors by format and scale. Values beyond the largest number of a format become that
     number, as in 8-bit recipes. Raises ModelError for a model without linear layers."""
     subject = subject_of(TASKS["prose"], model, text)
@@ -119,7 +119,6 @@ def errors(see: See, *, model: str, text: str | None) -> ScaleErrors:
     ids = next(subject.batches(0))
     names = inner_linears(net)
     exact, _ = gradients_of(net, ids)
-    norm = float(exact.double().norm())
     found: dict[str, tuple[float, ...]] = {}
     for number, stored in enumerate(STORED):
         products = Products(g_dx=Operand(stored), g_dw=Operand(stored))
@@ -128,7 +127,7 @@ def errors(see: See, *, model: str, text: str | None) -> ScaleErrors:
             for power in SCALES:
                 see(number * len(SCALES) + len(row), len(STORED) * len(SCALES), None)
                 made, _ = gradients_of(net, ids, 2.0**power)
-                row.append(float((made - exact).double().norm()) / norm if norm else 0.0)
+                row.append(relative(made, exact))
         found[stored] = tuple(row)
     return ScaleErrors(found)
 

@@ -20,12 +20,15 @@ from qtui_core.lab.training.comparison import (
     NULL,
     TWIN,
     LabComparison,
+    TrainedComparison,
     best_rate,
+    rates_of,
+    run_key,
     steps_counted,
 )
 from qtui_core.lab.training.recipes import RECIPES, recipe_named
-from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
-from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.lab.training.tasks import chosen_task
+from qtui_core.lab.training.twins import Recipe, TrainedRun
 from qtui_core.quantities import format_bytes, phrase
 
 #: A model with three values per weight needs more steps than this before it can show that it falls
@@ -54,52 +57,23 @@ _PARTS: Final = ("weights", "gradients", "states")
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """A run of each recipe for each seed and rate (two of a recipe that rounds at random), of the
     twin, and of the twin from weights that differ by a millionth. Raises as `chosen_task`."""
-    task = chosen_task(settings, model, "prose")
-    shared = {"model": model, "text": settings["text"], "task": task, "steps": settings["steps"]}
-    names = [TWIN, NULL, *settings["recipes"]]
-    names += [f"{name} {AGAIN}" for name in settings["recipes"] if RECIPES[name].drawn]
-    found = []
-    for rate in _rates(settings):
-        for seed in settings["seeds"]:
-            for name in names:
-                arguments = shared | {"name": name, "seed": seed, "lr": rate}
-                cost = _SECONDS.get(name.removesuffix(f" {AGAIN}"), _STEP) * settings["steps"] + 3
-                found.append(
-                    Job(_key(name, rate, seed, settings), run, arguments, TrainedRun, cost)
-                )
-    return found
+    return TrainedComparison(
+        settings,
+        model,
+        settings["recipes"],
+        recipe_of,
+        lambda name: _SECONDS.get(name, _STEP),
+        drawn=[name for name in settings["recipes"] if RECIPES[name].drawn],
+        task=chosen_task(settings, model, "prose"),
+    ).jobs()
 
 
-def _rates(settings: Mapping[str, Any]) -> tuple[float, ...]:
-    return settings["rates"] or (settings["lr"],)
-
-
-def _key(name: str, rate: float, seed: int, settings: Mapping[str, Any]) -> str:
-    return f"{name} {seed}" if settings["rates"] is None else f"{name} {rate:g} {seed}"
-
-
-def run(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    task: str,
-    name: str,
-    seed: int,
-    steps: int,
-    lr: float,
-) -> TrainedRun:
-    """Trains one recipe. Raises as `recipe_named` does."""
-    subject = subject_of(TASKS[task], model, text)
+def recipe_of(name: str, seed: int) -> Recipe:
+    """A recipe whose run says what it converted. Preparing raises as that of `recipe_named`."""
     told: list[str] = []
-    if name in (TWIN, NULL):
-        recipe = null() if name == NULL else Recipe()
-    else:
-        again = name.endswith(AGAIN)
-        recipe = recipe_named(name.removesuffix(f" {AGAIN}"), 1000 + seed + 10_000 * again, told)
-    after = name != NULL and not name.endswith(AGAIN)  # runs for a floor are compared by steps
-    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
-    return replace(found, notes=tuple(told))
+    recipe = recipe_named(name, 1000 + seed, told)
+    recipe.ended = lambda model, optimizer, run: replace(run, notes=tuple(told))
+    return recipe
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -108,9 +82,9 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     recipes = settings["recipes"]
 
     def keys(name: str) -> Callable[[float], list[str]]:
-        return lambda rate: [_key(name, rate, seed, settings) for seed in settings["seeds"]]
+        return lambda rate: [run_key(name, rate, seed, settings) for seed in settings["seeds"]]
 
-    best = {n: best_rate(_rates(settings), keys(n), outcomes) for n in (TWIN, *recipes)}
+    best = {n: best_rate(rates_of(settings), keys(n), outcomes) for n in (TWIN, *recipes)}
     runs = LabComparison(recipes, settings["seeds"], _chosen(settings, outcomes, best))
     several = len(settings["seeds"]) > 1
     columns = (
@@ -158,7 +132,7 @@ def _chosen(
         beside = NULL if name == TWIN else f"{name} {AGAIN}"
         for one in (name, beside):
             for seed in settings["seeds"]:
-                if (run := outcomes.get(_key(one, rate, seed, settings))) is not None:
+                if (run := outcomes.get(run_key(one, rate, seed, settings))) is not None:
                     found[f"{one} {seed}"] = run
     return found
 
@@ -183,7 +157,7 @@ def _notes(settings: Mapping[str, Any], runs: LabComparison) -> tuple[str, ...]:
             f"bitnet starts fast and falls behind later, which {_BITNET_STEPS} steps or more would "
             f"show; {settings['steps']} do not."
         )
-    return (*filter(None, (runs.chaotic, _memory(runs))), *notes)
+    return (*filter(None, (runs.chaotic,)), *notes)
 
 
 def _at(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> str:
@@ -191,7 +165,7 @@ def _at(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> str:
         return f"lr {settings['lr']:g}"
     rates = f"lr {', '.join(f'{rate:g}' for rate in settings['rates'])}"
     wanted = (
-        _key(name, rate, seed, settings)
+        run_key(name, rate, seed, settings)
         for name in (TWIN, *settings["recipes"])
         for rate in settings["rates"]
         for seed in settings["seeds"]
@@ -204,14 +178,8 @@ def _at(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> str:
 def _verdict(
     settings: Mapping[str, Any], runs: LabComparison, best: Mapping[str, float], at: str
 ) -> str:
-    if broken := runs.broken:
-        return broken
-    if not runs.compared or runs.floor is None:
-        return ""
-    if runs.chaotic:
-        return runs.chaotic
-    if not max(best.values()):
-        return "At lr 0 nothing is learned, so that no recipe can be told from another."
+    if (answer := runs.without_answer(max(best.values()))) is not None:
+        return answer
     seen: dict[str, list[str]] = {}
     for name in runs.compared:
         seen.setdefault(runs.seen(name) or "", []).append(name)
@@ -277,17 +245,3 @@ def _less(name: str, runs: LabComparison) -> str:
     if not 0 < here < 0.99 * whole:
         return ""
     return f" ({format_bytes(here)} stored, fp32 {format_bytes(whole)})"
-
-
-def _memory(runs: LabComparison) -> str:
-    """Which of the recipes store fewer bytes than float32; empty if that is not known."""
-    twin = runs.first(TWIN)
-    if twin is None or not _stored(twin) or not runs.compared:
-        return ""
-    words = [f"{name}{less}" for name in runs.compared if (less := _less(name, runs))]
-    if not words:
-        return "All store as much as fp32 between steps: what is quantized is what they multiply."
-    return (
-        f"Only {phrase(words)} {'keep' if words[1:] else 'keeps'} fewer bytes of weights, "
-        f"gradients and states between steps than fp32."
-    )

@@ -7,22 +7,34 @@ and gradients of every linear layer except the output head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, median
 from typing import Any, Final
 
 import torch
-from torch import nn
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.job import Job
-from qtui_core.lab.numerics.gradients import check_finite
+from qtui_core.lab.job import Job, See
+from qtui_core.lab.numerics.gradients import check_finite, gradients_seen, relative
 from qtui_core.lab.numerics.kernels import KernelSpeed, kernels
-from qtui_core.lab.numerics.operands import Operand
-from qtui_core.lab.numerics.products import SCHEMES, Products, inner_linears
-from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, MatrixProduct
+from qtui_core.lab.numerics.layer_errors import (
+    LabLayerErrors,
+    layer_errors,
+    layers_frontier,
+    layers_sentence,
+)
+from qtui_core.lab.numerics.products import (
+    NVFP4_PARTS,
+    SCHEMES,
+    Products,
+    inner_linears,
+    layer_of,
+)
+from qtui_core.lab.numerics.rounding import EXACT, Operand
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, MatrixProduct, Picture
 from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
-from qtui_core.lab.training.twins import See
 
 PRODUCTS: Final = ("Y = X W'", "dX = G W", "dW = G' X")
 _AXES: Final = (
@@ -31,6 +43,8 @@ _AXES: Final = (
     MatrixProduct("G'", "X", "outputs", "tokens", "inputs"),
 )
 _AXIS: Final = ("exact G", "folded into G", "requantized", "one scale", "mean of scales")
+#: The number of products in a mean.
+DRAWS: Final = 64
 _OUTLIER: Final = 100.0
 _OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")
 
@@ -41,6 +55,15 @@ class ProductErrors:
 
     layers: tuple[str, ...]
     errors: Mapping[str, tuple[tuple[float, float, float], ...]]
+
+
+@dataclass(frozen=True)
+class LabParts:
+    """Relative errors of dW of one layer by parts of the NVFP4 recipe: of one product, of the mean
+    of DRAWS, and both with the gradient alone quantized."""
+
+    layer: str
+    errors: Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -56,53 +79,43 @@ class LayerOperands:
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """The table, the axis, the outliers, and what kernels of this CPU are worth. A job for each
     scheme would be too little work."""
-    shared = {"model": model, "text": settings["text"]}
+    asked = settings["text"], model
     return [
-        Job("schemes", schemes, shared | {"names": settings["schemes"]}, ProductErrors, 18),
-        Job("axis", axis, shared, ProductErrors, 5),
-        Job("outliers", outliers, shared, ProductErrors, 5),
-        Job("kernels", kernels, {}, tuple[KernelSpeed, ...], 2),
+        Job("schemes", partial(schemes, *asked, settings["schemes"]), ProductErrors, 18),
+        Job("axis", partial(axis, *asked), ProductErrors, 5),
+        Job("outliers", partial(outliers, *asked), ProductErrors, 5),
+        Job("means", partial(means, *asked), LabParts, 5),
+        Job("layers", partial(layer_errors, *asked, settings["scheme"]), LabLayerErrors, 15),
+        Job("kernels", kernels, tuple[KernelSpeed, ...], 2),
     ]
 
 
-def capture(model: str, text: str | None, only: str | None = None) -> dict[str, LayerOperands]:
+def capture(text: str | None, model: str, only: str | None = None) -> dict[str, LayerOperands]:
     """The operands of one batch by layer, without the output head, or of the layer `only`. Raises
     ModelError for a model without linear layers, UsageError for gradients that are not finite."""
     subject = subject_of(TASKS["prose"], model, text)
     net = subject.fresh(0)
-    found: dict[str, dict[str, torch.Tensor]] = {}
-    hooks = []
-    for name in inner_linears(net) if only is None else (only,):
-        module = net.get_submodule(name)
-        found[name] = {"w": module.weight.detach()}
-        hooks.append(module.register_full_backward_hook(_keep_gradient(found[name])))
-        hooks.append(module.register_forward_hook(_keep_input(found[name])))
-    loss = loss_of(net, next(subject.batches(0)))
-    loss.backward()
-    for hook in hooks:
-        hook.remove()
-    operands = {name: LayerOperands(**parts) for name, parts in found.items() if len(parts) == 3}
+    modules = {
+        name: net.get_submodule(name) for name in (inner_linears(net) if only is None else (only,))
+    }
+    found: dict[str, LayerOperands] = {}
+
+    def keep(name: str, x: torch.Tensor, g: torch.Tensor) -> None:
+        flat = (part.detach().reshape(-1, part.shape[-1]) for part in (x, g))
+        x, g = flat
+        found[name] = LayerOperands(x, modules[name].weight.detach(), g)
+
+    with gradients_seen(modules, keep):
+        loss = loss_of(net, next(subject.batches(0)))
+        loss.backward()
+    operands = {name: found[name] for name in modules if name in found}
     check_finite(loss, (part.g for part in operands.values()))
     return operands
 
 
-def _keep_input(into: dict[str, torch.Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        into["x"] = inputs[0].detach().reshape(-1, inputs[0].shape[-1])
-
-    return hook
-
-
-def _keep_gradient(into: dict[str, torch.Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
-        into["g"] = outputs[0].detach().reshape(-1, outputs[0].shape[-1])
-
-    return hook
-
-
-def schemes(see: See, *, model: str, text: str | None, names: tuple[str, ...]) -> ProductErrors:
+def schemes(text: str | None, model: str, names: tuple[str, ...], see: See) -> ProductErrors:
     """The errors of each scheme in every layer."""
-    operands = capture(model, text)
+    operands = capture(text, model)
     exact = {name: _exact(part) for name, part in operands.items()}
     found = {}
     for number, name in enumerate(names):
@@ -134,17 +147,40 @@ def _errors(
     return y, dx, dw
 
 
-def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
-    """|made - exact| / |exact| in the Frobenius norm; 0 if both are zero."""
-    norm = float(exact.double().norm())
-    off = float((made.double() - exact.double()).norm())
-    return off / norm if norm else (0.0 if not off else float("inf"))
+def means(text: str | None, model: str, see: See) -> LabParts:
+    """dW of the last layer of the middle block with parts of the NVFP4 recipe: one product, and the
+    mean of DRAWS of them, with both operands quantized and with the gradient alone."""
+    names = inner_linears(subject_of(TASKS["prose"], model, text).start())
+    numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
+    middle = numbers[len(numbers) // 2] if numbers else None
+    layer = [name for name in names if layer_of(name) == middle][-1]
+    part = capture(text, model, only=layer)[layer]
+    exact = part.g.double().T @ part.x.double()
+    errors = {}
+    for number, (name, kind) in enumerate(NVFP4_PARTS.items()):
+        see(number, len(NVFP4_PARTS), None)
+        random = torch.Generator().manual_seed(0)
+        errors[name] = tuple(
+            error
+            for products in (kind, replace(kind, x_dw=EXACT))
+            for error in _one_and_mean(partial(products.dw, part.g, part.x, random), exact)
+        )
+    return LabParts(layer, errors)
 
 
-def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
+def _one_and_mean(make: Callable[[], torch.Tensor], exact: torch.Tensor) -> tuple[float, float]:
+    total, ones = torch.zeros_like(exact), []
+    for _ in range(DRAWS):
+        made = make().double()
+        total += made
+        ones.append(relative(made, exact))
+    return fmean(ones), relative(total / DRAWS, exact)
+
+
+def axis(text: str | None, model: str, see: See) -> ProductErrors:
     """The errors of dX if an int8 weight is stored with a scale for each row, which is the axis
     that dX sums over; and the errors of the remedies. Only dX is measured."""
-    operands = capture(model, text)
+    operands = capture(text, model)
     row = Operand("int8", "row")
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in _AXIS}
     for number, part in enumerate(operands.values()):
@@ -166,11 +202,11 @@ def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
     return ProductErrors(tuple(operands), {way: tuple(rows) for way, rows in found.items()})
 
 
-def outliers(see: See, *, model: str, text: str | None) -> ProductErrors:
+def outliers(text: str | None, model: str, see: See) -> ProductErrors:
     """The errors of each scheme if one channel of X is a hundred times larger."""
     operands = {
         name: LayerOperands(_with_outlier(part.x), part.w, part.g)
-        for name, part in capture(model, text).items()
+        for name, part in capture(text, model).items()
     }
     found = {}
     for number, name in enumerate(_OUTLIERS):
@@ -199,7 +235,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("worst", "worst dW"),
     )
     rows: list[dict[str, Cell]] = []
-    pictures = []
+    pictures: list[Picture] = []
     table: ProductErrors | None = outcomes.get("schemes")
     if table is not None:
         medians = {name: _medians(errors) for name, errors in table.errors.items()}
@@ -222,6 +258,23 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if (spoilt := outcomes.get("outliers")) is not None:
         for name, errors in spoilt.errors.items():
             rows.append(_row(f"{name}, one channel of X x100", errors))
+    notes = []
+    if (drawn := outcomes.get("means")) is not None:
+        columns = (*columns, LabColumn("mean", f"dW, mean of {DRAWS}"))
+        for name, (one, mean, g_one, g_mean) in drawn.errors.items():
+            rows.append({"scheme": f"{name}, {drawn.layer}", "dw": one, "mean": mean})
+            rows.append({"scheme": f"{name}, G alone", "dw": g_one, "mean": g_mean})
+        notes.append(_of_means(drawn))
+    layers: LabLayerErrors | None = outcomes.get("layers")
+    if layers is not None:
+        columns = (*columns, LabColumn("gradient", "whole gradient"))
+        named = zip(layers.names, layers.errors, strict=True)
+        rows += [
+            {"scheme": f"{settings['scheme']} in {name} alone", "gradient": error}
+            for name, error in sorted(named, key=lambda one: -one[1])
+        ]
+        pictures.append(layers_frontier(layers, settings["scheme"]))
+        notes.append(layers_sentence(layers, settings["scheme"]))
     timed: tuple[KernelSpeed, ...] = outcomes.get("kernels", ())
     rows += [
         {"scheme": one.kernel, "speed": one.speed, "low": one.low, "high": one.high}
@@ -231,7 +284,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     if any(one.speed is not None for one in timed):
         names = {"speed": "speed over BF16's", "low": "at least", "high": "at most"}
         columns = (*columns, *(LabColumn(key, title) for key, title in names.items()))
-    notes = [one.fault for one in timed if one.fault]
+    notes += [one.fault for one in timed if one.fault]
     if timed:
         notes.append(
             "Errors are of emulated products, which are not timed. A speed is that of a kernel of "
@@ -240,6 +293,18 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         )
     verdict = _verdict(table, ways)
     return Findings(columns, tuple(rows), tuple(pictures), verdict, notes=tuple(notes))
+
+
+def _of_means(found: LabParts) -> str:
+    """What stochastic rounding does to one product and to the mean of many."""
+    one, _, _, plain = found.errors["nvfp4"]
+    if not one:
+        return f"NVFP4 changes no product of {found.layer} here."
+    drawn, _, _, mean = found.errors["nvfp4 stochastic"]
+    return (
+        f"In {found.layer} one dW in NVFP4 is {one:.3f} off, {drawn:.3f} rounded stochastically; "
+        f"with G alone rounded the mean of {DRAWS} is {plain:.3f} off, stochastically {mean:.3f}."
+    )
 
 
 def _medians(errors: tuple[tuple[float, float, float], ...]) -> tuple[float, ...]:

@@ -9,8 +9,9 @@ parameters move that never had a gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,11 +19,23 @@ import torch
 from qtui_core.lab.experiments.underflow import group_of
 from qtui_core.lab.job import Job
 from qtui_core.lab.numerics import state_maps
+from qtui_core.lab.numerics.ratchet import (
+    Ratchet,
+    ratchet_chart,
+    ratchet_rows,
+    ratchet_sentence,
+    ratchets,
+)
 from qtui_core.lab.results import Cell, Findings, Heat, LabColumn, Picture
 from qtui_core.lab.training import optimizers as libraries
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, steps_counted
-from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
-from qtui_core.lab.training.twins import Recipe, See, TrainedRun, null, train
+from qtui_core.lab.training.comparison import (
+    TWIN,
+    LabComparison,
+    TrainedComparison,
+    steps_counted,
+)
+from qtui_core.lab.training.tasks import TASKS, LabSubject, loss_of
+from qtui_core.lab.training.twins import Recipe, TrainedRun
 from qtui_core.lab.training.updates import EPSILON
 from qtui_core.quantities import phrase
 
@@ -51,69 +64,61 @@ _MAPS: Final = ("bf16", "8-bit", "fp8", "4-bit")
 #: It is reported if the error of the update in the embedding is more than this many times that in
 #: the matrices.
 _FARTHER: Final = 3.0
+_UNCOMPILED: Final = (
+    "torchao's optimizers ran without compiling, which costs them time, and found their codes in "
+    "tables, which saves half of that; the codes are the same."
+)
 Betas = tuple[float, float]
+#: Of the second moments that fall quiet.
+_OF_QUIET: Final = (LabColumn("against", "v over fp32's"), LabColumn("judged", "judged"))
 _GROUPS: Final = ("all", "embedding", "matrices", "output")
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """A run of each optimizer for each seed, of the twin, and of the twin from weights that differ
-    by a millionth."""
-    shared = {"model": model, "text": settings["text"]}
-    shared |= {"steps": settings["steps"], "lr": settings["lr"]}
-    found = []
-    for seed in settings["seeds"]:
-        for name in (TWIN, NULL, *settings["optimizers"]):
-            cost = settings["steps"] * COSTS.get(name, 0.3) + 4
-            arguments = shared | {"name": name, "seed": seed}
-            found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
-    return found
+    by a millionth; and second moments that fall quiet."""
+    runs = TrainedComparison(
+        settings,
+        model,
+        settings["optimizers"],
+        recipe_of,
+        lambda name: COSTS.get(name, 0.3),
+        twin=lambda subject, seed: recipe_of(TWIN, seed, subject),
+        more=4,
+    )
+    quiet = Job("second moments", partial(ratchets, settings["beta2"]), tuple[Ratchet, ...], 5)
+    return [*runs.jobs(), quiet]
 
 
-def short_run(
-    see: See, *, model: str, text: str | None, name: str, seed: int, steps: int, lr: float
-) -> TrainedRun:
-    """A run, with the bytes of the optimizer's states in `nbytes` and its other figures in `facts`.
-    Raises MissingLibrary if the library of the optimizer is not installed."""
-    subject = subject_of(TASKS["prose"], model, text)
-    kept: list[tuple[Any, Any]] = []
+def recipe_of(name: str, seed: int, subject: LabSubject | None = None) -> Recipe:
+    """A recipe whose run has the bytes of the optimizer's states in `nbytes` and its other figures
+    in `facts`; with a `subject`, also those of `one_pass` on the first batch of the next seed.
+    Training raises MissingLibrary if the library of the optimizer is not installed."""
+    betas = TASKS["prose"].betas
+    torchao = name.startswith("torchao")
+
+    def takes(each: str, parameter: torch.nn.Parameter) -> bool:
+        return group_of(each, parameter) == "matrices"
 
     def make(net: Any, rate: float) -> Any:
-        betas = subject.task.betas
-        chosen = TWIN if name == NULL else name
-        optimizer = libraries.make(
-            chosen, net.named_parameters(), rate, betas, lambda n, p: group_of(n, p) == "matrices"
-        )
-        kept.append((net, optimizer))
-        return optimizer
+        return libraries.make(name, net.named_parameters(), rate, betas, takes)
 
-    recipe = replace(null() if name == NULL else Recipe(), optimizer=make)
-    torchao = name.startswith("torchao")
-    with ExitStack() as contexts:
-        if torchao:
-            contexts.enter_context(libraries.eagerly())
-            contexts.enter_context(libraries.looked_up())
-        after = name != NULL  # of which only the losses of steps are used
-        run = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
-        if name == NULL:
-            return run
-        net, optimizer = kept[0]
+    def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
         facts = {"parameters": float(sum(p.numel() for p in net.parameters() if p.requires_grad))}
         for moment, (counts, bits) in libraries.codes_of(optimizer).items():
             facts[f"entropy {moment}"] = libraries.entropy(counts)
             facts[f"unused {moment}"] = float((counts == 0).sum())
             facts["bits"] = float(bits)
         facts["drifted"], facts["drift"] = libraries.drift(name)
-    if name == TWIN:
-        facts |= one_pass(net, optimizer, next(subject.batches(seed + 1)), subject.task.betas)
-    states = libraries.state_bytes(name, optimizer, net.named_parameters())
-    nbytes = {**run.nbytes, "states": states}
-    notes: tuple[str, ...] = ()
-    if torchao:
-        notes = (
-            "torchao's optimizers ran without compiling, which costs them time, and found their "
-            "codes in tables, which saves half of that; the codes are the same.",
-        )
-    return replace(run, nbytes=nbytes, facts=facts, notes=notes)
+        if subject is not None:
+            batch = next(subject.batches(seed + 1))
+            facts |= one_pass(net, optimizer, batch, betas)
+        states = libraries.state_bytes(name, optimizer, net.named_parameters())
+        notes = (_UNCOMPILED,) if torchao else ()
+        return replace(run, nbytes={**run.nbytes, "states": states}, facts=facts, notes=notes)
+
+    around = libraries.looked_up if torchao else nullcontext
+    return Recipe(optimizer=make, around=around, ended=ended)
 
 
 def one_pass(net: Any, optimizer: Any, ids: torch.Tensor, betas: Betas) -> dict[str, float]:
@@ -166,16 +171,7 @@ def _update(
 
 def through(kind: str, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both moments, float32 `[n]`, as a map would store them."""
-    if kind == "bf16":
-        return state_maps.nearest("bf16")(m), state_maps.nearest("bf16")(v)
-    block = state_maps.BLOCKS[kind]
-    if kind == "fp8":
-        return state_maps.fp8_blocks(block)(m), state_maps.fp8_blocks(block)(v)
-    if kind == "4-bit":
-        signed, unsigned = state_maps.dynamic_codes(True, 4), state_maps.linear_codes(4)
-    else:
-        signed, unsigned = state_maps.dynamic_codes(True), state_maps.dynamic_codes(False)
-    return state_maps.blockwise(signed, block)(m), state_maps.blockwise(unsigned, block)(v)
+    return state_maps.map_named(kind, True)(m), state_maps.map_named(kind, False)(v)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
@@ -183,7 +179,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
     and which optimizer to use."""
     names = settings["optimizers"]
     runs = LabComparison(names, settings["seeds"], outcomes)
-    columns = (
+    columns: tuple[LabColumn, ...] = (
         LabColumn("states", "states"),
         LabColumn("nbytes", "bytes", "bytes"),
         LabColumn("each", "bytes a parameter"),
@@ -200,41 +196,46 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("drift", "farthest"),
         LabColumn("seconds", "a step", "seconds"),
     )
-    twins = [run for seed in settings["seeds"] if (run := runs.run(TWIN, seed)) is not None]
+    twin = runs.first(TWIN)
     rows: list[dict[str, Cell]] = []
-    if twins:
-        rows.append({"states": TWIN, "seconds": twins[0].seconds, **_read_off(twins)})
+    if twin is not None:
+        rows.append({"states": TWIN, "seconds": twin.seconds, **_read_off(twin)})
     compared = {str(row["recipe"]): row for row in runs.rows()}
     for name in names:
-        own = [run for seed in settings["seeds"] if (run := runs.run(name, seed)) is not None]
-        if not own:
+        if (own := runs.first(name)) is None:
             continue
         row: dict[str, Cell] = {"states": name} | _read_off(own)
         row |= {key: cell for key, cell in compared.get(name, {}).items() if key != "recipe"}
-        if twins and name in _MAP_OF:
-            kind, facts = _MAP_OF[name], twins[0].facts
+        if twin is not None and name in _MAP_OF:
+            kind, facts = _MAP_OF[name], twin.facts
             row["pass"] = facts.get(f"pass {kind} matrices")
             row["pass_embedding"] = facts.get(f"pass {kind} embedding")
             row["zeroed"] = facts.get(f"zero {kind} all")
         rows.append(row)
     of_bits = [name for name in names if name != _OTHER]  # beside another rule they would be flat
     pictures: list[Picture] = [*runs.charts(f"states in few bits, lr {settings['lr']:g}", of_bits)]
-    if twins and (heat := _parts_heat(twins[0])) is not None:
+    if twin is not None and (heat := _parts_heat(twin)) is not None:
         pictures.append(heat)
     pictures += runs.charts(f"{_OTHER}, another rule, lr {settings['lr']:g}", (_OTHER,))
+    quiet: tuple[Ratchet, ...] = outcomes.get("second moments", ())
+    notes = [_of_drift(rows), *_notes(names, outcomes)]
+    if quiet:
+        columns = (*columns, *_OF_QUIET)
+        rows += ratchet_rows(quiet)
+        pictures.append(ratchet_chart(quiet, settings["beta2"]))
+        notes.append(ratchet_sentence(quiet, settings["beta2"]))
     return Findings(
         columns,
         tuple(rows),
         tuple(pictures),
         _verdict(settings, runs, rows),
         runs.floor,
-        (*filter(None, (_of_drift(rows),)), *_notes(names, runs, outcomes)),
+        tuple(filter(None, notes)),
     )
 
 
-def _read_off(runs: Sequence[TrainedRun]) -> dict[str, Cell]:
-    """The figures of an optimizer besides its losses, from the run of the first seed."""
-    run = runs[0]
+def _read_off(run: TrainedRun) -> dict[str, Cell]:
+    """The figures of an optimizer besides its losses."""
     if "states" not in run.nbytes:
         return {}
     facts, nbytes = run.facts, run.nbytes["states"]
@@ -269,14 +270,10 @@ def _verdict(
 ) -> str:
     twin = next((row for row in rows if row["states"] == TWIN), {})
     found = {n: c for n, c in runs.compared.items() if n != _OTHER}
-    if broken := runs.broken:
-        return broken
-    if not found or runs.floor is None:
+    if (answer := runs.without_answer(settings["lr"])) is not None:
+        return answer
+    if not found:
         return ""
-    if not settings["lr"]:
-        return "At lr 0 nothing is learned, so the optimizers cannot be compared."
-    if runs.chaotic:
-        return runs.chaotic
     sizes = {str(row["states"]): row.get("each") for row in rows}
     well = [n for n in found if runs.seen(n) == "no difference"]
     ill = [n for n in found if runs.seen(n) in ("worse", "better")]
@@ -314,7 +311,7 @@ def _of_drift(rows: Sequence[Mapping[str, Cell]]) -> str:
 def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> str:
     """Whether the update of the embedding, whose gradients are rare, is worse than that of the
     matrices."""
-    twin = next((run for seed in runs.seeds if (run := runs.run(TWIN, seed)) is not None), None)
+    twin = runs.first(TWIN)
     tried = {_MAP_OF[name] for row in rows if (name := str(row["states"])) in _MAP_OF}
     for kind in ("8-bit", "fp8"):
         if twin is None or kind not in tried:
@@ -334,9 +331,7 @@ def _of_embedding(runs: LabComparison, rows: Sequence[Mapping[str, Cell]]) -> st
     return ""
 
 
-def _notes(
-    names: Sequence[str], runs: LabComparison, outcomes: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _notes(names: Sequence[str], outcomes: Mapping[str, Any]) -> list[str]:
     notes = []
     if "bf16" in names:
         notes.append("States in BF16 are emulated: rounded after each step of PyTorch's AdamW.")
@@ -348,9 +343,4 @@ def _notes(
     notes += dict.fromkeys(
         note for run in outcomes.values() if isinstance(run, TrainedRun) for note in run.notes
     )
-    if outcomes:
-        notes.append(
-            "beta2 is 0.95 here; whether a second moment of few bits can fall again at 0.999 is "
-            "what the experiment ratchet shows."
-        )
-    return tuple(notes)
+    return notes

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
@@ -20,14 +21,14 @@ from torch import nn
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.extras import require
-from qtui_core.lab.job import Job
+from qtui_core.lab.job import Job, See
 from qtui_core.lab.numerics.products import inner_linears
 from qtui_core.lab.results import Cell, Findings, LabBar, LabBars, LabColumn
 from qtui_core.lab.training.comparison import seeds_counted, steps_counted
 from qtui_core.lab.training.recipes import fake_quantized, grouped_linears
-from qtui_core.lab.training.tasks import TASKS, LabSubject, LabTask, held_out_loss, subject_of
-from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, apart, null, train
-from qtui_core.quantities import format_bytes, phrase
+from qtui_core.lab.training.tasks import TASKS, LabSubject, held_out_loss, subject_of
+from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun, apart, null, train
+from qtui_core.quantities import phrase
 
 #: Default learning rates: at these, few bits still learn and many bits are not spoiled.
 _RATES: Final = {2: 3e-4, 3: 1e-4}
@@ -61,21 +62,18 @@ def rate_of(bits: int, settings: Mapping[str, Any]) -> float:
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """The model as it is; QAT for each width and seed; and a control for each rate and seed, twice
     for the first seed."""
-    names = ("text", "group", "schedule")
-    shared = {"model": model} | {name: settings[name] for name in names}
     steps, bits = settings["steps"], settings["bits"]
-    found = [Job("as it is", as_it_is, shared | {"bits": bits}, Untouched, 3 + 3 * len(bits))]
+    cost = 4 + _STEP * steps
+    found = [Job("as it is", partial(as_it_is, settings, model), Untouched, 3 + 3 * len(bits))]
     for seed in settings["seeds"]:
-        run = shared | {"seed": seed, "steps": steps}
         for width in bits:
-            arguments = run | {"bits": width, "lr": rate_of(width, settings)}
-            cost = 4 + _STEP * steps
-            found.append(Job(f"qat {width} {seed}", trained_so, arguments, TrainedRun, cost))
+            run = partial(trained_so, settings, model, width, seed)
+            found.append(Job(f"qat {width} {seed}", run, TrainedRun, cost))
         for rate, widths in _widths(settings).items():
             for name in ("control", "null")[: 2 if seed == settings["seeds"][0] else 1]:
-                arguments = run | {"name": name, "bits": widths, "lr": rate}
-                cost = 4 + 3 * len(widths) + _STEP * steps
-                found.append(Job(f"{name} {rate:g} {seed}", control, arguments, TrainedRun, cost))
+                run = partial(control, settings, model, name, rate, seed)
+                key = f"{name} {rate:g} {seed}"
+                found.append(Job(key, run, TrainedRun, cost + 3 * len(widths)))
     return found
 
 
@@ -88,15 +86,14 @@ def _widths(settings: Mapping[str, Any]) -> dict[float, tuple[int, ...]]:
     return found
 
 
-def _task(schedule: str) -> LabTask:
-    return replace(TASKS["code"], decays=schedule == "linear")
+def _subject(settings: Mapping[str, Any], model: str) -> LabSubject:
+    task = replace(TASKS["code"], decays=settings["schedule"] == "linear")
+    return subject_of(task, model, settings["text"])
 
 
-def as_it_is(
-    see: See, *, model: str, text: str | None, group: int, schedule: str, bits: Sequence[int]
-) -> Untouched:
+def as_it_is(settings: Mapping[str, Any], model: str, see: See) -> Untouched:
     """The held-out loss before and after PTQ. Raises as `fake_quantized`."""
-    subject = subject_of(_task(schedule), model, text)
+    subject, bits, group = _subject(settings, model), settings["bits"], settings["group"]
     net = subject.start()
     weights = sum(net.get_submodule(name).weight.numel() for name in inner_linears(net))
     see(0, len(bits) + 1, None)
@@ -122,54 +119,32 @@ def _quantized(
 
 
 def trained_so(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    group: int,
-    schedule: str,
-    seed: int,
-    steps: int,
-    bits: int,
-    lr: float,
+    settings: Mapping[str, Any], model: str, bits: int, seed: int, see: See
 ) -> TrainedRun:
     """A run of QAT. Raises as `fake_quantized` does."""
-    recipe = Recipe(prepare=lambda net: fake_quantized(net, bits, group))
-    subject = subject_of(_task(schedule), model, text)
-    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
+    recipe = Recipe(prepare=lambda net: fake_quantized(net, bits, settings["group"]))
+    subject, lr = _subject(settings, model), rate_of(bits, settings)
+    return train(subject, recipe, seed=seed, steps=settings["steps"], lr=lr, see=see)
 
 
 def control(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    group: int,
-    schedule: str,
-    seed: int,
-    steps: int,
-    name: str,
-    bits: Sequence[int],
-    lr: float,
+    settings: Mapping[str, Any], model: str, name: str, lr: float, seed: int, see: See
 ) -> TrainedRun:
     """A run in float32 with PTQ at its end; its facts are the losses by width."""
-    subject = subject_of(_task(schedule), model, text)
+    subject, group = _subject(settings, model), settings["group"]
     require("QAT", "torchao")  # before minutes of training
     grouped_linears(subject.start(), group)
+
+    def ended(net: Any, optimizer: Any, run: TrainedRun) -> TrainedRun:
+        if run.diverged:
+            return run
+        bits = _widths(settings)[lr]
+        return replace(run, facts=_quantized(subject, net, bits, group, lambda *at: None))
+
     floor = name == "null"  # of which only the losses by width are used
-    disturb = null().prepare if floor else None
-    kept: list[Any] = []
-
-    def keep(net: Any) -> None:
-        if disturb is not None:
-            disturb(net)
-        kept.append(net)
-
-    recipe = Recipe(prepare=keep)
-    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=not floor)
-    if found.diverged:
-        return found
-    return replace(found, facts=_quantized(subject, kept[0], bits, group, lambda *at: None))
+    recipe = replace(null() if floor else Recipe(), ended=ended)
+    steps = settings["steps"]
+    return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=not floor)
 
 
 @dataclass(frozen=True)
@@ -356,7 +331,7 @@ def _verdict(
         f"QAT beside equal training and then PTQ, {steps_counted(settings)}, {seeds}: "
         f"{'; '.join(said)}."
     )
-    return text + _against_ptq(settings, known, moved) + _cost(settings, known, start)
+    return text + _against_ptq(settings, known, moved)
 
 
 def _against_ptq(
@@ -379,16 +354,4 @@ def _against_ptq(
     return (
         f" At {bits} bits PTQ of the model as it is stays ahead of both, because training alone "
         f"made the model worse; try {cure}."
-    )
-
-
-def _cost(settings: Mapping[str, Any], known: Sequence[_Width], start: Untouched) -> str:
-    helps = [width for width in known if width.seen == "better"]
-    if not helps:
-        return ""
-    least = min(helps, key=lambda width: width.bits)
-    return (
-        f" It stores what PTQ does (at {least.bits} bits "
-        f"{format_bytes(_stored(start, least.bits, settings))}, fp32 "
-        f"{format_bytes(4 * start.weights)}); training holds float32."
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean, variance
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ from torch import nn
 
 from qtui_core.errors import UsageError
 from qtui_core.lab.job import Job
-from qtui_core.lab.numerics.operands import Operand
 from qtui_core.lab.numerics.products import (
     Products,
     QuantizedLinear,
@@ -29,10 +29,17 @@ from qtui_core.lab.numerics.products import (
     convert,
     inner_linears,
 )
+from qtui_core.lab.numerics.rounding import Operand
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
-from qtui_core.lab.training.comparison import NULL, TWIN, LabComparison, steps_counted
-from qtui_core.lab.training.tasks import TASKS, chosen_task, subject_of
-from qtui_core.lab.training.twins import FLOORS, Recipe, See, TrainedRun, null, train
+from qtui_core.lab.training.comparison import (
+    NULL,
+    TWIN,
+    LabComparison,
+    TrainedComparison,
+    steps_counted,
+)
+from qtui_core.lab.training.tasks import chosen_task
+from qtui_core.lab.training.twins import FLOORS, Recipe, TrainedRun
 from qtui_core.models.opening import DEMO
 
 #: Steps at either end whose mean loss counts.
@@ -64,22 +71,17 @@ def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     if max(settings["periods"]) > steps:
         raise UsageError(f"--periods {max(settings['periods'])} is more than --steps {steps}.")
     own = model != DEMO or settings["text"] is not None
-    shared = {
-        "model": model,
-        "text": settings["text"],
-        "task": chosen_task(settings, model, "prose" if own else "nano"),
-        "steps": steps,
-        "lr": settings["lr"],
-        "low": low,
-        "high": high,
-    }
-    found = []
-    for seed in settings["seeds"]:
-        for name in (TWIN, NULL, *_names(settings)):
-            arguments = shared | {"name": name, "seed": seed}
-            cost = 2 + _STEP * steps * (0.6 if name in (TWIN, NULL) else 1)
-            found.append(Job(f"{name} {seed}", run, arguments, TrainedRun, cost))
-    return found
+    task = chosen_task(settings, model, "prose" if own else "nano")
+    runs = TrainedComparison(
+        settings,
+        model,
+        _names(settings),
+        partial(recipe_of, settings),
+        lambda name: _STEP * (0.6 if name in (TWIN, NULL) else 1),
+        task=task,
+        more=2,
+    )
+    return runs.jobs()
 
 
 def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -89,27 +91,11 @@ def _names(settings: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def run(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    task: str,
-    name: str,
-    seed: int,
-    steps: int,
-    lr: float,
-    low: int,
-    high: int,
-) -> TrainedRun:
-    """A width, "cycle PERIODS", the twin or the disturbed one. What cycles is evaluated at its
-    widest; its fact "operations" is the mean of b² over that of 8 bits."""
-    subject = subject_of(TASKS[task], model, text)
-    if name in (TWIN, NULL):
-        recipe = null() if name == NULL else Recipe()
-        after = name == TWIN  # of the other only the losses of steps are used
-        return train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see, after=after)
+def recipe_of(settings: Mapping[str, Any], name: str, seed: int) -> Recipe:
+    """The recipe of a width or of "cycle PERIODS". What cycles is evaluated at its widest; the fact
+    "operations" of its run is the mean of b² over that of 8 bits."""
     kind, _, number = name.partition(" ")
+    steps, low, high = settings["steps"], settings["low"], settings["high"]
     if kind == "cycle":
         widths = [width_at(step, steps, int(number), low, high) for step in range(steps)]
         last = high
@@ -117,9 +103,9 @@ def run(
         last = int(kind)
         widths = [last] * steps
     recipe = scheduled(widths, last, seed)
-    found = train(subject, recipe, seed=seed, steps=steps, lr=lr, see=see)
-    operations = fmean(bits * bits for bits in widths) / WIDEST**2
-    return replace(found, facts={"operations": operations})
+    facts = {"operations": fmean(bits * bits for bits in widths) / WIDEST**2}
+    recipe.ended = lambda model, optimizer, run: replace(run, facts=facts)
+    return recipe
 
 
 def scheduled(widths: Sequence[int], last: int, seed: int) -> Recipe:
@@ -158,7 +144,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
         LabColumn("d", "d train", "nats"),
         LabColumn("seen", "against the floor"),
     )
-    learned = {name: _learned(runs, name, settings) for name in names}
+    learned = {name: _learned(runs, name) for name in names}
     rows: list[dict[str, Cell]] = [
         {
             "name": name,
@@ -180,11 +166,7 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
 def gap_of(runs: LabComparison, name: str) -> float | None:
     """The mean loss over the last steps less that of float32, over the seeds; None if it is not
     known or diverged."""
-    found = [
-        _end(run) - _end(twin)
-        for seed in runs.seeds
-        if (run := runs.run(name, seed)) and (twin := runs.run(TWIN, seed)) and not run.diverged
-    ]
+    found = [_end(run) - _end(twin) for run, twin in runs.pairs(name) if not run.diverged]
     return fmean(found) if found else None
 
 
@@ -202,13 +184,12 @@ def improvement(run: TrainedRun) -> tuple[float, float]:
     return fmean(first) - fmean(last), math.sqrt((variance(first) + variance(last)) / ends)
 
 
-def _learned(runs: LabComparison, name: str, settings: Mapping[str, Any]) -> float | None:
+def _learned(runs: LabComparison, name: str) -> float | None:
     """The share of float32's improvement; None if float32 itself does not improve by more than its
     batches scatter."""
     shares = []
-    for seed in settings["seeds"]:
-        run, twin = runs.run(name, seed), runs.run(TWIN, seed)
-        if run is None or twin is None or twin.diverged:
+    for run, twin in runs.pairs(name):
+        if twin.diverged:
             continue
         whole, error = improvement(twin)
         if whole <= 2 * error:
@@ -255,15 +236,11 @@ def _gaps(settings: Mapping[str, Any], runs: LabComparison) -> tuple[LabChart, .
 def _verdict(
     settings: Mapping[str, Any], runs: LabComparison, learned: Mapping[str, float | None]
 ) -> str:
-    if broken := runs.broken:
-        return broken
+    if (answer := runs.without_answer(settings["lr"])) is not None:
+        return answer
     names = {bits: f"{bits} bits" for bits in settings["bits"]}
     if runs.floor is None or any(runs.run(n, settings["seeds"][0]) is None for n in names.values()):
         return ""
-    if runs.chaotic:
-        return runs.chaotic
-    if not settings["lr"]:
-        return "At lr 0 nothing is learned, so that no width can be told from another."
     gaps = {bits: gap_of(runs, name) for bits, name in names.items()}
     # What this run cannot see is no gap, whatever is asked for.
     tolerance = max(settings["tolerance"], FLOORS * runs.floor)

@@ -8,18 +8,19 @@ close to one have no effect at all below a threshold (`dead`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.lab.experiments.dead import thresholds
-from qtui_core.lab.job import Job
+from qtui_core.lab.job import Job, See
+from qtui_core.lab.numerics.products import layer_of
 from qtui_core.lab.numerics.rounding import STORAGES
+from qtui_core.lab.numerics.terms import thresholds
 from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
 from qtui_core.lab.training.tasks import LabTask, subject_of
-from qtui_core.lab.training.twins import See
 from qtui_core.lab.training.updates import (
     ENOUGH,
     RATES,
@@ -63,17 +64,16 @@ class Survival:
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
     """One job: most of the work is the gradients."""
-    betas = settings["beta1"], settings["beta2"]
-    task = LabTask("prose", settings["batch"], settings["sequence"], None, False, betas=betas)
-    arguments = {"model": model, "text": settings["text"], "lr": settings["lr"], "task": task}
-    return [Job("tensors", tensors, arguments, Survival, 6)]
+    return [Job("tensors", partial(tensors, settings, model), Survival, 6)]
 
 
-def tensors(see: See, *, model: str, text: str | None, lr: float, task: LabTask) -> Survival:
+def tensors(settings: Mapping[str, Any], model: str, see: See) -> Survival:
     """The shares of each tensor. In a large model only the first, the last and every eighth layer,
     and the tensors outside of layers, are tried."""
+    betas, lr = (settings["beta1"], settings["beta2"]), settings["lr"]
+    task = LabTask("prose", settings["batch"], settings["sequence"], None, False, betas=betas)
     large = open_model(model).parameters > _WHOLE
-    subject = subject_of(task, model, text, large)
+    subject = subject_of(task, model, settings["text"], large)
     parameters = dict(subject.start().named_parameters())
     chosen = _some_layers(list(parameters)) if large else lambda name: True
     wanted = wanted_updates(subject, see, chosen, _ELEMENTS)
@@ -93,11 +93,6 @@ def _some_layers(names: list[str]) -> Callable[[str], bool]:
     numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
     kept = set(numbers[::8]) | set(numbers[-1:])
     return lambda name: layer_of(name) is None or layer_of(name) in kept
-
-
-def layer_of(name: str) -> int | None:
-    """The number of the layer that a parameter belongs to: the first number in its name."""
-    return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:

@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.job import Job
+from qtui_core.lab.job import Job, See
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
+from qtui_core.lab.numerics.terms import (
+    LabTerm,
+    check_decay,
+    term_rows,
+    terms,
+    terms_sentence,
+)
 from qtui_core.lab.numerics.walks import (
     GROWN,
     GrownScales,
@@ -29,16 +37,9 @@ from qtui_core.lab.numerics.walks import (
     walks_chart,
 )
 from qtui_core.lab.results import Cell, Density, Findings, LabColumn, LabLine, Picture
-from qtui_core.lab.training.comparison import LabComparison, steps_counted
+from qtui_core.lab.training.comparison import LabComparison, TrainedComparison, steps_counted
 from qtui_core.lab.training.tasks import TASKS, subject_of
-from qtui_core.lab.training.twins import (
-    Recipe,
-    See,
-    TrainedRun,
-    null,
-    stored_weights,
-    train,
-)
+from qtui_core.lab.training.twins import Recipe, stored_weights
 from qtui_core.lab.training.updates import (
     ENOUGH,
     RATES,
@@ -90,26 +91,33 @@ class Updates:
 
 
 def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
-    """The updates, the single weight, and a short run for each way to store weights."""
-    shared = {"model": model, "text": settings["text"]}
-    run = shared | {"steps": settings["steps"], "lr": settings["lr"], "store": settings["store"]}
+    """The updates, the single weight, the terms of the optimizer, and a short run for each way to
+    store weights. Raises UsageError for a decay that takes away more than there is."""
+    check_decay(settings)
     found = [
-        Job("updates", updates, shared | {n: settings[n] for n in ("lr", "store")}, Updates, 6),
-        Job("one weight", one_weight, {}, tuple[OneWeight, ...], 2),
-        Job("scales", grown_scales, {}, GrownScales, 1),
+        Job("updates", partial(updates, settings, model), Updates, 6),
+        Job("one weight", one_weight, tuple[OneWeight, ...], 2),
+        Job("scales", grown_scales, GrownScales, 1),
     ]
-    for seed in settings["seeds"]:
-        for name in ("fp32", "null", "nearest", "stochastic"):
-            arguments = run | {"name": name, "seed": seed}
-            cost = 0.3 * settings["steps"]
-            found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
-    return found
+    if not STORAGES[settings["store"]].whole:
+        found.append(Job("terms", partial(terms, settings), tuple[LabTerm, ...], 2))
+    recipe = partial(recipe_of, settings["store"])
+    names = ("nearest", "stochastic")
+    runs = TrainedComparison(settings, model, names, recipe, lambda name: 0.3, before=True, more=0)
+    return found + runs.jobs()
 
 
-def updates(see: See, *, model: str, text: str | None, lr: float, store: str) -> Updates:
+def recipe_of(store: str, name: str, seed: int) -> Recipe:
+    """Weights that are stored in a format, to nearest or stochastically."""
+    drawn = None if name == "nearest" else torch.Generator().manual_seed(1000 + seed)
+    return stored_weights(STORAGES[store], drawn)
+
+
+def updates(settings: Mapping[str, Any], model: str, see: See) -> Updates:
     """Lost and kept shares by format and rate, and at `lr` also by part of the model; those of each
     tensor in the format `store`."""
-    subject = subject_of(TASKS["prose"], model, text)
+    subject = subject_of(TASKS["prose"], model, settings["text"])
+    lr, store = settings["lr"], settings["store"]
     wanted = wanted_updates(subject, see)
     rates = sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True)
     reaches = []
@@ -163,34 +171,6 @@ def threshold(storage: Storage, magnitude: float) -> float:
     return math.ldexp(1.0, exponent - storage.mantissa_bits - 1)
 
 
-def short_run(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    name: str,
-    seed: int,
-    steps: int,
-    lr: float,
-    store: str,
-) -> TrainedRun:
-    """A run whose weights are stored in `store`, to nearest or stochastically; or its float32
-    twin."""
-    subject = subject_of(TASKS["prose"], model, text)
-    recipes = {
-        "fp32": Recipe,
-        "null": null,
-        "nearest": lambda: stored_weights(STORAGES[store], None),
-        "stochastic": lambda: stored_weights(
-            STORAGES[store], torch.Generator().manual_seed(1000 + seed)
-        ),
-    }
-    before, after = name == "fp32", name != "null"  # of which only the losses of steps are used
-    return train(
-        subject, recipes[name](), seed=seed, steps=steps, lr=lr, see=see, before=before, after=after
-    )
-
-
 def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
     """The table of shares, the picture of the updates with thresholds, the curves, and a
     sentence."""
@@ -242,12 +222,17 @@ def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findin
             }
             for name in grown.courses
         ]
+    acting: tuple[LabTerm, ...] = outcomes.get("terms", ())
+    if acting:
+        columns = (*columns, LabColumn("judged", "judged"))
+        rows += term_rows(acting, store)
     verdict = "" if found is None else _verdict(settings, found, runs)
     if grown is not None and store == "int8":
         verdict = f"{verdict} {scales_sentence(grown)}".strip()
     notes = [runs.chaotic] if runs.chaotic else []
     if grown is not None:
         notes.append(codes_sentence(grown))
+    notes += filter(None, (terms_sentence(acting, store),))
     return Findings(columns, tuple(rows), tuple(pictures), verdict, runs.floor, tuple(notes))
 
 

@@ -65,20 +65,43 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 @contextmanager
-def gradients_seen(model: nn.Module, tell: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
-    """Within the block, `tell` is called in each backward pass with the name of each linear layer
-    and the gradient of its output."""
+def hooked(
+    modules: Mapping[str, nn.Module], tell: Callable[[str, Any, Any], None]
+) -> Iterator[None]:
+    """Within the block, `tell` is called after each forward pass of a module with its name, its
+    arguments and its output."""
 
     def hook(name: str) -> Any:
-        def kept(module: nn.Module, arguments: Any, output: torch.Tensor) -> None:
-            if output.requires_grad:
-                output.register_hook(lambda gradient: tell(name, gradient))
+        return lambda module, arguments, output: tell(name, arguments, output)
 
-        return kept
-
-    hooks = [module.register_forward_hook(hook(name)) for name, module in linears(model).items()]
+    hooks = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
     try:
         yield
     finally:
         for each in hooks:
             each.remove()
+
+
+@contextmanager
+def gradients_seen(
+    modules: Mapping[str, nn.Module], tell: Callable[[str, torch.Tensor, torch.Tensor], None]
+) -> Iterator[None]:
+    """Within the block, `tell` is called in each backward pass with the name of each module, its
+    input, and the gradient of its output."""
+
+    def after(name: str, arguments: Any, output: torch.Tensor) -> None:
+        def backward(gradient: torch.Tensor) -> None:
+            tell(name, arguments[0], gradient)
+
+        if output.requires_grad:
+            output.register_hook(backward)
+
+    with hooked(modules, after):
+        yield
+
+
+def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
+    """|made - exact| / |exact| in the Frobenius norm; 0 if both are zero."""
+    norm = float(exact.double().norm())
+    off = float((made.double() - exact.double()).norm())
+    return off / norm if norm else (0.0 if not off else float("inf"))

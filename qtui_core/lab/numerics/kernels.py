@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from qtui_core.dataclass import dataclass
-from qtui_core.lab.training.twins import See
+from qtui_core.lab.job import See
 
 #: Tokens, inputs and outputs of the timed product, and how often it is timed.
 _SHAPE: Final = (512, 1024, 1024)

@@ -12,7 +12,7 @@ from torch import nn
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.lab.numerics.operands import EXACT, Operand, rotated, rotation
+from qtui_core.lab.numerics.rounding import EXACT, Operand, rotated, rotation
 
 #: The size of the rotation in the published NVFP4 recipe.
 _ROTATED: Final = 16
@@ -23,8 +23,8 @@ class Products:
     """How the operands of the three products are quantized.
 
     Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens. `x` quantizes X in Y
-    and `x_dw` in dW, and likewise for W and G. With `turned`, both operands of dW are rotated: with
-    the same random signs in every product, as in the published recipe, or with new ones if `fresh`.
+    and `x_dw` in dW, and likewise for W and G. With `turned`, both operands of dW are rotated, with
+    the same random signs in every product, as in the published recipe.
     """
 
     x: Operand = EXACT
@@ -34,7 +34,6 @@ class Products:
     g_dw: Operand = EXACT
     x_dw: Operand = EXACT
     turned: bool = False
-    fresh: bool = False
 
     def y(self, x: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
         """Y float32 `[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
@@ -48,8 +47,7 @@ class Products:
         """dW float32 `[outputs, inputs]` of g `[tokens, outputs]` and x `[tokens, inputs]`."""
         across, along = g.T.contiguous(), x.T.contiguous()
         if self.turned:
-            signs = random if self.fresh else torch.Generator().manual_seed(0)
-            matrix = rotation(_ROTATED, signs).to(g.device)
+            matrix = rotation(_ROTATED, torch.Generator().manual_seed(0)).to(g.device)
             across, along = rotated(across, matrix), rotated(along, matrix)
         return self.g_dw(across, random) @ self.x_dw(along, random).T
 
@@ -133,6 +131,11 @@ def is_head(name: str) -> bool:
     return name.rpartition(".")[2] in ("lm_head", "output", "embed_out")
 
 
+def layer_of(name: str) -> int | None:
+    """The number of the block that a parameter or module belongs to: the first in its name."""
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
 def convert(
     model: nn.Module,
     names: Iterable[str],
@@ -182,3 +185,10 @@ SCHEMES: Final[dict[str, Products]] = {
 #: in tiles of 16 x 16, so that W and its transpose have the same codes.
 _TILED: Final = Operand("e2m1", "nv-tile")
 SCHEMES["nvfp4 full"] = replace(SCHEMES["nvfp4 stochastic"], w=_TILED, w_dx=_TILED, turned=True)
+#: The parts alone and together, by what is added to plain NVFP4.
+NVFP4_PARTS: Final = {
+    "nvfp4": SCHEMES["nvfp4"],
+    "nvfp4 stochastic": SCHEMES["nvfp4 stochastic"],
+    "nvfp4 rotated": replace(SCHEMES["nvfp4"], turned=True),
+    "nvfp4 full": SCHEMES["nvfp4 full"],
+}

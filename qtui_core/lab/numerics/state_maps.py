@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from qtui_core.lab.numerics.rounding import STORAGES
+from qtui_core.quant.coding.double_quant import dynamic_map
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
@@ -23,8 +24,11 @@ def dynamic_codes(signed: bool, bits: int = 8) -> torch.Tensor:
     """The values of the dynamic map in ascending order: float32 `[2^bits]` in [-1, 1] or [0, 1].
 
     The number of leading zeros of a code is the power of ten, and the remaining bits divide that
-    decade evenly (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021).
+    decade evenly (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021). The signed
+    one of 8 bits is that of bitsandbytes.
     """
+    if signed and bits == 8:
+        return torch.from_numpy(dynamic_map().copy())
     exponents = bits - 1
     found = [0.0, 1.0]
     for index in range(exponents):
@@ -96,6 +100,20 @@ def nearest(name: str) -> Map:
 def stochastic(name: str, generator: torch.Generator) -> Map:
     """A map to the format `name` without scales, with stochastic rounding."""
     return lambda x: STORAGES[name].stochastic(x, generator)
+
+
+def map_named(name: str, signed: bool) -> Map:
+    """The map of that name, for moments with a sign or without, in the blocks of BLOCKS. A map of 4
+    bits is linear for numbers without a sign."""
+    if name not in BLOCKS:
+        return nearest(name)
+    block = BLOCKS[name]
+    if name in ("fp8", "fp8 expanded"):
+        return fp8_blocks(block) if name == "fp8" else fp8_expanded(block)
+    bits = int(name[0])
+    return blockwise(
+        linear_codes(bits) if bits == 4 and not signed else dynamic_codes(signed, bits), block
+    )
 
 
 #: Elements that share a scale in torchao.optim, by map; "fp8 expanded" takes what "fp8" does, so

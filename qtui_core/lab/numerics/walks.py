@@ -8,9 +8,9 @@ from typing import Final
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import See
 from qtui_core.lab.numerics.rounding import STORAGES
 from qtui_core.lab.results import LabChart, LabLine
-from qtui_core.lab.training.twins import See
 
 #: Copies of the single weight, how often each is changed, and the change.
 _COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3

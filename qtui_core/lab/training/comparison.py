@@ -1,16 +1,28 @@
-"""Compares recipes with their float32 twin over several seeds: differences, the floor, curves and
-sentences."""
+"""Trains recipes beside their float32 twin, and compares them over several seeds: differences, the
+floor, curves and sentences."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import Job, See
 from qtui_core.lab.results import Cell, LabChart, LabColumn, LabLine
-from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference, paired
+from qtui_core.lab.training.tasks import TASKS, LabSubject, subject_of
+from qtui_core.lab.training.twins import (
+    FLOORS,
+    Recipe,
+    TrainedRun,
+    difference,
+    null,
+    paired,
+    train,
+)
 from qtui_core.quantities import plural
 
 TWIN: Final = "fp32"
@@ -26,6 +38,79 @@ ERRORS: Final = 3
 FEWEST: Final = 5
 #: Each point of a curve is the mean of at least this many steps.
 _SMOOTH: Final = 5
+
+
+@dataclass(frozen=True)
+class TrainedComparison:
+    """Recipes that are trained beside float32 on the same batches, as the parts of an experiment.
+
+    Attributes:
+        settings, model: of the experiment: its steps, seeds, text, and `lr` or `rates`.
+        names: of the recipes.
+        recipe: makes one from its name and the seed of its random numbers.
+        step: about how many seconds of one thread a step takes, by name, TWIN and NULL too.
+        drawn: names of those that round at random. Each runs again with other random numbers.
+        task: of TASKS.
+        twin: makes the recipe of the twin from what it is trained on and the seed of its batches.
+        before: whether the twin's held-out loss is measured before it trains.
+        more: seconds that each run takes besides its steps.
+    """
+
+    settings: Mapping[str, Any]
+    model: str
+    names: Sequence[str]
+    recipe: Callable[[str, int], Recipe]
+    step: Callable[[str], float]
+    drawn: Container[str] = ()
+    task: str = "prose"
+    twin: Callable[[LabSubject, int], Recipe] = lambda subject, seed: Recipe()
+    before: bool = False
+    more: float = 3.0
+
+    def jobs(self) -> list[Job]:
+        """A run of the twin, of the disturbed twin and of each recipe, for each rate and seed."""
+        names = [TWIN, NULL, *self.names]
+        names += [f"{name} {AGAIN}" for name in self.names if name in self.drawn]
+        return [
+            Job(
+                run_key(name, rate, seed, self.settings),
+                partial(self.run, name, rate, seed),
+                TrainedRun,
+                self.step(name.removesuffix(f" {AGAIN}")) * self.settings["steps"] + self.more,
+            )
+            for rate in rates_of(self.settings)
+            for seed in self.settings["seeds"]
+            for name in names
+        ]
+
+    def run(self, name: str, lr: float, seed: int, see: See) -> TrainedRun:
+        """A run by its name."""
+        subject = subject_of(TASKS[self.task], self.model, self.settings["text"])
+        again = name.endswith(f" {AGAIN}")
+        if name in (TWIN, NULL):
+            recipe = self.twin(subject, seed) if name == TWIN else null()
+        else:
+            recipe = self.recipe(name.removesuffix(f" {AGAIN}"), seed + 10_000 * again)
+        return train(
+            subject,
+            recipe,
+            seed=seed,
+            steps=self.settings["steps"],
+            lr=lr,
+            see=see,
+            before=self.before and name == TWIN,
+            after=name != NULL and not again,  # runs for a floor are compared by steps
+        )
+
+
+def rates_of(settings: Mapping[str, Any]) -> tuple[float, ...]:
+    """The learning rates at which each recipe is run."""
+    return settings.get("rates") or (settings["lr"],)
+
+
+def run_key(name: str, rate: float, seed: int, settings: Mapping[str, Any]) -> str:
+    """The key of a run's job."""
+    return f"{name} {rate:g} {seed}" if settings.get("rates") else f"{name} {seed}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +156,7 @@ class LabComparison:
         self.seeds = tuple(seeds)
         self._outcomes = outcomes
         self.floor = self._apart(NULL, TWIN)
-        self.compared = {name: found for name in recipes if (found := self.beside(name))}
+        self.compared = {name: found for name in recipes if (found := self._beside(name))}
 
     def run(self, name: str, seed: int) -> TrainedRun | None:
         found = self._outcomes.get(f"{name} {seed}")
@@ -81,11 +166,14 @@ class LabComparison:
         """The run of the first seed that is done."""
         return next((run for seed in self.seeds if (run := self.run(name, seed))), None)
 
-    def clears(self, value: float | None, name: str = "") -> bool:
-        """Whether a difference exceeds the floor of the recipe `name`, or without a name that of
-        all recipes."""
-        floor = self.compared[name].floor if name else self.floor
-        return value is not None and floor is not None and abs(value) > FLOORS * floor
+    def pairs(self, name: str, other: str = TWIN) -> list[tuple[TrainedRun, TrainedRun]]:
+        """The runs of two recipes on the same batches, of the seeds that have both."""
+        found = ((self.run(name, seed), self.run(other, seed)) for seed in self.seeds)
+        return [(one, two) for one, two in found if one is not None and two is not None]
+
+    def clears(self, value: float) -> bool:
+        """Whether a difference exceeds the floor."""
+        return self.floor is not None and abs(value) > FLOORS * self.floor
 
     @property
     def chaotic(self) -> str:
@@ -115,6 +203,17 @@ class LabComparison:
                     f"so nothing can be compared; lower --lr."
                 )
         return ""
+
+    def without_answer(self, lr: float) -> str | None:
+        """A sentence on why the recipes cannot be told apart at a rate, "" if that is not known
+        yet; None if they can."""
+        if self.broken:
+            return self.broken
+        if not self.compared or self.floor is None:
+            return ""
+        if self.chaotic:
+            return self.chaotic
+        return None if lr else "At lr 0 nothing is learned, so nothing can be told apart."
 
     def gains(self) -> tuple[float, ...]:
         """How far the twin's held-out loss fell, one for each seed, nats per token."""
@@ -162,13 +261,12 @@ class LabComparison:
         """The differences from the twin over the steps, of all recipes or those of these names,
         with the floor shaded and a band for the seeds."""
         lines = []
-        for name, found in self.compared.items():
+        for name in self.compared:
             if names is not None and name not in names:
                 continue
             curves = [
                 _smoothed([a - b for a, b in zip(run.losses, twin.losses, strict=False)])
-                for run in found.runs
-                if (twin := self._twin_of(name, run)) is not None
+                for run, twin in self.pairs(name)
             ]
             if not curves:
                 continue
@@ -186,19 +284,10 @@ class LabComparison:
             return ()
         return (LabChart(title, "step", "loss − fp32's", tuple(lines), floor=self.floor),)
 
-    def _twin_of(self, name: str, run: TrainedRun) -> TrainedRun | None:
-        for seed in self.seeds:
-            if self.run(name, seed) is run:
-                return self.run(TWIN, seed)
-        return None
-
     def seen(self, name: str) -> str | None:
         """What a recipe's difference is: "diverged", "no difference", "worse" or "better"; None if
         it is not known yet."""
-        return self.judged(self.compared[name])
-
-    def judged(self, found: Compared) -> str | None:
-        """The same for a result of `beside`."""
+        found = self.compared[name]
         if found.diverged:
             return "diverged"
         if found.floor is None or found.difference is None:
@@ -213,21 +302,17 @@ class LabComparison:
         mean difference over the last steps plus its standard error, because the mean alone may be
         near zero by chance. None if there are no such runs."""
         found = []
-        for seed in self.seeds:
-            a, b = self.run(one, seed), self.run(other, seed)
-            if a is not None and b is not None and (pairs := paired(a, b)):
-                error = stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
-                found.append(abs(fmean(pairs)) + error)
+        for steps in itertools.starmap(paired, self.pairs(one, other)):
+            if steps:
+                error = stdev(steps) / len(steps) ** 0.5 if len(steps) > 1 else 0.0
+                found.append(abs(fmean(steps)) + error)
         return max(found, default=None)
 
-    def beside(self, name: str, other: str = TWIN) -> Compared | None:
-        """A recipe compared with another one on the same batches; None if either has no run."""
+    def _beside(self, name: str) -> Compared | None:
+        """A recipe compared with its twin on the same batches; None if either has no run."""
         runs, differences, held, diverged = [], [], [], ""
         steps: list[float] = []
-        for seed in self.seeds:
-            run, twin = self.run(name, seed), self.run(other, seed)
-            if run is None or twin is None:
-                continue
+        for run, twin in self.pairs(name):
             runs.append(run)
             if run.diverged:
                 diverged = f"step {run.diverged}: {run.first}"

@@ -104,8 +104,8 @@ def eagerly() -> Iterator[None]:
 
 @contextmanager
 def looked_up() -> Iterator[None]:
-    """A context in which torchao's optimizers on a CPU look their codes up in tables that their own
-    search has filled. Without compiling, that search takes half of a step."""
+    """A context in which torchao's optimizers run without compiling, and on a CPU look their codes
+    up in tables that their own search has filled, which else takes half of a step."""
     with importing("An optimizer of low-bit states", "torchao"):
         from torchao.optim import subclass_4bit, subclass_8bit
     replaced = []
@@ -118,7 +118,8 @@ def looked_up() -> Iterator[None]:
             replaced.append((module, name, theirs))
             setattr(module, name, quick_search(theirs))
     try:
-        yield
+        with eagerly():
+            yield
     finally:
         for module, name, theirs in replaced:
             setattr(module, name, theirs)

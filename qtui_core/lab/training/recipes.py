@@ -7,8 +7,7 @@ the numbers they stand for, which says nothing about speed.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Literal
 
@@ -269,69 +268,6 @@ def _sized(model: nn.Module, names: Iterable[str], multiple: int) -> None:
             )
 
 
-#: Arguments of torchao's MXFP8 product after x and w, by name, which make it emulate on any
-#: machine.
-_MX_TAKES: Final = (
-    "in_elem_dtype",
-    "w_elem_dtype",
-    "grad_elem_dtype",
-    "block_size",
-    "kernel_preference",
-    "mxfp8_dim0_cast_kernel_choice",
-    "mxfp8_dim1_cast_kernel_choice",
-    "scale_calculation_mode",
-    "wgrad_with_hp",
-)
-_MX_BLOCK: Final = 32
-
-
-def _mxfp8(names: Names, seed: int) -> Recipe:
-    """A recipe with torchao's MXFP8 linear layer, which emulates its product where there is no
-    kernel. Scales are rounded down, as in `Products`."""
-
-    def prepare(model: nn.Module) -> None:
-        product = mx_product()
-        chosen = names(model)
-        _sized(model, chosen, _MX_BLOCK)
-        convert(model, chosen, lambda one: _MxLinear(one, product))
-
-    return Recipe(prepare)
-
-
-def mx_product() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    with importing("mxfp8", "torchao"):
-        from torchao.prototype.moe_training.mxfp8_linear import mx_mm
-        from torchao.prototype.mx_formats import config
-        from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
-    takes = tuple(inspect.signature(mx_mm.forward).parameters)[3:]
-    if set(takes) != set(_MX_TAKES):
-        raise UsageError(
-            f"This version of torchao's mx_mm takes {', '.join(takes)}, which qtui does not know "
-            f"how to fill, so mxfp8 is not run."
-        )
-    given: Mapping[str, Any] = {
-        **dict.fromkeys(_MX_TAKES[:3], torch.float8_e4m3fn),
-        "block_size": _MX_BLOCK,
-        "kernel_preference": KernelPreference.EMULATED,
-        "mxfp8_dim0_cast_kernel_choice": config.MXFP8Dim0CastKernelChoice.TORCH,
-        "mxfp8_dim1_cast_kernel_choice": config.MXFP8Dim1CastKernelChoice.TORCH,
-        "scale_calculation_mode": config.ScaleCalculationMode.FLOOR,
-        "wgrad_with_hp": False,
-    }
-    rest = [given[name] for name in takes]
-    return lambda x, w: mx_mm.apply(x, w, *rest)
-
-
-class _MxLinear(nn.Module):
-    def __init__(self, linear: nn.Linear, product: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.weight, self.bias, self._product = linear.weight, linear.bias, product
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._product(x, self.weight)
-        return y if self.bias is None else y + self.bias
-
-
 #: Every recipe, in the order of the table. The nvfp4 recipe "full" has stochastic gradients, a
 #: rotation before dW, and weights in tiles; "forward" and "backward" are the same with only these
 #: products quantized.
@@ -371,7 +307,7 @@ RECIPES: Final[dict[str, LowBitRecipe]] = {
     ),
     "float8 tensor": LowBitRecipe("torchao", _float8("tensorwise"), cure="bf16"),
     "float8 row": LowBitRecipe("torchao", _float8("rowwise"), cure="bf16"),
-    "mxfp8": LowBitRecipe("torchao, emulated", _mxfp8, cure="bf16"),
+    "mxfp8": LowBitRecipe("emulated", _products("mxfp8"), cure="bf16"),
     "mxfp4": LowBitRecipe("emulated", _products("mxfp4"), cure="nvfp4 backward"),
     "nvfp4": LowBitRecipe("emulated", _products("nvfp4"), cure="nvfp4 backward"),
     "nvfp4 full": LowBitRecipe(

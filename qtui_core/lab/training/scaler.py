@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import See
 from qtui_core.lab.training.tasks import LabTask, loss_of, subject_of
-from qtui_core.lab.training.twins import See, adamw, set_rate
+from qtui_core.lab.training.twins import adamw, set_rate
 from qtui_core.models.opening import DEMO
 
 #: The first step, from 0, whose gradient is spoilt in the run that shows a NaN that comes from the
@@ -40,26 +42,19 @@ class ScalerRun:
 
 
 def scaler_run(
-    see: See,
-    *,
-    model: str,
-    text: str | None,
-    steps: int,
-    lr: float,
-    interval: int,
-    start: float,
-    spoilt: bool = False,
+    settings: Mapping[str, Any], model: str, start: float, spoilt: bool, see: See
 ) -> ScalerRun:
     """Steps of AdamW under autocast to float16 and torch.amp.GradScaler. They train the model, or
     `nano` in place of the demo, whose steps take long in float16 on a CPU. A skipped step is
     repeated in float32 without a scale, which tells an overflow from a gradient that no scale
     helps."""
-    own = model != DEMO
+    own, steps, lr = model != DEMO, settings["steps"], settings["lr"]
     task = LabTask("prose" if own else "nano", 4, 64, 1.0, False, ramp=0)
-    subject = subject_of(task, model, text)
+    subject = subject_of(task, model, settings["text"])
     net = subject.fresh(0)
-    optimizer = adamw(net, lr, subject)
+    optimizer = adamw(net, lr, subject.task.betas)
     set_rate(optimizer, lr)
+    interval = settings["interval"]
     scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=interval)
     batches = subject.batches(0)
     scales = [start]

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import See
+from qtui_core.lab.numerics.gradients import hooked
 from qtui_core.lab.numerics.rounding import Storage
 from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
 from qtui_core.training.model.optimizers import optimizer_tensors, tensor_parts
@@ -26,8 +29,6 @@ NULL_NOISE: Final = 1e-6
 
 #: Sequences that are looked through at once for what is not finite.
 _ROWS: Final = 32
-
-See = Callable[[int, int, float | None], None]
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,16 @@ class Recipe:
         optimizer: makes one for a model and a learning rate; None is PyTorch's AdamW.
         stepped: called after each step of the optimizer, with its number from 0.
         context: forward passes run in it, including those for the held-out loss.
-        before: called before each step, with its number from 0.
+        around: the whole run is in it.
+        ended: adds what is read off the model and the optimizer to the record of a run.
     """
 
     prepare: Callable[[Any], Any] | None = None
     optimizer: Callable[[Any, float], Any] | None = None
     stepped: Callable[[Any, int], None] | None = None
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    before: Callable[[Any, int], None] | None = None
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ended: Callable[[Any, Any, TrainedRun], TrainedRun] = lambda model, optimizer, run: run
 
 
 def train(
@@ -91,55 +94,55 @@ def train(
     """Trains with a recipe for `steps` steps. The held-out loss is measured before them with
     `before`, and after them unless `after` is false. `see` is called before each step; exceptions
     that it raises end the run."""
-    task = subject.task
-    model = subject.fresh(seed)
-    held_before = held_out_loss(model, subject.held_out) if before else None
-    if recipe.prepare is not None:
-        model = recipe.prepare(model) or model
-    make = recipe.optimizer or (lambda model, lr: adamw(model, lr, subject))
-    optimizer = make(model, lr)
-    batches = subject.batches(seed)
-    losses: list[float] = []
-    seconds: list[float] = []
-    nbytes: dict[str, int] = {}
-    for step in range(steps):
-        see(step, steps, losses[-1] if losses else None)
-        began = time.perf_counter()
-        set_rate(optimizer, task.rate(step, steps, lr))
-        if recipe.before is not None:
-            recipe.before(model, step)
-        ids = next(batches)
-        with recipe.context():
-            loss = loss_of(model, ids)
-        losses.append(float(loss.detach()))
-        first = ""
-        if not math.isfinite(losses[-1]):
-            first = first_not_finite(model, ids, recipe)
-        else:
-            loss.backward()
-            first = _gradient_not_finite(model)
-        if first:
-            return TrainedRun(tuple(losses), held_before, None, 0.0, step + 1, first)
-        if task.clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
-        optimizer.step()
-        if step == steps - 1:
-            nbytes = held_bytes(model, optimizer)
-        optimizer.zero_grad(set_to_none=True)
-        if recipe.stepped is not None:
-            with torch.no_grad():
-                recipe.stepped(model, step)
-        seconds.append(time.perf_counter() - began)
-    see(steps, steps, losses[-1] if losses else None)
-    median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
-    if not after:
-        return TrainedRun(tuple(losses), held_before, None, median, nbytes=nbytes)
-    with recipe.context():
-        held_after = held_out_loss(model, subject.held_out)
-    if not math.isfinite(held_after):
-        first = first_not_finite(model, subject.held_out, recipe)
-        return TrainedRun(tuple(losses), held_before, None, median, steps, first, nbytes)
-    return TrainedRun(tuple(losses), held_before, held_after, median, nbytes=nbytes)
+    with recipe.around():
+        task = subject.task
+        model = subject.fresh(seed)
+        held_before = held_out_loss(model, subject.held_out) if before else None
+        if recipe.prepare is not None:
+            model = recipe.prepare(model) or model
+        optimizer = (recipe.optimizer or partial(adamw, betas=task.betas))(model, lr)
+        batches = subject.batches(seed)
+        losses: list[float] = []
+        seconds: list[float] = []
+        nbytes: dict[str, int] = {}
+        diverged, first, held_after = 0, "", None
+        for step in range(steps):
+            see(step, steps, losses[-1] if losses else None)
+            began = time.perf_counter()
+            set_rate(optimizer, task.rate(step, steps, lr))
+            ids = next(batches)
+            with recipe.context():
+                loss = loss_of(model, ids)
+            losses.append(float(loss.detach()))
+            if not math.isfinite(losses[-1]):
+                first = first_not_finite(model, ids, recipe)
+            else:
+                loss.backward()
+                first = _gradient_not_finite(model)
+            if first:
+                diverged = step + 1
+                break
+            if task.clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
+            optimizer.step()
+            if step == steps - 1:
+                nbytes = held_bytes(model, optimizer)
+            optimizer.zero_grad(set_to_none=True)
+            if recipe.stepped is not None:
+                with torch.no_grad():
+                    recipe.stepped(model, step)
+            seconds.append(time.perf_counter() - began)
+        if not diverged:
+            see(steps, steps, losses[-1] if losses else None)
+        if after and not diverged:
+            with recipe.context():
+                held_after = held_out_loss(model, subject.held_out)
+            if not math.isfinite(held_after):
+                diverged, first = steps, first_not_finite(model, subject.held_out, recipe)
+                held_after = None
+        median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
+        run = TrainedRun(tuple(losses), held_before, held_after, median, diverged, first, nbytes)
+        return recipe.ended(model, optimizer, run)
 
 
 def held_bytes(model: Any, optimizer: Any) -> dict[str, int]:
@@ -168,23 +171,16 @@ def first_not_finite(model: Any, ids: torch.Tensor, recipe: Recipe) -> str:
             return str(name)
     seen: list[str] = []
 
-    def look(name: str) -> Any:
-        def hook(module: Any, arguments: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and not seen and not _finite(output):
-                seen.append(f"the output of {name}")
+    def look(name: str, arguments: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and not seen and not _finite(output):
+            seen.append(f"the output of {name}")
 
-        return hook
-
-    hooks = [m.register_forward_hook(look(name)) for name, m in model.named_modules() if name]
-    try:
+    with hooked({name: m for name, m in model.named_modules() if name}, look), torch.no_grad():
         for part in ids.split(_ROWS):
-            with torch.no_grad(), recipe.context():
+            with recipe.context():
                 loss_of(model, part)
             if seen:
                 break
-    finally:
-        for hook in hooks:
-            hook.remove()
     return seen[0] if seen else "the loss"
 
 
@@ -204,10 +200,10 @@ def _finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(tensor.float()).all())
 
 
-def adamw(model: Any, lr: float, subject: LabSubject, decay: float = 0.0) -> Any:
-    """PyTorch's AdamW over the trainable parameters."""
+def adamw(model: Any, lr: float, betas: tuple[float, float]) -> Any:
+    """PyTorch's AdamW over the trainable parameters, without weight decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, lr=lr, betas=subject.task.betas, eps=1e-8, weight_decay=decay)
+    return torch.optim.AdamW(trained, lr=lr, betas=betas, eps=1e-8, weight_decay=0.0)
 
 
 def set_rate(optimizer: Any, lr: float) -> None:

@@ -11,9 +11,10 @@ import torch
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
+from qtui_core.lab.job import See
 from qtui_core.lab.numerics.rounding import STORAGES, Storage
 from qtui_core.lab.training.tasks import LabSubject, loss_of
-from qtui_core.lab.training.twins import Recipe, See, first_not_finite
+from qtui_core.lab.training.twins import Recipe, first_not_finite
 from qtui_core.quantities import format_bytes, phrase, plural
 
 #: The number of batches from which u is computed, and eps of AdamW.

@@ -27,7 +27,7 @@ def command_words(
 ) -> tuple[str, ...]:
     """The words of that command after `qtui`."""
     words = ["lab", experiment.name]
-    if experiment.takes_model and model != DEMO:
+    if model != DEMO:
         words.append(model_word(model))
     for row in experiment.settings:
         value = settings[row.name]

@@ -288,8 +288,8 @@ class NumericsPanel(AskingPanel):
             )
             return
         self.refusal = ""
-        if self.shown.cannot_run:
-            self.refused(self.shown.cannot_run)
+        if self.shown.missing_weights:
+            self.refused(self.shown.missing_weights)
             return
         self.runs.start()
         self.draw()
@@ -406,7 +406,7 @@ class NumericsPanel(AskingPanel):
 
     def other_subject(self) -> str:
         run = self.shown.run
-        if run is None or not run.experiment.takes_model or run.model == self.shown.model:
+        if run is None or run.model == self.shown.model:
             return ""
         what = "a recording" if run.recorded else "a run"
         return f"{what} on {printable(run.model)}"

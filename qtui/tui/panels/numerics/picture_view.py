@@ -130,9 +130,10 @@ def _about(shown: NumericsShown, canvas: Canvas, run: str) -> list[TextLine]:
     lines: list[TextLine] = [
         [Put(0, line, "heading")] for line in wrapped(experiment.question, canvas.width)
     ]
-    where = f"on {shown.model}" if experiment.takes_model else "on numbers of its own: no model"
     cost = cost_text(experiment.seconds)
-    nothing = shown.cannot_run or f"Nothing was run yet. {run} runs it, {cost}, {where}."
+    nothing = (
+        shown.missing_weights or f"Nothing was run yet. {run} runs it, {cost}, on {shown.model}."
+    )
     lines += [[], *paragraphs((nothing,), canvas.width, "value")]
     lines += [[], [Put(0, "Settings", "label")]]
     wide = max((len(row.name) for row in experiment.settings), default=0)

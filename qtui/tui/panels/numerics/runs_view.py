@@ -42,9 +42,7 @@ goes to its end.
             each = kept[index]
             here = index == at
             mark = canvas.glyphs.pointer if here else canvas.glyphs.dot if each is faint else " "
-            what = each.differing() or "as usual"
-            if each.experiment.takes_model:
-                what = f"{each.model}  {what}"
+            what = f"{each.model}  {each.differing() or 'as usual'}"
             text = f"{mark} run {each.number}  {_ended(each)}  {what}"
             tone = "strong" if here else "value"
             lines.append(

@@ -22,13 +22,12 @@ def sentence_of(shown: NumericsShown) -> str:
 
 def _nothing(shown: NumericsShown) -> str:
     experiment = shown.experiment
-    if shown.cannot_run:
-        return f"{experiment.question} {shown.cannot_run}"
-    where = f" on {shown.model}" if experiment.takes_model else ""
+    if shown.missing_weights:
+        return f"{experiment.question} {shown.missing_weights}"
     cost = cost_text(experiment.seconds)
     changed = shown.changes.get(experiment.name)
     cost += " as its settings usually are" if changed else ""
-    return f"{experiment.question} r runs it{where}: {cost}, by how busy two cores are."
+    return f"{experiment.question} r runs it on {shown.model}: {cost}, by how busy two cores are."
 
 
 def _said(run: LabRun) -> str:

@@ -59,11 +59,6 @@ class NumericsShown:
         """All settings of the chosen experiment with their values."""
         return self.experiment.settle(self.changes.get(self.experiment.name, {}))
 
-    @property
-    def cannot_run(self) -> str:
-        """Why the chosen experiment cannot run on the model; empty if it can."""
-        return self.missing_weights if self.experiment.takes_model else ""
-
     def set(self, row: Setting, value: Any) -> None:
         """Changes a setting. Raises UsageError for an impossible value."""
         value = row.check(value)
