@@ -18,11 +18,11 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3481,
-    "qtui/engine": 6349,
-    "qtui/report": 6573,
+    "qtui/cli": 3479,
+    "qtui/engine": 6348,
+    "qtui/report": 6567,
     "qtui/screen": 7659,
-    "qtui/tui": 20968,
+    "qtui/tui": 20961,
     "qtui_core/conformance": 2858,
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8610,
