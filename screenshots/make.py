@@ -50,7 +50,7 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     # A recording of three QLoRA steps of an 8 B model on an H200, at its end.
     "train": ("train", ("OVER",)),
     # The three products of a layer in fifteen schemes.
-    "numerics": ("numerics", (*["down"] * 4, "r", "END")),
+    "numerics": ("numerics", (*["down"] * 2, "r", "END")),
 }
 #: The recording that a picture plays.
 RECORDINGS: dict[str, Path] = {

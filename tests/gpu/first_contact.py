@@ -43,13 +43,12 @@ _MARGIN: Final = 6 << 30
 #: About what a process takes besides the tensors of a small model.
 _SMALL: Final = 2 << 30
 _SCHEMES: Final = ("--schemes", "nf4,int8", "--windows", "4")
-#: The plan in which memory runs out, by the phase in which it should; options of `qtui train`.
-_FULL: Final = ("--method", "full", "--no-checkpointing")
-OUT_OF_MEMORY: Final[dict[str, tuple[str, ...]]] = {
-    "load": (*_FULL, "--batch", "2", "--seq", "2048"),
-    "forward": (*_FULL, "--batch", "2", "--seq", "2048"),
-    "backward": (*_FULL, "--batch", "2", "--seq", "2048"),
-    "optimizer": (*_FULL, "--batch", "1", "--seq", "128"),
+#: The plan in which memory runs out, by the phase in which it should.
+OUT_OF_MEMORY: Final[dict[str, dict[str, Any]]] = {
+    "load": {"batch": 2, "sequence": 2048},
+    "forward": {"batch": 2, "sequence": 2048},
+    "backward": {"batch": 1, "sequence": 128, "optimizer": "sgd"},  # else states are larger
+    "optimizer": {"batch": 1, "sequence": 128},
 }
 
 
@@ -394,10 +393,13 @@ def do_oom(phase: str, device: str, folder: Path) -> Any:
     from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.memory.shape.from_config import shape_from_config
 
-    config, options = MODELS["Llama-3.2-1B"], OUT_OF_MEMORY[phase]
+    config = MODELS["Llama-3.2-1B"]
     shape = shape_from_config(json.loads(config.read_text()))
-    batch, sequence = int(options[-3]), int(options[-1])
-    plan = RunPlan(method="full", batch=batch, sequence=sequence, checkpointing=False)
+    plan = RunPlan(method="full", checkpointing=False, **OUT_OF_MEMORY[phase])
+    options = [
+        *("--method", "full", "--no-checkpointing", "--optimizer", plan.optimizer),
+        *("--batch", str(plan.batch), "--seq", str(plan.sequence)),
+    ]
     peaks = {one.name: one.allocated_bytes for one in estimate(shape, plan).phases}
     order = [str(name) for name in peaks]
     own = peaks[phase]
