@@ -18,7 +18,7 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3479,
+    "qtui/cli": 3478,
     "qtui/engine": 6348,
     "qtui/report": 6567,
     "qtui/screen": 7659,
@@ -27,7 +27,7 @@ CEILINGS = {
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8610,
     "qtui_core/lab": 7053,
-    "qtui_core/memory": 16989,
+    "qtui_core/memory": 16988,
     "qtui_core/models, loading, packed": 6104,
     "qtui_core/quant": 8346,
     "qtui_core/roofline": 799,

@@ -25,12 +25,12 @@ CONFIG = Path(__file__).parent / "memory" / "configs" / "llama-3.2-1b.json"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "options"),
-    [(33, ()), (42, ("--method", "full", "--gpus", "4", "--zero", "2", "--gpu", "H100"))],
+    [(32, ()), (42, ("--method", "full", "--gpus", "4", "--zero", "2", "--gpu", "H100"))],
 )
 def test_a_plan_goes_through_few_files(qtui, most: int, options: tuple[str, ...]) -> None:
     way = way_of_plan(lambda: qtui("memory", str(CONFIG), *options))
     assert len(way.stays) <= most, f"\n{way}"
-    assert way.files > 15, f"nothing was followed\n{way}"
+    assert way.files > 12, f"nothing was followed\n{way}"
 
 
 def test_a_scheme_goes_through_few_files(tmp_path: Path) -> None:

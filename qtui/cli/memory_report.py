@@ -20,7 +20,13 @@ from qtui_core.errors import QtuiError
 from qtui_core.memory.advice.fit import Knob
 from qtui_core.memory.advice.report import MemoryReport, peaks_on, report_of, report_of_plan
 from qtui_core.memory.devices.device import Device, device_of_memory, find_device
-from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
+from qtui_core.memory.plan.run_plan import (
+    RunPlan,
+    plan_as_run,
+    resolve_for,
+    within_positions,
+    without_step,
+)
 from qtui_core.memory.shape.description import ModelDescription, describe
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource
@@ -88,7 +94,9 @@ def report_on(
     """
     model = describe(source)
     shape = model.read_shape()
-    asked = _as_long_as_it_can_be(asked, shape)
+    context = click.get_current_context(silent=True)
+    if context is not None and "--seq" not in given_options(context):
+        asked = within_positions(shape.learned_positions, asked)
     with interruptible():
         if trace or (trace is None and shape.known == "assumed" and knob is None):
             try:
@@ -97,7 +105,7 @@ def report_on(
                 if trace:
                     raise
                 shape = replace(shape, why=f"{shape.why} {error}")
-        shape = model.shape_under(shape, asked)
+        shape = model.for_step(shape, without_step(shape, resolve_for(shape, asked)))
         wanted = resolve_for(shape, asked)
         plan = plan_as_run(shape, wanted, device)
         return report_of_plan(model, shape, plan, device, knob, asked=asked, wanted=wanted)
@@ -116,12 +124,3 @@ def _traced(
     weighing = peaks_on(shape, device) if found.shape is not None else None
     wanted = resolve_for(shape, asked) if found.shape is not None else None
     return report_of(model, found, weighing, asked=asked, wanted=wanted, why=shape.why)
-
-
-def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
-    """The plan with its sequence cut to the positions that the model has learned, unless --seq was
-    typed."""
-    context = click.get_current_context(silent=True)
-    if context is None or "--seq" in given_options(context):
-        return plan
-    return within_positions(shape.learned_positions, plan)

@@ -14,7 +14,7 @@ from lazy_imports import LazyImport
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.options import KbitPrep
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve, resolve_for, without_step
 from qtui_core.memory.replay.record import ALLOCATE, Component
 from qtui_core.memory.replay.timeline import Timeline
 from qtui_core.memory.shape.description import ModelDescription
@@ -93,15 +93,17 @@ def test_a_step_that_the_class_cannot_run_has_bounds_around_one_that_it_can(
     """Gemma 3n with AltUp packed, and without, which its class trains."""
     model, config = described(published("gemma-3n-e4b")), published("gemma-3n-e4b")
     own, plan = model.read_shape(), RunPlan(kbit_prep=preparation)
-    near = model.shape_under(own, plan)
+    why = without_step(own, resolve_for(own, plan))
+    near = model.for_step(own, why)
     assert (near.known, near.packing) == ("assumed", None)
     assert "clips weights of AltUp" in near.why
     assert parameter_count(near) == parameter_count(own)
     with pytest.raises(UsageError, match="clips weights of AltUp"):
         estimate(own, plan)
     for method in ("lora", "full", "inference"):
-        assert model.shape_under(own, RunPlan(method=method)) is own
-    assert model.shape_under(own, RunPlan(method="inference", quant="nf4")) is own
+        assert without_step(own, resolve_for(own, RunPlan(method=method))) == ""
+    packed = RunPlan(method="inference", quant="nf4")
+    assert without_step(own, resolve_for(own, packed)) == ""
     left_out = ["lm_head", "altup.prediction_coefs", "altup.correction_coefs"]
     config["quantization_config"] = {
         "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
@@ -109,13 +111,15 @@ def test_a_step_that_the_class_cannot_run_has_bounds_around_one_that_it_can(
     }  # fmt: skip
     stored = described(config)
     runs = stored.read_shape()
-    assert stored.shape_under(runs, plan) is runs
+    assert without_step(runs, resolve_for(runs, plan)) == ""
     known, found = (estimate(shape, plan, allocator=False) for shape in (runs, near))
     below, above = found.spread
     assert -below <= known.peak_allocated_bytes - found.peak_allocated_bytes <= above
     assert (known.origin, found.origin) == ("tape", "bounds")
     del left_out[1:]
-    assert stored.shape_under(stored.read_shape(), plan).packing is not None
+    packed_too = stored.read_shape()
+    assert without_step(packed_too, resolve_for(packed_too, plan)) == why
+    assert stored.for_step(packed_too, why).packing is not None
 
 
 # Models of today

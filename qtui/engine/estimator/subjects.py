@@ -16,7 +16,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import case_of
 from qtui_core.memory.devices.device import Calibration, Device, device_of_memory, find_device
 from qtui_core.memory.estimate import Estimate, estimate_as_run
-from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
+from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, without_step
 from qtui_core.memory.shape.description import ModelDescription, describe
 from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -64,8 +64,7 @@ class Estimates:
         subject, plan, device = question.subject, question.plan, question.device
         place = (device.name, device.capacity_bytes, device.calibration) if device else None
         key = (subject.model.name, plan, place)
-        found = self._found.pop(key, None)
-        shape = question.shape
+        found, shape = self._found.pop(key, None), question.shape
         if found is None or found.shape != shape:
             found = estimate_as_run(shape, plan_as_run(shape, plan, device), device)
         self._found[key] = found
@@ -98,7 +97,8 @@ class Question:
     @cached_property
     def shape(self) -> ModelShape:
         """The shape to estimate the plan with. Raises UsageError for an impossible plan."""
-        return self.subject.model.shape_under(self.subject.shape, self.asked)
+        own = self.subject.shape
+        return self.subject.model.for_step(own, without_step(own, resolve_for(own, self.asked)))
 
     @cached_property
     def plan(self) -> RunPlan:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.memory.plan.run_plan import RunPlan, resolve_for, without_step
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.from_config import (
     UnknownFamily,
@@ -59,10 +58,9 @@ class ModelDescription:
                 shape = replace(shape, known="derived", notes=(*shape.notes, note))
         return held_against(held_by_files(shape, self.tensors), self.stored, gguf=self.gguf)
 
-    def shape_under(self, shape: ModelShape, plan: RunPlan) -> ModelShape:
-        """The shape to estimate a plan with: `shape`, its own; for a step that its class cannot
-        run, that of the nearest kind of decoder. Raises UsageError for an impossible plan."""
-        why = without_step(shape, resolve_for(shape, plan))
+    def for_step(self, shape: ModelShape, why: str) -> ModelShape:
+        """The shape to estimate a plan with: `shape`, its own; if its class cannot run the step,
+        for the reason `why` of `without_step`, that of the nearest kind of decoder."""
         return self._nearest(why, parameter_count(shape)) if why else shape
 
     def _nearest(self, why: str, parameters: int = 0) -> ModelShape:

@@ -4,8 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from every import in_parts, over
+from lazy_imports import LazyImport
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
 
 from qtui_core.errors import UsageError
@@ -19,6 +19,8 @@ from qtui_core.quant import (
     statistics,
 )
 from qtui_core.quant.segments.layout import matrix_shape
+
+torch = LazyImport("torch")
 
 PAIRS = frozenset(EVERY_PAIR)
 

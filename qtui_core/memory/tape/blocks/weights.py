@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.devices.device import parse_version
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.options import UNPACKED
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -16,6 +17,8 @@ from qtui_core.memory.tape.tape import Tape
 from qtui_core.memory.tape.tensors import Tensor
 
 SOURCE: Final = Label("weight before it is quantized")
+#: From the torch version current with bitsandbytes 0.46 on, the maxima less their mean are a copy.
+_COPIES_SINCE: Final = (2, 7)
 
 
 @dataclass
@@ -164,17 +167,15 @@ class Weights:
         source = tape.new(weight.elements * halves, self.plan.dtype, SOURCE)
         copies = weight.transposed and halves == 2
         copy = tape.new(source.elements, self.plan.dtype, SOURCE) if copies else None
-        maxima = []
+        order, maxima = [constants[0], weight, *constants[1:]], []
         if len(constants) > 2:  # nested: the absmaxes are quantized themselves, less their mean
             absmax, nested, nested_map, offset, quant_map = constants
-            order = [[weight, quant_map, offset], [nested, absmax, nested_map]]
-        else:
-            order = [[constants[0], weight, *constants[1:]]]
-        for made in order:
-            if len(order) > 1:
+            order = [weight, quant_map, offset, nested, absmax, nested_map]
+            maxima.append(tape.new(source.elements // BLOCK, "fp32", SOURCE))
+        for stored in order:
+            if maxima and stored is nested and parse_version(self.plan.torch) >= _COPIES_SINCE:
                 maxima.append(tape.new(source.elements // BLOCK, "fp32", SOURCE))
-            for stored in made:
-                self._make(tape, stored, stored.prepared)
+            self._make(tape, stored, stored.prepared)
         del source, maxima, copy
 
     def _make(
