@@ -122,9 +122,8 @@ class Estimate:
     @property
     def resident_allocated_bytes(self) -> int:
         """`resident_bytes` in blocks of the allocator, as torch counts them."""
-        between = (phase for phase in self.phases if phase.name == Phase.BETWEEN)
-        slack = sum(phase.allocated_bytes - phase.live_bytes for phase in between)
-        return self.resident_bytes + slack
+        slack = (p.allocated_bytes - p.live_bytes for p in self.phases if p.name == Phase.BETWEEN)
+        return self.resident_bytes + sum(slack)
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:

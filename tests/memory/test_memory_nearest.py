@@ -122,6 +122,27 @@ def test_a_step_that_the_class_cannot_run_has_bounds_around_one_that_it_can(
     assert stored.for_step(packed_too, why).packing is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "why"),
+    [
+        ("gpt-oss-120b", {"layer_types": ["full_attention"] * 5}, "layer_types names 5 layers"),
+        ("qwen3-8b", {"num_key_value_heads": 7}, "cannot share 7 heads"),
+        ("mixtral-8x7b", {"num_local_experts": 0}, "num_local_experts"),
+    ],
+)
+def test_a_built_in_family_that_contradicts_itself_has_bounds_and_no_run(
+    name: str, wrong: dict[str, Any], why: str
+) -> None:
+    model = described(published(name) | wrong)
+    shape = model.read_shape()
+    assert (shape.known, why in shape.why) == ("assumed", True)
+    right = parameter_count(described(published(name)).read_shape())
+    assert name.startswith("mixtral") or parameter_count(shape) == pytest.approx(right, rel=0.05)
+    assert estimate(shape, RunPlan(method="inference")).origin == "bounds"
+    with pytest.raises(UsageError, match=why):
+        model.read_shape(strict=True)
+
+
 # Models of today
 
 

@@ -79,7 +79,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         config = model.config
         _check_language_model(config)
         alone, note = one_gpu(request.plan)
-        shape = model.read_shape()
+        shape = model.read_shape(strict=True)
         if request.usual:
             alone = within_positions(shape.learned_positions, alone)
             if placement.device.kind == "cpu":

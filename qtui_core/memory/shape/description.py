@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError
+from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.shape.config_reader import Config, stored_dtype
 from qtui_core.memory.shape.from_config import (
     UnknownFamily,
@@ -43,13 +43,15 @@ class ModelDescription:
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
     parameters: int = 0
 
-    def read_shape(self) -> ModelShape:
-        """Its shape, checked against the headers; for a family that is not built in, that of the
-        nearest kind of decoder. Raises UsageError for a configuration that lacks what is needed or
-        contradicts itself."""
+    def read_shape(self, *, strict: bool = False) -> ModelShape:
+        """Its shape, checked against the headers. A family that is not built in, and one whose
+        config.json contradicts itself, have that of the nearest kind of decoder. Raises UsageError
+        if that has no sizes; if `strict`, for every contradiction."""
         try:
             shape = shape_from_config(self.config)
-        except UnknownFamily as error:
+        except UsageError as error:
+            if strict and not isinstance(error, UnknownFamily):
+                raise
             return self._nearest(str(error))
         if self.tensors and shape.packing is None:
             shape = packed(shape, packing_of_files(self.quantization))

@@ -69,9 +69,8 @@ def with_workspaces(
     thread from the first product of the first forward pass on, that of autograd's thread from the
     first of the first backward pass on, or if the step is `steady` of the forward pass, too.
 
-    The place matters: in a backward pass, the workspace lies where a gradient of the logits was,
-    and that of the next step may need a segment of its own. On an H200 it was up to 17 % of what
-    was reserved.
+    In a backward pass it lies where a gradient of the logits was, and that of the next step may
+    need a segment of its own: on an H200, up to 17 % of what was reserved.
     """
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     found = repeated_events(events)
