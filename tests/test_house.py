@@ -18,12 +18,12 @@ LEAST_LINES_TWICE = 4
 
 # Lines of each room, only ever lowered: a change that makes a room smaller lowers its number.
 CEILINGS = {
-    "qtui/cli": 3478,
+    "qtui/cli": 3474,
     "qtui/engine": 6348,
-    "qtui/report": 6567,
+    "qtui/report": 6558,
     "qtui/screen": 7659,
     "qtui/tui": 20961,
-    "qtui_core/conformance": 2858,
+    "qtui_core/conformance": 1723,
     "qtui_core/formats, schemes": 3731,
     "qtui_core/inspection, evaluation": 8610,
     "qtui_core/lab": 7053,

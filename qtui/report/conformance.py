@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from qtui.report.document import Column, Facts, Section, Table, Tone
 from qtui_core.conformance.catalogue import LIBRARIES
-from qtui_core.conformance.convention import Outcome, Verdict
-from qtui_core.conformance.findings import Finding, LibraryFindings, same_version
+from qtui_core.conformance.convention import Finding, LibraryReport, Outcome, Verdict
+from qtui_core.conformance.findings import same_version
 from qtui_core.extras import install_command
 from qtui_core.quantities import plural
 
@@ -22,7 +22,7 @@ _TONES: dict[Verdict, Tone] = {
 _NAMES = {"qtui", *(library.module for library in LIBRARIES)}
 
 
-def conformance_sections(checked: Sequence[LibraryFindings], *, details: bool) -> list[Section]:
+def conformance_sections(checked: Sequence[LibraryReport], *, details: bool) -> list[Section]:
     """A section for each library with a table of its conventions and reasons for differences; with
     `details` it describes every convention in full."""
     missing = [s for s in checked if not s.installed]
@@ -37,23 +37,19 @@ def conformance_sections(checked: Sequence[LibraryFindings], *, details: bool) -
     return sections
 
 
-def _section(found: LibraryFindings, details: bool) -> Section:
-    shown = [f for f in found.findings if details or f.outcome.verdict is not Verdict.BYTE_EQUAL]
+def _section(report: LibraryReport, details: bool) -> Section:
+    shown = [f for f in report.findings if details or f.outcome.verdict is not Verdict.BYTE_EQUAL]
     explain = _explain_fully if details else _explain
     notes = tuple((f.convention.name, explain(f)) for f in shown)
-    notes += tuple(
-        (fault.id.partition(".")[2], f"the probe of a known fault failed: {p.detail}")
-        for fault, p in found.unprobed
-    )
     title = "What they are" if details else "Why not all are equal to the byte"
-    blocks: list[Table | Facts | str] = [_table(found.findings, title if notes else "")]
+    blocks: list[Table | Facts | str] = [_table(report.findings, title if notes else "")]
     if notes:
         blocks.append(Facts(notes))
-    version = found.report.version or "of unknown version"
-    tested = "" if same_version(version, found.library.tested) else (
-        f", expectations measured with {found.library.tested}"
+    version = report.version or "of unknown version"
+    tested = "" if same_version(version, report.library.tested) else (
+        f", expectations measured with {report.library.tested}"
     )  # fmt: skip
-    return Section(f"{found.library.name} {version} next to qtui{tested}", tuple(blocks))
+    return Section(f"{report.library.name} {version} next to qtui{tested}", tuple(blocks))
 
 
 def _table(findings: Sequence[Finding], note: str) -> Table:

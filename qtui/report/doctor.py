@@ -8,7 +8,8 @@ from qtui.report.conformance import conformance_sections
 from qtui.report.document import Column, Document, Facts, Section, Table
 from qtui.report.surroundings import Files, Surroundings, Terminal
 from qtui_core.codec import or_null, printed
-from qtui_core.conformance.findings import LibraryFindings, conclude
+from qtui_core.conformance.convention import LibraryReport
+from qtui_core.conformance.findings import conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
 from qtui_core.models.files.local import MOST_TEXT_BYTES
@@ -37,11 +38,11 @@ class Warning:
 
 
 def doctor_document(
-    around: Surroundings, checked: Sequence[LibraryFindings] | None, *, details: bool
+    around: Surroundings, checked: Sequence[LibraryReport] | None, *, details: bool
 ) -> Document:
     """The report. `checked` is None if libraries were not checked. `details` describes each
     convention with its sentence, its call and an example."""
-    warnings = find_warnings(around, checked or ())
+    warnings = find_warnings(around)
     sections = list(around_document(around).sections)
     # Warnings come first, as the rest is long.
     if warnings:
@@ -71,15 +72,9 @@ def around_document(around: Surroundings) -> Document:
     return Document(TITLE, sections, "")
 
 
-def find_warnings(around: Surroundings, checked: Sequence[LibraryFindings]) -> list[Warning]:
-    """The warnings, first about the machine and then about each library."""
-    found = _terminal_warnings(around.terminal) + _machine_warnings(around)
-    for each in checked:
-        found += [
-            Warning(each.library.name, fault.says, fault.consequence, fault.remedy, seen.detail)
-            for fault, seen in each.faults
-        ]
-    return found
+def find_warnings(around: Surroundings) -> list[Warning]:
+    """The warnings about the machine."""
+    return _terminal_warnings(around.terminal) + _machine_warnings(around)
 
 
 def _terminal_warnings(terminal: Terminal) -> list[Warning]:
@@ -267,7 +262,7 @@ def _conclude_without(around: Surroundings) -> str:
     colours = "without colour" if terminal.depth == "none" else f"in {terminal.depth} colours"
     colours = colours.replace("truecolor colours", "true colour")
     where = f"qtui will draw {colours}, in {'Unicode' if terminal.unicode else 'ASCII'}"
-    refused = [warning for warning in find_warnings(around, ()) if warning.refuses]
+    refused = [warning for warning in find_warnings(around) if warning.refuses]
     if refused:
         where = _refused(refused[0])
     elif terminal.columns is None:

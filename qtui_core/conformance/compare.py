@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.conformance.convention import Outcome, Verdict
+from qtui_core.conformance.convention import (
+    Convention,
+    Outcome,
+    Verdict,
+    described,
+)
 from qtui_core.dataclass import dataclass
 
 Array = npt.NDArray[Any]
@@ -44,6 +49,18 @@ class ConformanceSample:
     theirs: Side
 
 
+def outcome_of(
+    convention: Convention, check: Callable[[Convention], Iterable[ConformanceSample]]
+) -> Outcome:
+    """What the check of a convention gives, also if the library refuses or raises."""
+    try:
+        return judge(convention.id, check(convention))
+    except Refused as error:
+        return Outcome(convention.id, Verdict.DIFFERS, example=f"Refused: {error}")
+    except Exception as error:
+        return Outcome(convention.id, Verdict.FAILED, message=described(error))
+
+
 def judge(id: str, samples: Iterable[ConformanceSample]) -> Outcome:
     """The verdict over all samples.
 
@@ -55,8 +72,7 @@ def judge(id: str, samples: Iterable[ConformanceSample]) -> Outcome:
     example = ""
     for sample in samples:
         ours, theirs = sample.ours, sample.theirs
-        codes = _flat(ours.codes, theirs.codes, "codes", sample)
-        unequal = codes[0] != codes[1]
+        unequal = np.not_equal(*_flat(ours.codes, theirs.codes, "codes", sample))
         compared += unequal.size
         different += int(np.count_nonzero(unequal))
         scale_example = ""
@@ -73,13 +89,10 @@ def judge(id: str, samples: Iterable[ConformanceSample]) -> Outcome:
         off = ~((first == second) | (np.isnan(first) & np.isnan(second)))
         values += int(np.count_nonzero(off))
         largest = max(largest, _largest(first, second, off, sample.x))
-        if not example:
-            example = _example(sample, unequal, off, scale_example)
+        example = example or _example(sample, off if off.any() else unequal, scale_example)
     if compared == 0:
         raise ValueError(f"{id}: nothing was compared")
-    verdict = Verdict.BYTE_EQUAL
-    if different or scales:
-        verdict = Verdict.VALUE_EQUAL
+    verdict = Verdict.VALUE_EQUAL if different or scales else Verdict.BYTE_EQUAL
     if values:
         verdict = Verdict.DIFFERS
     return Outcome(id, verdict, compared, different, scales, values, largest, example)
@@ -101,18 +114,16 @@ def _largest(ours: Array, theirs: Array, off: Array, x: Array) -> float:
     both = off & np.isfinite(ours) & np.isfinite(theirs)
     if not both.any():
         return 0.0
-    finite = np.abs(x[np.isfinite(x)].astype(np.float64))
-    scale = float(finite.max()) if finite.size else 0.0
+    scale = float(np.abs(x[np.isfinite(x)].astype(np.float64)).max(initial=0.0))
     gap = np.abs(ours[both].astype(np.float64) - theirs[both].astype(np.float64))
-    return float(gap.max()) / scale if scale else float(gap.max())
+    return float(gap.max()) / (scale or 1.0)
 
 
-def _example(sample: ConformanceSample, unequal: Array, off: Array, scale_example: str) -> str:
-    wrong = off if off.any() else unequal
-    if wrong.any() and wrong.size == off.size:
+def _example(sample: ConformanceSample, wrong: Array, scale_example: str) -> str:
+    ours, theirs = sample.ours.values.reshape(-1), sample.theirs.values.reshape(-1)
+    if wrong.any() and wrong.size == ours.size:
         at = int(np.argmax(wrong))
         x = sample.x.reshape(-1)
-        ours, theirs = sample.ours.values.reshape(-1), sample.theirs.values.reshape(-1)
-        given = f"{x[at]:.6g} becomes " if x.size == off.size else ""
+        given = f"{x[at]:.6g} becomes " if x.size == ours.size else ""
         return f"{sample.name}: {given}{ours[at]:.6g} here, {theirs[at]:.6g} there"
     return f"{sample.name}: {scale_example}" if scale_example else ""

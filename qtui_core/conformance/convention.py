@@ -1,4 +1,4 @@
-"""What a library is expected to do, and what was found. Standard library only.
+"""What a library is expected to do, and what it does. Standard library only.
 
 A convention is a row: the two sides that are compared, the function of `checks` that runs them, and
 the expected verdict.
@@ -7,9 +7,12 @@ the expected verdict.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 
 
@@ -32,7 +35,7 @@ VALUE_EQUAL: Final = Verdict.VALUE_EQUAL
 DIFFERS: Final = Verdict.DIFFERS
 
 #: How strong a verdict is; a convention holds if it is at least the expected one.
-_STRENGTH = {Verdict.BYTE_EQUAL: 2, Verdict.VALUE_EQUAL: 1, Verdict.DIFFERS: 0}
+_STRENGTH = {BYTE_EQUAL: 2, VALUE_EQUAL: 1, DIFFERS: 0}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Convention:
         says: what the library does, a sentence without its full stop.
         why: the reason, if bytes differ.
         since: the first version of the library that this applies to; "" for any.
-        numbers: for a cast, the names in `data.NUMBERS` of what is cast.
+        numbers: the names in `data.numbers` of what is compared; without any, those of the check.
     """
 
     id: str
@@ -60,20 +63,11 @@ class Convention:
     says: str
     why: str = ""
     since: str = ""
-    numbers: tuple[str, ...] = ("every BF16", "ties")
-
-    @property
-    def library(self) -> str:
-        return self.id.partition(".")[0]
+    numbers: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.id.partition(".")[2]
-
-    @property
-    def must_hold(self) -> bool:
-        """Whether codes or values are expected to be equal."""
-        return self.expected in (Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL)
 
     def applies_to(self, version: str | None) -> bool:
         """Whether the convention says anything about this version of the library."""
@@ -81,55 +75,34 @@ class Convention:
 
 
 @dataclass(frozen=True)
-class KnownFault:
-    """Something that a library is known to do wrong on some machines or in some versions.
-
-    Attributes:
-        id: `LIBRARY.NAME`.
-        probe: the function of `checks/LIBRARY.py` that looks for it.
-        says: what the library does, a sentence without its full stop.
-        consequence: what that means for the user.
-        remedy: what to do, as an instruction.
-    """
-
-    id: str
-    probe: str
-    says: str
-    consequence: str
-    remedy: str
-
-
-@dataclass(frozen=True)
 class Library:
-    """A library that qtui is compared with.
-
-    Attributes:
-        name: of the distribution, as in pip.
-        module: what is imported.
-        tested: the version on which the expected verdicts were measured.
-    """
+    """A library that qtui is compared with: its name in pip, the module that is imported, and the
+    version on which the expected verdicts were measured."""
 
     name: str
     module: str
     tested: str
     conventions: tuple[Convention, ...]
-    faults: tuple[KnownFault, ...] = ()
+
+
+def library(name: str, module: str, tested: str, conventions: tuple[Convention, ...]) -> Library:
+    """A library of the catalogue, whose rows are named without it."""
+    rows = tuple(replace(row, id=f"{name}.{row.id}") for row in conventions)
+    return Library(name, module, tested, rows)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found about one convention.
+    """What one check gave.
 
     Attributes:
-        compared: how many codes were compared.
-        different: how many of them differ.
-        scales_different: how many scales and zero points have different bytes.
-        values_different: how many decoded values differ.
+        compared, different: codes.
+        scales_different: scales and zero points with different bytes.
+        values_different: decoded values.
         largest_difference: between two finite values, as a share of the largest magnitude in their
             tensor.
         example: the first difference, in words.
         message: of a failure.
-        seconds: how long the comparison took.
     """
 
     id: str
@@ -141,37 +114,96 @@ class Outcome:
     largest_difference: float = 0.0
     example: str = ""
     message: str = ""
-    seconds: float = 0.0
 
-    def holds(self, convention: Convention) -> bool | None:
-        """Whether the verdict is the expected one or stronger; None if nothing was compared or
-        nothing is expected to be equal."""
-        if self.verdict not in _STRENGTH or not convention.must_hold:
-            return None
-        return _STRENGTH[self.verdict] >= _STRENGTH[convention.expected]
+
+def _if_compared(name: str) -> Callable[[Any], Any]:
+    """For a row of PRINTED: reads a count of the outcome, None if no codes were compared."""
+    return lambda finding: getattr(finding.outcome, name) if finding.outcome.compared else None
 
 
 @dataclass(frozen=True)
-class Probed:
-    """Whether a fault is present on this machine; None if the probe itself failed."""
+class Finding:
+    """A convention and its outcome; `applies` is whether it says anything of the version."""
 
-    id: str
-    present: bool | None
-    detail: str = ""
+    convention: Convention
+    outcome: Outcome
+    applies: bool = True
+
+    PRINTED = (
+        *((name, f"convention.{name}") for name in ("id", "says", "ours", "theirs", "expected")),
+        ("verdict", "outcome.verdict"),
+        "holds",
+        ("why", or_null("convention.why")),
+        ("codes_compared", or_null("outcome.compared")),
+        ("codes_different", _if_compared("different")),
+        ("scales_different", _if_compared("scales_different")),
+        ("values_different", _if_compared("values_different")),
+        ("largest_relative_difference", _if_compared("largest_difference")),
+        ("example", or_null("outcome.example")),
+        ("message", or_null("outcome.message")),
+    )
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the verdict is the expected one or stronger; None if nothing was compared, or if
+        nothing is expected to be equal in this version."""
+        verdict, expected = self.outcome.verdict, self.convention.expected
+        if verdict not in _STRENGTH or expected is DIFFERS or not self.applies:
+            return None
+        return _STRENGTH[verdict] >= _STRENGTH[expected]
 
 
 @dataclass(frozen=True)
 class LibraryReport:
-    """Everything found about one library. `version` is None when it is not installed."""
+    """What was compared of one library.
 
-    name: str
+    Attributes:
+        version: None if it is not installed.
+        outcomes: by id; every convention has one.
+        seconds: that all of it took.
+    """
+
+    library: Library
     version: str | None
-    outcomes: tuple[Outcome, ...]
-    faults: tuple[Probed, ...] = ()
+    outcomes: Mapping[str, Outcome]
     seconds: float = 0.0
+
+    PRINTED = (
+        ("library", "library.name"),
+        "version",
+        ("tested_version", "library.tested"),
+        "seconds",
+        ("conventions", "findings"),
+    )
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(
+            Finding(row, self.outcomes[row.id], row.applies_to(self.version))
+            for row in self.library.conventions
+        )
+
+    @property
+    def installed(self) -> bool:
+        return len(self.of(Verdict.NOT_INSTALLED)) < len(self.library.conventions)
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """Conventions that were expected to be equal and are not."""
+        return tuple(finding for finding in self.findings if finding.holds is False)
+
+    def of(self, verdict: Verdict) -> tuple[Finding, ...]:
+        """The conventions with this verdict."""
+        return tuple(f for f in self.findings if f.outcome.verdict is verdict)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     """The numbers of a version: `2.13.0+cpu` gives (2, 13, 0)."""
     release = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in release.group().split(".")) if release else ()
+
+
+def described(error: BaseException) -> str:
+    """The class of an exception and the first line of its message."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

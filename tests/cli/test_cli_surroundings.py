@@ -13,8 +13,13 @@ from qtui.cli.surroundings import installed_versions, read_terminal
 from qtui.report.doctor import Surroundings, doctor_document, find_warnings
 from qtui.report.surroundings import Files, Terminal
 from qtui.screen.depth import Depth
-from qtui_core.conformance.convention import Library, LibraryReport
-from qtui_core.conformance.findings import findings_of
+from qtui_core.conformance.convention import (
+    Convention,
+    Library,
+    LibraryReport,
+    Outcome,
+    Verdict,
+)
 from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
 
@@ -62,12 +67,12 @@ def test_versions_come_without_an_import():
 
 
 def test_a_healthy_machine_has_no_warnings():
-    assert find_warnings(around(), ()) == []
+    assert find_warnings(around()) == []
 
 
 def test_each_trouble_has_its_warning():
     def about(**given):
-        (warning,) = find_warnings(around(**given), ())
+        (warning,) = find_warnings(around(**given))
         assert warning.consequence
         assert warning.remedy
         return warning.about, warning.says
@@ -103,7 +108,9 @@ def test_the_sentence_says_whether_the_app_starts():
         assert not faults_of(document.conclusion)
 
     every(cases, check)
-    absent = findings_of(Library("lib", "lib", "1.0", ()), LibraryReport("lib", None, ()))
+    row = Convention("lib.a", "a", Verdict.BYTE_EQUAL, "int4", "a()", "It does a")
+    missing = {row.id: Outcome(row.id, Verdict.NOT_INSTALLED)}
+    absent = LibraryReport(Library("lib", "lib", "1.0", (row,)), None, missing)
     document = doctor_document(around(files=broken), [absent], details=False)
     assert document.conclusion.endswith("correct /c.toml, or remove it.")
     assert "(cannot be read)" in dict(document.sections[3].blocks[0].pairs)["cache of the hub"]

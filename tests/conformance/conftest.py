@@ -19,7 +19,7 @@ def _report(library: str) -> LibraryReport:
 
 @pytest.fixture
 def report_of() -> Callable[[str], LibraryReport]:
-    """What was found about a library; the test is skipped where it is not installed."""
+    """What was compared of a library; the test is skipped where it is not installed."""
 
     def report(library: str) -> LibraryReport:
         found = _report(library)

@@ -10,8 +10,7 @@ import click
 from qtui.cli.options import ReportOptions, report_options
 
 if TYPE_CHECKING:
-    from qtui_core.conformance.convention import Library
-    from qtui_core.conformance.findings import LibraryFindings
+    from qtui_core.conformance.convention import Library, LibraryReport
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,8 +34,7 @@ def command(
 
     Each installed library quantizes numbers on which conventions differ, on the CPU, in a process
     of its own. Byte-equal means the same codes and scales, value-equal the same values; a
-    difference is shown with its reason. Known faults of libraries are checked, and shown only if
-    this machine has them.
+    difference is shown with its reason.
 
     Exit code 1 means that qtui and a library differ although they should be equal. Warnings, known
     differences, and missing or failing libraries leave it at 0.
@@ -80,14 +78,12 @@ def command(
         ctx.exit(1)
 
 
-def _check(chosen: list[Library]) -> list[LibraryFindings]:
+def _check(chosen: list[Library]) -> tuple[LibraryReport, ...]:
     """How each library compares with qtui."""
     from qtui.cli.progress import progress_on_stderr
-    from qtui_core.conformance.findings import findings_of
     from qtui_core.conformance.run import check_libraries
 
     with progress_on_stderr("checking", patience=0.0) as progress:
         if progress is not None:
             progress(0, len(chosen), chosen[0].name)
-        reports = check_libraries(chosen, progress=progress)
-    return [findings_of(*pair) for pair in zip(chosen, reports, strict=True)]
+        return check_libraries(chosen, progress=progress)

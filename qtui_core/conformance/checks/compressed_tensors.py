@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.quantization import QuantizationArgs
 from compressed_tensors.quantization.lifecycle import forward
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
-from qtui_core.conformance import data
-from qtui_core.conformance.checks.qtui_side import numbers, quantized, refusals, side_of
-from qtui_core.conformance.compare import Array, ConformanceSample, Side
-from qtui_core.conformance.convention import Convention
+from qtui_core.conformance.checks.sides import check, numbers, quantized
+from qtui_core.conformance.compare import Array, Side
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.formats.array import encode_array
-from qtui_core.quant import Scheme
 from qtui_core.schemes.granularity import PerGroup, PerRow
-from qtui_core.schemes.scheme import SCHEME_FORMATS, Family
+from qtui_core.schemes.scheme import SCHEME_FORMATS, Family, Scheme
 
 
 def _arguments(scheme: Scheme) -> QuantizationArgs:
@@ -53,63 +50,44 @@ def _extents(x: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tenso
             return x.min(), x.max()
 
 
-def _sample(text: str, name: str, x: Array) -> ConformanceSample:
-    scheme = Scheme.parse(text)
+@check()
+def schemes(scheme: Scheme, x: Array) -> tuple[Side, Side]:
     tensor, arguments = torch.from_numpy(x), _arguments(scheme)
-    low, high = _extents(tensor, scheme)
     two_level = scheme.family is Family.TWO_LEVEL
     whole = generate_gparam(tensor.min(), tensor.max()) if two_level else None
-    scale, zero = calculate_qparams(low, high, arguments, whole)
+    scale, zero = calculate_qparams(*_extents(tensor, scheme), arguments, whole)
     codes = forward.quantize(tensor, scale, zero, arguments, global_scale=whole)
-    values = forward.dequantize(
-        codes, scale, zero, arguments, dtype=torch.float32, global_scale=whole
+    values = numbers(
+        forward.dequantize(codes, scale, zero, arguments, dtype=torch.float32, global_scale=whole)
     )
-    q = quantized(text, x)
-    ours, theirs = Side(q.codes, q.dequantize()), Side(numbers(codes), numbers(values))
-    if scheme.family is Family.INTEGER:
-        shift = 0 if scheme.symmetric else 2 ** (scheme.bits - 1)
-        kept: tuple[dict[str, Array], dict[str, Array]]
-        kept = {"scale": q.scales}, {"scale": numbers(scale)}
-        if q.zero_points is not None:
-            kept[0]["zero point"] = q.zero_points
-            kept[1]["zero point"] = numbers(zero).astype(np.int16) + shift
-        ours = Side(q.codes, ours.values, kept[0])
-        theirs = Side(theirs.codes.astype(np.int16) + shift, theirs.values, kept[1])
-    else:
+    q = quantized(scheme, x)
+    if scheme.family is not Family.INTEGER:
         element = get_format(SCHEME_FORMATS[scheme.format].element or "")
         assert isinstance(element, FloatFormat)
-        theirs = Side(encode_array(element, theirs.codes.astype(np.float32)), theirs.values)
-    return ConformanceSample(name, x, ours, theirs)
+        stored = encode_array(element, numbers(codes).astype(np.float32))
+        return Side(q.codes, q.dequantize()), Side(stored, values)
+    shift = 0 if scheme.symmetric else 2 ** (scheme.bits - 1)
+    kept: dict[str, Array] = {"scale": q.scales}
+    theirs = {"scale": numbers(scale)}
+    if q.zero_points is not None:
+        kept["zero point"] = q.zero_points
+        theirs["zero point"] = numbers(zero).astype(np.int16) + shift
+    stored = numbers(codes).astype(np.int16) + shift
+    return Side(q.codes, q.dequantize(), kept), Side(stored, values, theirs)
 
 
-def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in data.with_holes().items():
-        yield _sample(convention.ours, name, x)
-
-
-def packing(convention: Convention) -> Iterator[ConformanceSample]:
+@check("normal")
+def packing(scheme: Scheme, x: Array) -> tuple[Side, Side]:
     """Eight 4-bit codes, less 8, in an int32, the first in the lowest bits."""
-    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
-
-    x = data.matrices()["normal"]
-    q = quantized(convention.ours, x)
+    q = quantized(scheme, x)
     words = numbers(pack_to_int32(torch.from_numpy(q.codes), 4)).view(np.uint32)
     codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
     codes = codes.reshape(x.shape).astype(np.int8) - 8
-    sides = [Side(c, c.astype(np.float32)) for c in (q.codes, codes)]
-    yield ConformanceSample("codes", x, *sides)
+    return Side(q.codes, q.codes.astype(np.float32)), Side(codes, codes.astype(np.float32))
 
 
-def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in data.ragged().items():
-        scale = torch.ones(x.shape[0], 2)
-        arguments = _arguments(Scheme.parse(convention.ours))
-        with refusals(ValueError):
-            codes = forward.quantize(torch.from_numpy(x), scale, scale * 0, arguments)
-        q = quantized(convention.ours, x)
-        yield ConformanceSample(name, x, side_of(q), Side(numbers(codes), numbers(codes)))
-
-
-def schemes(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in data.matrices().items():
-        yield _sample(convention.ours, name, x)
+@check("rows of 100", refuses=(ValueError,))
+def short_groups(scheme: Scheme, x: Array) -> Side:
+    scale = torch.ones(x.shape[0], 2)
+    codes = forward.quantize(torch.from_numpy(x), scale, scale * 0, _arguments(scheme))
+    return Side(numbers(codes), numbers(codes))

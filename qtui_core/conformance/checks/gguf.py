@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import gguf
 import numpy as np
 
-from qtui_core.conformance import data
-from qtui_core.conformance.checks.qtui_side import Array, cast_sample, quantized, refusals, side_of
-from qtui_core.conformance.compare import ConformanceSample, Side
-from qtui_core.conformance.convention import Convention
-from qtui_core.quant import QuantizedTensor
+from qtui_core.conformance.checks.sides import Check, check, coded_side, quantized
+from qtui_core.conformance.compare import Array, Side
+from qtui_core.schemes.scheme import Scheme
 
 _BLOCK = 32
 _TYPES = gguf.GGMLQuantizationType
-
-
-def _tensors() -> dict[str, Array]:
-    """Tensors whose scales fit in FP16, as GGUF stores them. Without groups of zeros, whose scale
-    of zero has an arbitrary sign."""
-    return {name: data.matrices()[name] for name in ("normal", "ties", "one sided", "constant")}
+#: Tensors whose scales fit in FP16, as GGUF stores them. Without groups of zeros, whose scale of
+#: zero has an arbitrary sign.
+_FIT = ("normal", "ties", "one sided", "constant")
 
 
 def _theirs(x: Array, kind: gguf.GGMLQuantizationType) -> tuple[Array, Array]:
@@ -37,27 +30,21 @@ def _halves(stored: Array) -> Array:
     return np.concatenate([stored & 15, stored >> 4], axis=1)
 
 
-def _in_half(q: QuantizedTensor, codes: Array) -> tuple[Array, Array]:
-    """Our scales rounded to FP16, and the values of the codes with these scales."""
-    half = q.scales.reshape(-1, 1).astype(np.float16)
-    return half, codes.astype(np.float32) * half.astype(np.float32)
+def _symmetric(kind: str, zero: int) -> Check:
+    """Formats that begin with one FP16 scale, in which `zero` is the code of 0."""
 
-
-def _symmetric(
-    convention: Convention, kind: str, width: int, zero: int
-) -> Iterator[ConformanceSample]:
-    """Formats with one FP16 scale. A block begins with the scale; its codes follow after `width`
-    bytes; `zero` is the code of 0."""
-    for name, x in _tensors().items():
+    @check(*_FIT)
+    def sides(scheme: Scheme, x: Array) -> tuple[Side, Side]:
         stored, values = _theirs(x, _TYPES[kind])
-        q = quantized(convention.ours, x)
+        q = quantized(scheme, x)
         ours = q.codes.reshape(-1, _BLOCK).astype(np.int16)
-        half, mine = _in_half(q, ours)
+        half = q.scales.reshape(-1, 1).astype(np.float16)
+        mine = ours.astype(np.float32) * half.astype(np.float32)
         scale = np.ascontiguousarray(stored[:, :2]).view(np.float16)
-        codes = _codes(kind, stored[:, width:]).astype(np.int16) - zero
-        yield ConformanceSample(
-            name, x, Side(ours, mine, {"scale": half}), Side(codes, values, {"scale": scale})
-        )
+        codes = _codes(kind, stored[:, 2:]).astype(np.int16) - zero
+        return Side(ours, mine, {"scale": half}), Side(codes, values, {"scale": scale})
+
+    return sides
 
 
 def _codes(kind: str, rest: Array) -> Array:
@@ -69,72 +56,35 @@ def _codes(kind: str, rest: Array) -> Array:
     return _halves(rest)
 
 
-def q4_0(convention: Convention) -> Iterator[ConformanceSample]:
-    yield from _symmetric(convention, "Q4_0", 2, 8)
+q4_0 = _symmetric("Q4_0", 8)
+q5_0 = _symmetric("Q5_0", 16)
+q8_0 = _symmetric("Q8_0", 0)
 
 
-def q5_0(convention: Convention) -> Iterator[ConformanceSample]:
-    yield from _symmetric(convention, "Q5_0", 2, 16)
-
-
-def q8_0(convention: Convention) -> Iterator[ConformanceSample]:
-    yield from _symmetric(convention, "Q8_0", 2, 0)
-
-
-def q4_1(convention: Convention) -> Iterator[ConformanceSample]:
+@check(*_FIT)
+def q4_1(scheme: Scheme, x: Array) -> tuple[Side, Side]:
     """Compares codes and values only: GGUF stores a minimum where qtui stores a zero point."""
-    for name, x in _tensors().items():
-        stored, values = _theirs(x, _TYPES.Q4_1)
-        q = quantized(convention.ours, x)
-        ours = q.codes.reshape(-1, _BLOCK).astype(np.int16)
-        codes = _halves(stored[:, 4:]).astype(np.int16)
-        yield ConformanceSample(name, x, Side(ours, q.dequantize()), Side(codes, values))
+    stored, values = _theirs(x, _TYPES.Q4_1)
+    q = quantized(scheme, x)
+    return Side(q.codes.reshape(-1, _BLOCK), q.dequantize()), Side(_halves(stored[:, 4:]), values)
 
 
-def mxfp4(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in data.matrices().items():
-        stored, values = _theirs(x, _TYPES.MXFP4)
-        q = quantized(convention.ours, x)
-        assert q.scale_codes is not None
-        ours = Side(q.codes, q.dequantize(), {"scale": q.scale_codes})
-        yield ConformanceSample(
-            name, x, ours, Side(_halves(stored[:, 1:]), values, {"scale": stored[:, 0]})
-        )
+@check()
+def mxfp4(scheme: Scheme, x: Array) -> tuple[Side, Side]:
+    stored, values = _theirs(x, _TYPES.MXFP4)
+    theirs = Side(_halves(stored[:, 1:]), values, {"scale": stored[:, 0]})
+    return coded_side(quantized(scheme, x)), theirs
 
 
-def ternary(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in _tensors().items():
-        stored, values = _theirs(x, _TYPES.TQ2_0)
-        q = quantized(convention.ours, x)
-        quarters = stored[:, :-2].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None]
-        codes = (quarters & 3).astype(np.int8) - 1
-        yield ConformanceSample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
+@check(*_FIT)
+def ternary(scheme: Scheme, x: Array) -> tuple[Side, Side]:
+    stored, values = _theirs(x, _TYPES.TQ2_0)
+    q = quantized(scheme, x)
+    quarters = stored[:, :-2].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None]
+    return Side(q.codes, q.dequantize()), Side((quarters & 3).astype(np.int8) - 1, values)
 
 
-def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in data.ragged().items():
-        with refusals(gguf.quants.QuantError, ValueError, AssertionError):
-            stored = gguf.quants.quantize(x, _TYPES.Q4_0)
-        q = quantized(convention.ours, x)
-        yield ConformanceSample(name, x, side_of(q), Side(stored, stored))
-
-
-def bf16(convention: Convention) -> Iterator[ConformanceSample]:
-    x = data.between_16_bits()
-    x = np.ascontiguousarray(x[: x.size // 256 * 256].reshape(-1, 256))
-    codes = gguf.quants.quantize(x, _TYPES.BF16).view(np.uint16)
-    yield cast_sample(convention, "ties", x, codes)
-
-
-def f16(convention: Convention) -> Iterator[ConformanceSample]:
-    x = data.between_16_bits()
-    with np.errstate(over="ignore"):
-        codes = gguf.quants.quantize(x, _TYPES.F16).view(np.uint16)
-    yield cast_sample(convention, "ties", x, codes)
-
-
-def takes_logarithms_in_floating_point() -> tuple[bool, str]:
-    x = np.zeros((1, _BLOCK), np.float32)
-    x[0, 0] = np.nextafter(np.float32(8), np.float32(0))
-    scale = int(gguf.quants.quantize(x, _TYPES.MXFP4)[0, 0]) - 127
-    return scale != 0, f"7.9999995 has the scale 2^{scale} instead of 2^0"
+@check("rows of 100", refuses=(gguf.quants.QuantError, ValueError, AssertionError))
+def short_blocks(scheme: Scheme, x: Array) -> Side:
+    stored = gguf.quants.quantize(x, _TYPES.Q4_0)
+    return Side(stored, stored)

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from qtui_core.conformance.checks.qtui_side import Array, cast_samples, split_cast
-from qtui_core.conformance.compare import ConformanceSample
+from qtui_core.conformance import data
+from qtui_core.conformance.checks.sides import split_cast
+from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
-
-_DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "e4m3fnuz": torch.float8_e4m3fnuz,
-    "e5m2fnuz": torch.float8_e5m2fnuz,
-    "e8m0": torch.float8_e8m0fnu,
-}
-
-
-def _codes(text: str, x: Array) -> Array:
-    """The codes of `x` cast to torch's type of the format in `text`."""
-    dtype = _DTYPES[split_cast(text)[0].name]
-    cast = torch.from_numpy(np.ascontiguousarray(x)).to(dtype)
-    codes = cast.view(torch.int16 if dtype.itemsize == 2 else torch.uint8).numpy()
-    return codes.view(np.uint16 if dtype.itemsize == 2 else np.uint8)
+from qtui_core.formats.array import decode_array, encode_array
 
 
 def casts(convention: Convention) -> Iterator[ConformanceSample]:
-    return cast_samples(convention, _codes)
-
-
-def saturates_infinities() -> tuple[bool, str]:
-    became = torch.tensor([float("inf")]).to(torch.float8_e4m3fn).float().item()
-    return became == 448.0, f"infinity became {became:g}"
-
-
-def overflows_to_nan() -> tuple[bool, str]:
-    became = torch.tensor([1000.0]).to(torch.float8_e4m3fn).float().item()
-    return became != became, f"1000 became {became:g}"
+    """Casts to the type that the convention's call names; our decoder gives the values of both."""
+    fmt, rounding, saturate = split_cast(convention.ours)
+    dtype = getattr(torch, re.findall(r"torch\.(\w+)\)", convention.theirs)[-1])
+    word = (torch.int16, np.uint16) if dtype.itemsize == 2 else (torch.uint8, np.uint8)
+    for name in convention.numbers or data.CAST:
+        x = data.numbers()[name]
+        theirs = torch.from_numpy(x).to(dtype).view(word[0]).numpy().view(word[1])
+        both = (encode_array(fmt, x, rounding, saturate), theirs)
+        yield ConformanceSample(name, x, *(Side(codes, decode_array(fmt, codes)) for codes in both))
