@@ -15,7 +15,7 @@ from qtui.screen.depth import NOTHING_SAID, TerminalSays, depth_of, light_of
 from qtui.tui.config import config_file, load_config, log_file
 from qtui_core.errors import QtuiError
 from qtui_core.extras import installed_version
-from qtui_core.models.hub.errors import without_login
+from qtui_core.models.hub import without_login
 
 #: The distributions whose versions are reported, in this order.
 DISTRIBUTIONS = (

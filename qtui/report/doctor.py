@@ -13,8 +13,7 @@ from qtui_core.conformance.findings import conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
 from qtui_core.models.files.local import MOST_TEXT_BYTES
-from qtui_core.models.hub.remote import PATIENCE_SECONDS, SLOWEST
-from qtui_core.models.hub.repository import MOST_FILES
+from qtui_core.models.hub import PATIENCE_SECONDS, SLOWEST
 from qtui_core.quantities import format_bytes, plural
 
 TITLE = "qtui doctor"
@@ -237,7 +236,7 @@ def _files(files: Files) -> Facts:
         ("hub", f"{hub}, offline" if files.offline else hub),
         (
             "limits of the hub",
-            f"{format_bytes(MOST_TEXT_BYTES)} a configuration, {MOST_FILES:,} files a listing; "
+            f"{format_bytes(MOST_TEXT_BYTES)} a configuration; "
             f"{PATIENCE_SECONDS:.0f} s, then {format_bytes(SLOWEST)} a second",
         ),
     )

@@ -49,8 +49,7 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
         return open_path(path, name, progress)
     if isinstance(text, str) and not _looks_like_path(name):
         # What is on this machine is opened without what the hub takes.
-        from qtui_core.models.hub.errors import Unknown, Unreachable
-        from qtui_core.models.hub.repository import parse_hub_id
+        from qtui_core.models.hub import Unknown, Unreachable, parse_hub_id
         from qtui_core.models.opening_hub import open_hub
 
         hub_id = parse_hub_id(name)

@@ -77,8 +77,7 @@ def _open_folder(folder: Path, name: str, chosen: Path | None = None) -> Adapter
 
 def _open_remote(name: str) -> AdapterSource:
     # What is on this machine is opened without what the hub takes.
-    from qtui_core.models.hub import repository as hub
-    from qtui_core.models.hub.errors import Unknown, Unreachable
+    from qtui_core.models import hub
 
     hub_id = None if name.startswith((".", "/", "~")) else hub.parse_hub_id(name)
     if hub_id is None:
@@ -94,13 +93,13 @@ def _open_remote(name: str) -> AdapterSource:
         kept = [hub.cached_file(hub_id, name, hub_id.revision or "main") for name in names]
         if kept[0] is not None and kept[1] is not None:
             return _read(kept[1].parent, kept[0], str(hub_id), "hub")
-        if isinstance(error, Unknown | Unreachable):
+        if isinstance(error, hub.Unknown | hub.Unreachable):
             raise ModelError(f"{error} On this machine there is no folder of that name.") from error
         raise
-    _check(listing.files, f"the repository {quoted(hub_id)}", None)
+    _check(list(listing.files), f"the repository {quoted(hub_id)}", None)
     # All of its values are needed, so the file is downloaded and not read by range.
-    weights = hub.fetch(hub_id, ADAPTER_WEIGHTS, listing.commit, MOST_ADAPTER_BYTES)
-    config = hub.fetch(hub_id, ADAPTER_CONFIG, listing.commit)
+    weights = hub.fetch(hub_id, ADAPTER_WEIGHTS, listing, MOST_ADAPTER_BYTES)
+    config = hub.fetch(hub_id, ADAPTER_CONFIG, listing)
     return _read(weights.parent, config, str(hub_id), "hub")
 
 

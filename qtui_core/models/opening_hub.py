@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qtui_core.errors import ModelError
+from qtui_core.models import hub
 from qtui_core.models.assemble import (
     FoundWeights,
     Progress,
@@ -19,10 +20,6 @@ from qtui_core.models.files.layout import CONFIG, QUANT_CONFIG, choose_weights
 from qtui_core.models.files.links import followed
 from qtui_core.models.files.local import LocalFile, read_header, read_text_file
 from qtui_core.models.files.safetensors import Header
-from qtui_core.models.hub import repository as hub
-from qtui_core.models.hub.errors import without_login
-from qtui_core.models.hub.remote import read_remote_header
-from qtui_core.models.hub.settings import endpoint
 from qtui_core.models.opening_local import config_in, list_folder, read_headers
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource, TensorFile
@@ -49,18 +46,17 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
     config = None
     if CONFIG in listing.files:
         named = (name for name in (CONFIG, QUANT_CONFIG) if name in listing.files)
-        config = read_config(*(hub.fetch(hub_id, name, listing.commit) for name in named))
-    chosen = choose_weights(listing.files, where)
+        config = read_config(*(hub.fetch(hub_id, name, listing) for name in named))
+    chosen = choose_weights(list(listing.files), where)
     if chosen.missing and config is None:
         raise ModelError(chosen.missing)
-    weights = find_weights(chosen, lambda n: read_text_file(hub.fetch(hub_id, n, listing.commit)))
-    there = frozenset(listing.files)
-    check_complete(weights, there.__contains__, where)
+    weights = find_weights(chosen, lambda n: read_text_file(hub.fetch(hub_id, n, listing)))
+    check_complete(weights, listing.files.__contains__, where)
     weights = _read_headers(weights, hub_id, listing.commit, progress)
     return assemble(
         name=str(hub_id),
         origin="hub",
-        location=f"{without_login(endpoint())}/{hub_id.repo}/tree/{listing.commit}",
+        location=f"{hub.without_login(hub.endpoint())}/{hub_id.repo}/tree/{listing.commit}",
         config=config,
         weights=weights,
         commit=listing.commit,
@@ -102,9 +98,9 @@ def _read_headers(
         if path is not None:
             files[name], headers[name] = LocalFile(path), read_header(path, name)
         else:
-            files[name] = remote[name] = hub.remote_file(hub_id, name, commit)
+            files[name] = remote[name] = hub.RemoteFile(hub_id, name, commit)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        waiting = {pool.submit(read_remote_header, f, name): name for name, f in remote.items()}
+        waiting = {pool.submit(f.read_header, name): name for name, f in remote.items()}
         try:
             for future in as_completed(waiting):
                 headers[waiting[future]] = future.result()

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from mutations import Target, as_json, file_of, folder
@@ -37,7 +36,6 @@ from qtui_core.memory.shape.from_config import shape_from_config
 from qtui_core.models import open_model
 from qtui_core.models.files import gguf, layout, safetensors
 from qtui_core.models.files.jsontext import load_object
-from qtui_core.models.hub import repository
 from qtui_core.schemes.scheme import Scheme
 
 TESTS = Path(__file__).parent.parent
@@ -236,23 +234,6 @@ def take_keys(raw: bytes) -> None:
     list(parser.tick())
 
 
-class _Answer:
-    """A file of the hub with these bytes."""
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-
-    def download(self, into: Any, *_: object, **__: object) -> None:
-        into.write(self.raw)
-
-
-def take_listing(raw: bytes) -> None:
-    with patch.object(repository, "_file", lambda *_: _Answer(raw)):
-        listing = repository.list_files(repository.HubId("a/b", None))
-    layout.choose_weights(listing.files, "the repository")
-
-
-LISTING = {"sha": "a" * 40, "siblings": [{"rfilename": "model.safetensors"}, {"rfilename": "x"}]}
 ADAPTER = {
     "peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_dora": False, "fan_in_fan_out": False,
     "rank_pattern": {"^q_proj": 4}, "alpha_pattern": {"v": 2.5}, "init_lora_weights": True,
@@ -317,7 +298,6 @@ TARGETS: dict[str, Target] = {
         take_keys,
         json=False,
     ),
-    "hub": Target(lambda: as_json(LISTING), take_listing),
     "adapter": Target(
         lambda: as_json(ADAPTER),
         lambda raw: read_settings(load_object(raw, "adapter_config.json", unique=False), "x"),

@@ -127,9 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(status, headers, b"{}")
 
     def _listing(self) -> None:
-        match = re.fullmatch(
-            r"/api/models/([^/]+/[^/]+|[^/]+)(?:/revision/(.+))?", unquote(self.path)
-        )
+        path = unquote(self.path).partition("?")[0]
+        match = re.fullmatch(r"/api/models/([^/]+/[^/]+|[^/]+)(?:/revision/(.+))?", path)
         files = self.hub.repos.get(match[1]) if match else None
         if match is None or files is None:
             return self._error(401, None, "Invalid username or password.")
@@ -140,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = {
             "id": match[1],
             "sha": self.hub.sha,
-            "siblings": [{"rfilename": name} for name in files],
+            "siblings": [{"rfilename": name, "size": len(data)} for name, data in files.items()],
         }
         return self._reply(200, {"Content-Type": "application/json"}, json.dumps(body).encode())
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_hub import FakeHub, serve
-from huggingface_hub import constants, file_download, utils
+from huggingface_hub import constants, file_download
 from safetensors.numpy import save
 
 from qtui_core.errors import ModelError
-from qtui_core.models import open_model
-from qtui_core.models.hub import remote
+from qtui_core.models import hub, open_model
 
 ROWS, COLUMNS = 1000, 300
 BIG = np.random.default_rng(0).normal(size=(ROWS, COLUMNS)).astype(np.float32)
@@ -39,7 +38,7 @@ def repository() -> dict[str, bytes]:
 def running_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A hub with `org/one` (one file) and `org/two` (shards), to which huggingface_hub is
     directed."""
-    monkeypatch.setattr(remote, "RETRY_WAITS", (0.01, 0.01))
+    monkeypatch.setattr(hub, "RETRY_WAITS", (0.01, 0.01))
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with serve() as server:
@@ -49,7 +48,6 @@ def running_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fak
         }
         server.repos["org/two"] = repository()
         point_at(server.url, tmp_path / "cache", monkeypatch)
-        forget_sessions()
         yield server
 
 
@@ -65,12 +63,6 @@ def point_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    forget_sessions()
-
-
-def forget_sessions() -> None:
-    """Before huggingface_hub 1.0 an open session keeps the mode in which it began."""
-    getattr(utils._http, "reset_sessions", lambda: None)()
 
 
 def open_and_read(text: str) -> None:

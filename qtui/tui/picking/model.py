@@ -11,7 +11,7 @@ from qtui.screen.picker.screen import pick
 from qtui.tui.state import recent_models
 from qtui_core.errors import UsageError
 from qtui_core.models.files.layout import GGUF_SUFFIX, SUFFIX
-from qtui_core.models.hub.repository import parse_hub_id
+from qtui_core.models.hub import parse_hub_id
 from qtui_core.models.opening import DEMO
 
 if TYPE_CHECKING:

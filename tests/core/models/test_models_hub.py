@@ -23,9 +23,9 @@ from huggingface_hub import constants, hf_hub_download
 from safetensors.numpy import save
 
 from qtui_core.errors import ModelError
+from qtui_core.models import hub as product
 from qtui_core.models import open_model
 from qtui_core.models.files.arrays import read_float32
-from qtui_core.models.hub import remote
 
 
 def test_only_the_needed_rows_are_transferred(hub):
@@ -34,7 +34,7 @@ def test_only_the_needed_rows_are_transferred(hub):
         assert source.location == f"{hub.url}/org/one/tree/{COMMIT}"
         assert source.architecture == "LlamaForCausalLM"
         assert source.parameters == BIG.size + SMALL.size
-        assert hub.weight_bytes() <= remote.FIRST_REQUEST
+        assert hub.weight_bytes() <= product.FIRST_REQUEST
         header = hub.weight_bytes()
         np.testing.assert_array_equal(read_float32(source, "big", 700, 710), BIG[700:710])
         assert hub.weight_bytes() - header == 10 * COLUMNS * 4
@@ -42,7 +42,7 @@ def test_only_the_needed_rows_are_transferred(hub):
         assert hub.weight_bytes() - header == 10 * COLUMNS * 4 + 4
         assert source.read_rows("big", 5, 5) == b""
     ranges = [r.range for r in hub.of("storage")]
-    assert ranges[0] == f"bytes=0-{remote.FIRST_REQUEST - 1}"
+    assert ranges[0] == f"bytes=0-{product.FIRST_REQUEST - 1}"
     assert all(r is not None for r in ranges)
     # One redirect; after it the storage address is used directly.
     assert len([r for r in hub.of("hub") if "resolve" in r.path and "safetensors" in r.path]) == 1
@@ -76,7 +76,7 @@ def test_shards(hub):
     assert source.read_rows("big", 999, 1000) == BIG[999:].tobytes()
     assert source.read_rows("small", 0, 4) == SMALL.tobytes()
     assert progress == [(1, 2), (2, 2)]
-    assert hub.weight_bytes() < remote.FIRST_REQUEST * 2 + COLUMNS * 4 + 8
+    assert hub.weight_bytes() < product.FIRST_REQUEST * 2 + COLUMNS * 4 + 8
 
 
 def test_revisions(hub):

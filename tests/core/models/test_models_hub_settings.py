@@ -12,7 +12,7 @@ import pytest
 from hub_models import BIG, SMALL, says
 from huggingface_hub import constants
 
-from qtui_core.models.hub import settings as hub_settings
+from qtui_core.models.hub import _reason, check_settings
 
 
 @pytest.fixture
@@ -113,11 +113,10 @@ def test_a_token_that_cannot_be_sent(hub, monkeypatch, token):
     assert "hf_" not in message
     assert not hub.requests
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)  # and is not
-    hub_settings.check_settings()
+    check_settings()
 
 
 def test_reasons_bring_no_full_stop_of_their_own():
-    reason = hub_settings.reason_of
-    assert reason(ValueError("It is\n not so.")) == "It is not so"
-    assert reason(ValueError("")) == "ValueError"
-    assert reason(ValueError("\x1b[31m" + "x" * 500)).isprintable()
+    assert _reason(ValueError("It is\n not so.")) == "It is not so"
+    assert _reason(ValueError("")) == "ValueError"
+    assert _reason(ValueError("\x1b[31m" + "x" * 500)).isprintable()

@@ -1,0 +1,463 @@
+"""Models on the hub: what a repository holds, its small files, and parts of its large ones.
+
+The session, its proxies, token, retries, cache and offline mode are huggingface_hub's, as its
+environment variables (HF_ENDPOINT, HF_TOKEN, HF_HOME, …) set it up. What is added is reading part
+of a file, and limits of bytes and time. The library is imported only when something is asked of it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.extras import MissingLibrary, importing
+from qtui_core.models.files.layout import CONFIG, INDEX, SINGLE
+from qtui_core.models.files.links import followed
+from qtui_core.models.files.local import MOST_TEXT_BYTES
+from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
+from qtui_core.models.quoting import quoted
+
+T = TypeVar("T")
+
+#: Bytes asked for at once when reading a header; most headers fit.
+FIRST_REQUEST = 1 << 16
+#: Seconds to wait before each further attempt at a part of a file.
+RETRY_WAITS = (0.5, 2.0)
+#: Seconds for which a listing or a whole file may come at any pace, and the bytes a second of a
+#: file on average after that.
+PATIENCE_SECONDS = 60.0
+SLOWEST = 64 << 10
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_HUB_ID = re.compile(rf"({_PART}(?:/{_PART})?)(?:@([^\s@]+))?")
+#: The hub gives out no name with these in it (huggingface_hub, `validate_repo_id`), and no longer
+#: one, characters.
+_FORBIDDEN = re.compile(r"--|\.\.|[-.](/|$)|\.git$")
+_MAX_ID = 96
+#: Those that huggingface_hub reads as addresses or numbers while it is imported.
+_READ_ON_IMPORT = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+#: What may pass, and how a signed address answers that has expired.
+_RETRY_STATUS = (408, 429, 500, 502, 503, 504)
+_EXPIRED = (400, 401, 403, 404, 410)
+_ADVICE = {
+    403: "ask for access on its page, and check what your token permits",
+    404: "it has no such file",
+    429: "it limits requests at the moment",
+}
+#: One of these is in every snapshot of a model that was ever used.
+_LANDMARKS = (CONFIG, SINGLE, INDEX, "consolidated.safetensors")
+
+
+class Unreachable(ModelError):
+    """The hub gave no answer: no network, no server, or offline mode."""
+
+
+class Unknown(ModelError):
+    """The hub has no such model, or does not show it to this user."""
+
+
+@dataclass(frozen=True)
+class HubId:
+    """A model on the hub: `org/name` (or a bare legacy name), and the revision asked for."""
+
+    repo: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.repo}@{self.revision}" if self.revision else self.repo
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A repository at one commit: the bytes of its files by path, 0 where the hub does not say."""
+
+    commit: str
+    files: Mapping[str, int]
+
+
+def parse_hub_id(text: str) -> HubId | None:
+    """`org/name` or `name`, with an optional `@revision`; None when it cannot be one."""
+    match = _HUB_ID.fullmatch(text)
+    if match is None or len(match[1]) > _MAX_ID or _FORBIDDEN.search(match[1]):
+        return None
+    return HubId(match[1], match[2])
+
+
+def list_files(hub_id: HubId) -> Listing:
+    """Files of the repository at the commit the revision now means: one request.
+
+    Raises:
+        Unreachable: no answer. ModelError: unknown, gated, private, no such revision, or
+            settings that nothing can be asked with.
+    """
+    check_settings()
+    from huggingface_hub import HfApi, constants
+
+    def ask() -> Any:
+        return HfApi(endpoint=endpoint(), library_name="qtui").model_info(
+            hub_id.repo,
+            revision=hub_id.revision,
+            timeout=float(constants.HF_HUB_ETAG_TIMEOUT),
+            files_metadata=True,
+        )
+
+    found = _patiently(ask, str(hub_id))
+    if not isinstance(found.sha, str):
+        raise ModelError(f"The hub does not say which commit {quoted(hub_id)} is.")
+    return Listing(found.sha, {s.rfilename: s.size or 0 for s in found.siblings or ()})
+
+
+def fetch(hub_id: HubId, name: str, listing: Listing, most: int = MOST_TEXT_BYTES) -> Path:
+    """A file of the repository, downloaded whole into the hub cache unless it is there.
+
+    Raises:
+        ModelError: it cannot be had, or is longer than `most` bytes.
+    """
+    cached = cached_file(hub_id, name, listing.commit)
+    if cached is not None:
+        return cached
+    subject, size = f"{hub_id} {name}", listing.files.get(name, 0)
+    if size > most:
+        raise ModelError(f"{quoted(subject)} has {size:,} bytes; no such file is that long.")
+    from huggingface_hub import hf_hub_download
+
+    def download() -> str:
+        return str(
+            hf_hub_download(
+                hub_id.repo,
+                name,
+                revision=hub_id.revision,
+                endpoint=endpoint(),
+                library_name="qtui",
+            )
+        )
+
+    _patiently(download, subject, size)
+    path = Path(_patiently(download, subject, size))
+    return followed(path.parents[name.count("/")], name)
+
+
+def cached_file(hub_id: HubId, name: str, revision: str) -> Path | None:
+    """Where the hub cache has a file of that revision, if it has. Raises ModelError if that is a
+    link which leads out of the cache."""
+    load_library()
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub_id.repo, name, revision=revision)
+    if not isinstance(found, str):
+        return None
+    return followed(Path(found).parents[name.count("/")], name)
+
+
+def cached_snapshot(hub_id: HubId) -> Path | None:
+    """The folder in the hub cache that holds what was last fetched of a revision, if any."""
+    cached = (cached_file(hub_id, name, hub_id.revision or "main") for name in _LANDMARKS)
+    return next((path.parent for path in cached if path is not None), None)
+
+
+class RemoteFile:
+    """One file of a repository at a commit, read by HTTP range."""
+
+    def __init__(self, hub_id: HubId, name: str, commit: str) -> None:
+        load_library()
+        from huggingface_hub import hf_hub_url
+
+        self.name = f"{hub_id} {name}"
+        self._url = hf_hub_url(hub_id.repo, name, revision=commit, endpoint=endpoint())
+        #: Where the hub sent the last request to; a signed address that expires.
+        self._location: str | None = None
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Bytes [begin, end). Only these travel; what arrived before a failure is kept.
+
+        Raises:
+            ModelError: unreachable, refused, not served by range, or cut short every time.
+        """
+        return self._read(begin, end)[0]
+
+    def read_header(self, name: str) -> Header:
+        """The header of a safetensors file, its tensors filed under `name`: one request, two when
+        it is longer than FIRST_REQUEST.
+
+        Raises:
+            ModelError: the file cannot be had, or its header is not true of it.
+        """
+        start, size = self._read(0, FIRST_REQUEST, exact=False)
+        length = header_length(bytes(start[: PREFIX + 16]), name, size)
+        raw = bytes(start[PREFIX : PREFIX + length])
+        if len(raw) < length:
+            raw += self.read(PREFIX + len(raw), PREFIX + length)
+        return parse_header(raw, name, size)
+
+    def close(self) -> None:
+        """Nothing is held: connections belong to huggingface_hub's session."""
+
+    def _read(self, begin: int, end: int, exact: bool = True) -> tuple[memoryview, int]:
+        """Bytes [begin, end), fewer only if the file ends before and not `exact`; and its size."""
+        data = bytearray()
+        handled = sys.exception()
+        for wait in (*RETRY_WAITS, None):
+            try:
+                most, size = self._receive(begin, end, data, exact)
+                if len(data) == most:
+                    return memoryview(data).toreadonly(), size
+                raise EOFError("the reply was cut short")
+            except ModelError:
+                raise
+            except Exception as error:  # of whichever HTTP library the session is
+                said = _explained(error, self.name, handled)
+                if wait is None or not _passes(error):
+                    raise said from error
+                time.sleep(wait)
+        raise AssertionError
+
+    def _receive(self, begin: int, end: int, data: bytearray, exact: bool) -> tuple[int, int]:
+        """One request for what is still missing of [begin, end); returns how many bytes there are
+        to be, and the size of the file."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        position = begin + len(data)
+        headers = {"Range": f"bytes={position}-{end - 1}", "Accept-Encoding": "identity"}
+        if self._location is None:
+            headers |= build_hf_headers(library_name="qtui")
+        with get_session().stream(
+            "GET",
+            self._location or self._url,
+            headers=headers,
+            timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
+            follow_redirects=True,
+        ) as reply:
+            status = reply.status_code
+            if self._location is not None and status in _EXPIRED:
+                self._location = None
+                return self._receive(begin, end, data, exact)
+            if status == 416:
+                state = f"ends before byte {position:,}" if position else "is empty"
+                raise ModelError(f"{quoted(self.name)} on the server {state}.")
+            hf_raise_for_status(reply)
+            self._location = str(reply.url) if str(reply.url) != self._url else None
+            first, size = self._placed(status, reply.headers)
+            if size < end and exact:
+                raise ModelError(
+                    f"{quoted(self.name)} on the server has {size:,} bytes, fewer than its header "
+                    f"says."
+                )
+            if first != position:
+                # Skipping to the rows would mean downloading everything before them.
+                raise ModelError(
+                    f"The server of {quoted(self.name)} does not serve parts of files. Download "
+                    f"the model (`hf download`) and open its folder."
+                )
+            most = min(end, size) - begin
+            for chunk in reply.iter_raw():
+                more = len(data) + len(chunk) > most
+                data += chunk[: most - len(data)]
+                # The end of a reply of the right length is read too, which is what lets the
+                # session use the connection again.
+                if more or (status == 200 and len(data) == most):
+                    break
+        return most, size
+
+    def _placed(self, status: int, headers: Mapping[str, str]) -> tuple[int, int]:
+        """Where in the file the body of a reply begins, and the size of the file."""
+        part = re.fullmatch(
+            r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})", headers.get("content-range", "")
+        )
+        whole = re.fullmatch(r"\d{1,19}", headers.get("content-length", ""))
+        if status == 206 and part:
+            return int(part[1]), int(part[2])
+        if status == 200 and whole:
+            return 0, int(whole[0])
+        raise ModelError(f"The server of {quoted(self.name)} does not say what it sends of it.")
+
+
+@cache
+def load_library() -> None:
+    """Import huggingface_hub; to be called before anything of it is used.
+
+    Raises:
+        MissingLibrary: it is not installed.
+        ModelError: it does not start with the settings it finds.
+    """
+    try:
+        # It prints what its own import fails with; standard output belongs to the program.
+        with importing("Asking the hub", "huggingface_hub"), redirect_stdout(io.StringIO()):
+            from huggingface_hub import HfApi, utils  # noqa: F401
+        # What it logs and draws on the way is no part of a report: what fails is raised.
+        utils.logging.set_verbosity_error()
+        utils.disable_progress_bars()
+    except MissingLibrary:
+        raise
+    except Exception as error:
+        # Its parsing of the environment is all that can fail here, with whatever int() and
+        # its HTTP library raise.
+        names = [name for name in _READ_ON_IMPORT if name in os.environ]
+        variables = f"{'variables' if len(names) > 1 else 'variable'} {' and '.join(names)}"
+        check = variables if names else "variables that begin with HF_"
+        raise ModelError(
+            f"The hub cannot be asked with these settings ({_reason(error)}). Check the "
+            f"environment {check}."
+        ) from error
+
+
+def endpoint() -> str:
+    """Address of the hub in use."""
+    load_library()
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def check_settings() -> None:
+    """Checks what every request needs, before the first request.
+
+    Raises:
+        ModelError: the address of the hub is invalid, or the login token cannot be sent.
+    """
+    address = endpoint()
+    try:
+        parts = urlsplit(address)
+        # Reading the port is what detects that it is invalid.
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        shown = quoted(without_login(address))
+        what = f"is {shown}, which is no address of a hub" if address else "is empty"
+        raise ModelError(
+            f"HF_ENDPOINT {what}: write it as https://huggingface.co, or unset the variable."
+        )
+    from huggingface_hub import constants, get_token
+
+    # Looked at here because the error of the HTTP library would show the token.
+    try:
+        token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    except OSError as error:
+        raise _explained(error, "the login token") from error
+    if token and not (token.isascii() and token.isprintable()):
+        raise ModelError(
+            "The login token holds a character that no token has. Copy it again into HF_TOKEN, "
+            "or log in again with `hf auth login`."
+        )
+
+
+def without_login(address: str) -> str:
+    """An address without a user and password, also where it is no good address: all before the last
+    @ may belong to them."""
+    return re.sub(r"^([a-z]+://)?.*@", r"\1", address, flags=re.IGNORECASE | re.DOTALL)
+
+
+def _patiently(call: Callable[[], T], subject: str, size: int = 0) -> T:
+    """What a call of huggingface_hub returns, in a thread of its own: no time limit of its HTTP
+    library counts more than the pause between two bytes, and it waits as long as a server asks."""
+    limit = PATIENCE_SECONDS + size / SLOWEST
+    answers: Queue[tuple[Any, BaseException | None]] = Queue()
+
+    def work() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:  # raised where it was asked for
+            answers.put((None, error))
+
+    threading.Thread(target=work, name=f"fetch {subject}", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=limit)
+    except Empty:
+        raise Unreachable(
+            f"The hub did not send {quoted(subject)} in {limit:.0f} s, which is too slow to wait "
+            f"for; try again later."
+        ) from None
+    if error is not None:
+        raise _explained(error, subject) from error
+    return cast(T, answer)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a failure may be gone at the next attempt."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return type(error).__name__ != "OfflineModeIsEnabled" and status in (None, *_RETRY_STATUS)
+
+
+def _explained(
+    error: BaseException, subject: str, handled: BaseException | None = None
+) -> ModelError:
+    """The sentence for what a call of huggingface_hub raised.
+
+    Args:
+        subject: what was asked for: "org/name", "org/name@revision", or that and a file.
+        handled: what was being handled at the time, which Python notes as a cause.
+    """
+    from huggingface_hub import errors
+
+    name, repo = quoted(subject), quoted(subject.partition("@")[0].partition(" ")[0])
+    causes = _chain(error, handled)
+    statuses = [getattr(getattr(cause, "response", None), "status_code", 0) for cause in causes]
+    status = max(statuses, default=0)
+
+    def by(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if by(errors.OfflineModeIsEnabled):
+        asked = [v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)]
+        variable = asked[0] if asked else "HF_HUB_OFFLINE"
+        return Unreachable(f"{name} is not in the hub cache, and {variable} forbids fetching it.")
+    if by(errors.GatedRepoError):
+        return ModelError(
+            f"{name} is gated: ask for access on its page on the hub, then log in with "
+            f"`hf auth login` or set HF_TOKEN."
+        )
+    if by(errors.RevisionNotFoundError):
+        return ModelError(f"{repo} is on the hub, but has no such revision: {name}.")
+    if status == 401 and any("Invalid credentials" in str(cause) for cause in causes):
+        return ModelError(
+            f"The hub rejects the login token it was shown for {name}; log in again with "
+            f"`hf auth login`, or unset HF_TOKEN."
+        )
+    if by(errors.RepositoryNotFoundError) or (status in (401, 404) and " " not in subject):
+        return Unknown(
+            f"The hub knows no model {repo}, or it is private and needs a login "
+            f"(`hf auth login`, or HF_TOKEN)."
+        )
+    if status >= 400:
+        advice = _ADVICE.get(status, "try again later")
+        kind = ModelError if status < 500 else Unreachable
+        return kind(f"The hub answered {status} when asked for {name}: {advice}.")
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return ModelError(
+            f"The hub cache cannot be used: {quoted(error.filename)}: {error.strerror}. HF_HOME "
+            f"says where it is."
+        )
+    return Unreachable(
+        f"Could not get {name} from {without_login(endpoint())} ({_reason(causes[-1])}). Check the "
+        f"network connection, or open a model that is already on this machine."
+    )
+
+
+def _chain(error: BaseException, handled: BaseException | None) -> list[BaseException]:
+    """An exception and what led to it, the root cause last."""
+    causes: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current is not handled and current not in causes:
+        causes.append(current)
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context
+    return causes
+
+
+def _reason(error: BaseException) -> str:
+    """What an exception says, on one line, short, and without a full stop of its own."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return quoted(text, 120)[1:-1]
