@@ -75,6 +75,17 @@ def test_scales_follow_alpha_rank_and_patterns(tmp_path):
     assert scale({"alpha_pattern": {"proj": 2}}) == 2, "a part of a word is no match"
 
 
+def test_dora_gives_the_sum_rows_of_trained_lengths(base, tmp_path):
+    parts, lengths = lora(Q, 12, 16), np.linspace(0.5, 2, 12, dtype=np.float32)
+    tensors = {**parts, f"{Q}.lora_magnitude_vector": lengths}
+    found = merged(base, write_adapter(tmp_path / "a", tensors, {"use_dora": True}))
+    plain = merged(base, write_adapter(tmp_path / "b", parts))
+    rows, sums = found[f"{Q}.weight"], plain[f"{Q}.weight"]
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), lengths, rtol=1e-6)
+    np.testing.assert_allclose(rows / lengths[:, None],
+                               sums / np.linalg.norm(sums, axis=1)[:, None], rtol=1e-5)  # fmt: skip
+
+
 def test_what_replaces_weights_and_biases_is_taken(base, tmp_path):
     norm = np.arange(16, dtype=np.float32)
     tensors = {**lora(Q, 12, 16), "model.norm.weight": norm, "score.weight": np.ones((2, 16), "f4")}

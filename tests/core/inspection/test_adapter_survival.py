@@ -74,7 +74,7 @@ def test_a_small_update_of_a_base_on_the_grid_is_rounded_away(tmp_path):
     to another; the stored base lies anywhere between levels."""
     parts = lora(Q, 64, 128)
     parts[f"{Q}.lora_B.weight"] *= np.float32(0.3)
-    found = surveyed(tmp_path, {NAME: weight()}, parts, "int4", "int4")
+    found = surveyed(tmp_path, {NAME: weight().astype(np.float16)}, parts, "int4", "int4")
     stored, onto = found.ways
     assert onto.kept == pytest.approx(0, abs=0.02)
     assert onto.error == pytest.approx(1, abs=0.1)
