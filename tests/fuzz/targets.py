@@ -184,7 +184,7 @@ def _operation_seeds() -> Sequence[bytes]:
     }  # fmt: skip
     # A module is captured before something is asked about it.
     of_model = {"capture": 0, "activation_ranges": 1, "output_error": 1}
-    of_model |= {"layer_errors": 2, "prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
+    of_model |= {"prediction_errors": 2, "evaluate": 2, "evaluation_so_far": 2}
     return [
         *as_json(*(
             {"id": 1, "method": name, "params": {**small, "tensor": tensor}}
